@@ -79,11 +79,11 @@ def _store(beam: str, folder: str) -> dict[str, float]:
                 found[f'bytes of {kind}'] = found.get(f'bytes of {kind}', 0) + path.stat().st_size
         real_tidy(directory, manifest)
 
-    real_tidy = build_dir.tidy
+    real_tidy = build_dir.remove_partial_files
     with (
         step('encode'), step('compare'), step('keep'),
         mock.patch.object(build, 'means_of', lambda flags: way),
-        mock.patch.object(build_dir, 'tidy', weigh), _timed(found, 'all'),
+        mock.patch.object(build_dir, 'remove_partial_files', weigh), _timed(found, 'all'),
     ):  # fmt: skip
         build_store(_CORPUS.value, folder, _TOKENIZER.value, CorpusOptions(workers=1), progress=False, beam=beam)
     return found
@@ -96,10 +96,10 @@ def _words(beam: str, folder: str) -> dict[str, float]:
             count_words(iter_texts(_CORPUS.value), True)
         return found
     backend.check_beam(beam)
-    from bertjax.corpus.beam_vocabulary import Gathering
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     with _timed(found, 'words'):
-        Gathering([[_CORPUS.value]], CorpusOptions(), beam, pathlib.Path(folder, 'counts')).words(True)
+        BeamTextStatistics([[_CORPUS.value]], CorpusOptions(), beam, pathlib.Path(folder, 'counts')).words(True)
     return found
 
 

@@ -31,6 +31,7 @@ from absl import app, flags
 from ml_collections import ConfigDict
 from peers.trainer import Peer
 
+from bertjax.config.recipes import finetuning_config
 from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import data_from_source
@@ -38,7 +39,6 @@ from bertjax.parallel.compile_cache import VARIABLE
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.recipe import finetuning_config
 
 _INIT = flags.DEFINE_string('init', None, 'As config.init.', required=True)
 _DATA = flags.DEFINE_string('data', None, 'The folder of GLUE, with RTE/ and SST-2/.', required=True)

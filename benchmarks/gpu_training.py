@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from batches import random_batch
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.model.attention.select import describe_attention
@@ -18,7 +19,6 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 
 
@@ -76,9 +76,9 @@ class Ours:
         pieces = load_tokenizer(tokenizer) if corpus else None
         vocab_size = pieces.vocab_size if pieces else config.vocab.size
         settings, mesh = pretraining_settings(config), make_mesh(config.mesh, devices[:1])
-        self.config = settings.model(vocab_size)
+        self.config = settings.model_config(vocab_size)
         setup = build_pretraining_setup(settings, self.config, mesh)
-        phase = settings.phases(1000)[0]
+        phase = settings.resolve_phases(1000)[0]
         self.batch = random_batch(row.rows, row.seq_len, row.predictions, vocab_size, 2 if row.packed else 1)
         if row.packed and pieces:
             with tempfile.TemporaryDirectory() as folder:

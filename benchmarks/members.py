@@ -17,7 +17,7 @@ import jax
 from absl import app, flags
 from ml_collections import config_flags
 
-from bertjax.data.length_buckets import MOST_LENGTHS
+from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.sweep import TrialGroup
 from bertjax.finetune.task_data import data_from_source
@@ -61,7 +61,7 @@ class Run:
 
 def seeds(settings: FinetuningSettings, members: int) -> FinetuningSettings:
     """The settings of a sweep over so many seeds."""
-    return dataclasses.replace(settings, sweep={**settings.sweep, 'seeds': tuple(range(members))})
+    return dataclasses.replace(settings, sweep=dataclasses.replace(settings.sweep, seeds=tuple(range(members))))
 
 
 def main(argv: list[str]) -> None:
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
     members, steps = _MEMBERS.value, _STEPS.value
     folder, settings = pathlib.Path(tempfile.mkdtemp()), seeds(finetuning_settings(_CONFIG.value), members)
     data = data_from_source(settings, folder)
-    mesh, lengths = make_mesh(settings.mesh, claim_devices()), settings.shapes or MOST_LENGTHS
+    mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.shapes or MAX_LENGTHS
     train, model = prepare(data, mesh, lengths, chosen_by='config.sweep')
     trials = trials_of(settings)
     with contextlib.ExitStack() as stack:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 from absl import app, flags
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.model.config import SIZES
@@ -28,7 +29,6 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'As config.corpus.')
@@ -50,8 +50,8 @@ class Side:
         config.model.update(dtype=_DTYPE.value, max_positions=max(512, _LENGTH.value))
         settings, self._mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
         self.examples = StoreExamples(settings, [store], tokenizer, None).get(settings.first_shape, 'train', 0)
-        setup = build_pretraining_setup(settings, settings.model(tokenizer.vocab_size), self._mesh)
-        phase = settings.phases(1000)[0]
+        setup = build_pretraining_setup(settings, settings.model_config(tokenizer.vocab_size), self._mesh)
+        phase = settings.resolve_phases(1000)[0]
         with mesh_context(self._mesh):
             self._state = setup.create(seed=0)
         self._numbers = jax.device_put(

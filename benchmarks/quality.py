@@ -36,13 +36,13 @@ from ml_collections import ConfigDict
 from quality_table import SIDES, loss_table, speed_lines
 from sides import MODES, both
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.files.atomic import write_atomic
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.phase import Phase
 from bertjax.train.vmapped_runs import VmappedRun
 

@@ -22,13 +22,13 @@ import numpy as np
 from absl import app, flags, logging
 
 from bertjax.checkpoint import Checkpoints, Position
+from bertjax.config.recipes import pretraining_config
 from bertjax.model.config import SIZES
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.state import TrainState
 
 _SIZE = flags.DEFINE_enum('size', 'large', [name for name in SIZES if '_' not in name], 'A named size.')
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> None:
     logging.set_verbosity(logging.WARNING)  # Orbax tells of each of its steps
     config = pretraining_config(_SIZE.value)
     settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices()[:1])
-    setup = build_pretraining_setup(settings, settings.model(_PIECES), mesh)
+    setup = build_pretraining_setup(settings, settings.model_config(_PIECES), mesh)
     with mesh_context(mesh):
         state: TrainState = jax.block_until_ready(setup.create(seed=0))
     size = sum(x.nbytes for x in jax.tree.leaves(state))

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import transformers
 
-from bertjax.convert.huggingface.save import SavedTokenizer, export_huggingface
+from bertjax.convert.huggingface.save import TokenizerProtocol, export_huggingface
 from bertjax.convert.load import load_pretraining_model
-from bertjax.data.loader import global_arrays, numbered
+from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.parallel.partition import batch_sharding, mesh_context
 from bertjax.train.phase import Phase
 from bertjax.train.setup import Setup
@@ -42,7 +42,9 @@ class Ours:
         """One update on `rows`, the examples from number `first` on."""
         mesh, count = self._phase.setup.mesh, self._phase.settings.batch_size
         arrays = global_arrays(rows, batch_sharding(mesh), count)
-        self._state, self._metrics = self._step(self._state, numbered(first, arrays, batch_sharding(mesh), count))
+        self._state, self._metrics = self._step(
+            self._state, make_numbered_batch(first, arrays, batch_sharding(mesh), count)
+        )
 
     def wait(self) -> float:
         """Waits for the last step; its loss, MLM and NSP together."""
@@ -68,7 +70,7 @@ class Theirs:
     """
 
     def __init__(self, source: pathlib.Path, setup: Setup, settings: Any, steps: int, mode: str, seed: int):
-        (phase,), optimizer = settings.phases(steps), settings.optimizer
+        (phase,), optimizer = settings.resolve_phases(steps), vars(settings.optimizer)
         if optimizer['name'] != 'adamw' or phase.schedule != 'linear' or phase.accumulate != 1:
             raise NotImplementedError('this side has adamw, a linear schedule, and batches in one part')
         kind, _, dtype = mode.partition('-')
@@ -127,7 +129,7 @@ class Theirs:
 
 
 def both(
-    phase: Phase, settings: Any, tokenizer: SavedTokenizer, folder: pathlib.Path, *, mode: str, seed: int
+    phase: Phase, settings: Any, tokenizer: TokenizerProtocol, folder: pathlib.Path, *, mode: str, seed: int
 ) -> dict[str, Ours | Theirs]:
     """'bertjax' and 'transformers' with equal weights, drawn with `seed`; these stay in `folder`, as Hugging Face's."""
     setup = phase.setup

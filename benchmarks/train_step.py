@@ -37,6 +37,7 @@ from ml_collections import ConfigDict
 from peers import pretraining as peer
 from processor import native
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
 from bertjax.corpus.store import open_store
 from bertjax.model.config import SIZES
@@ -47,7 +48,6 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 
 OURS = ('float32', 'bfloat16')
@@ -95,7 +95,7 @@ def batches(config: ConfigDict) -> list[tuple[Batch, Batch]]:
         made = []
         for numbers in np.arange((WARM + _STEPS.value) * config.batch_size).reshape(-1, config.batch_size):
             _, examples, cycle = packed.locate(numbers)
-            made.append((packed.batch(numbers), alone.masked_anew(examples, cycle)))
+            made.append((packed.batch(numbers), alone.batch_with_new_masks(examples, cycle)))
     return made
 
 
@@ -103,8 +103,8 @@ def ours(config: ConfigDict, dtype: str, given: list[Batch]) -> Callable[[int], 
     """A function that takes a step of ours on a batch of this number and waits for it."""
     config.model.dtype = dtype
     settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices())
-    setup = build_pretraining_setup(settings, settings.model(VOCABULARY), mesh)
-    phase = settings.phases(1000)[0]
+    setup = build_pretraining_setup(settings, settings.model_config(VOCABULARY), mesh)
+    phase = settings.resolve_phases(1000)[0]
     with mesh_context(mesh):
         state = setup.create(seed=0)
     on_mesh = [jax.device_put(batch, batch_sharding(mesh)) for batch in given]

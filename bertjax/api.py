@@ -21,8 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.ranges import format_value
+from bertjax.config.schema import keys_of
+from bertjax.config.using import TextKeys
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import pad_to
+from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
@@ -45,8 +48,6 @@ from bertjax.inference.tasks import choice_records
 from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
 from bertjax.model.config import BertConfig
-from bertjax.ranges import format_value, ranges_of
-from bertjax.recipe_ranges import USING
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.exported import with_length
 from bertjax.tasks.task import Task
@@ -82,10 +83,12 @@ def load(
             'path', format_value(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')"
         )
     arguments = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
-    fix = 'leave it out for the default'
-    step, dtype, batch_size, max_length = (check_value(name, x, USING[name], fix) for name, x in arguments.items())
+    keys, fix = keys_of(TextKeys), 'leave it out for the default'
+    step, dtype, batch_size, max_length = (
+        check_value(name, x, keys[name].allowed, fix) for name, x in arguments.items()
+    )
     if dropout is not None:
-        dropout = check_value('dropout', dropout, ranges_of(BertConfig)['dropout'], fix)
+        dropout = check_value('dropout', dropout, keys_of(BertConfig)['dropout'].allowed, fix)
     try:
         model = load_model(path, step=step, dtype=dtype)
     except OSError as error:
@@ -189,7 +192,7 @@ class Bert(MaskedMethods, TaskMethods):
         else:
             features = self._features(texts, pairs)
         longest = int(features.lengths.max())
-        length = self._runner.lengths[int(pad_to(np.array([longest]), self._runner.lengths)[0])]
+        length = self._runner.lengths[int(find_buckets(np.array([longest]), self._runner.lengths)[0])]
         batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)
         return {name: batch[name] for name in INPUTS}
 

@@ -1,28 +1,26 @@
 """The command line: its flags, what is wrong with them, and what it says of the recipe."""
 
+import inspect
 import re
 import sys
-from collections.abc import Collection, Sequence
+import types
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict, config_flags
 
 from bertjax import __version__
-from bertjax.config import flatten, unknown_key_error
+from bertjax.config.check import unknown_key_error
+from bertjax.config.files import find_recipe, load_recipe, recipe_names
+from bertjax.config.plain import flatten
+from bertjax.config.recipes import finetuning_config, pretraining_config
+from bertjax.config.suggestions import FLAGS, VERBS, nearest
+from bertjax.config.verb import EXAMPLES
 from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
-from bertjax.recipe import finetuning_config, pretraining_config
-from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
-from bertjax.suggestions import FLAGS, VERBS, nearest
 from bertjax.tasks.registry import options
-from bertjax.usage import program_help, recipe_help, verbs
-
-# A key of the recipe -> the verbs that cannot do without, and a recipe that has it.
-NEEDS = {
-    'corpus': (('pretrain', 'vocab', 'corpus', 'compile'), 'pretrain_tiny'),
-    'task': (('finetune', 'benchmark', 'baseline', 'triviaqa', 'evaluate', 'predict'), 'glue:rte'),
-    'distill': (('distill',), 'distilbert'),
-}
+from bertjax.usage import load_verb, program_help, recipe_help, verbs
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
@@ -161,8 +159,7 @@ def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
 
 def _example(verb: str) -> str:
     """A recipe that `config.run` may be this verb of."""
-    usual = verb if verb in recipe_names() else 'RECIPE'
-    return next((recipe for names, recipe in NEEDS.values() if verb in names), usual)
+    return verb if verb in recipe_names() else EXAMPLES.get(load_verb(verb).VERB.needs, 'RECIPE')
 
 
 def _wrong_value(message: str) -> UserError:
@@ -172,6 +169,34 @@ def _wrong_value(message: str) -> UserError:
     whole, number = 'a whole number', 'a number'
     wanted = {'int': whole, 'integer': whole, 'float': number, 'boolean': 'true or false'}
     return UserError(f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
+
+
+def find_verb(config: ConfigDict) -> types.ModuleType:
+    """The module of config.run, which the recipe has all that it needs for.
+
+    Raises:
+      UserError: no such verb, or one for other recipes.
+    """
+    name = config.run
+    if name not in verbs():
+        possible = [verb for verb in verbs() if load_verb(verb).VERB.needs in ('', *config)]
+        near = nearest(name, possible, VERBS) or nearest(name, verbs(), VERBS)
+        fix = f'did you mean --config.run={near}?' if near else 'see --help'
+        raise UserError('config.run', repr(name), 'one of ' + ', '.join(verbs()), fix)
+    module = load_verb(name)
+    if module.VERB.needs not in ('', *config):
+        found, fix = f'a recipe without config.{module.VERB.needs}', f'give a recipe such as {_example(name)}'
+        raise UserError(f'--config.run={name}', found, 'one that has it', fix)
+    if 'distill' in config and not module.VERB.teacher:
+        fix = 'leave config.run as it is, or give a recipe without a teacher'
+        raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
+    return module
+
+
+def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
+    """What the `run` of a verb is told of the command line, by the names of its parameters; see `config.verb.Verb`."""
+    known = {'recipe': named_recipe, 'overridden': overridden_keys, 'given': lambda: given_keys(config)}
+    return {name: known[name]() for name in inspect.signature(run).parameters if name in known}
 
 
 def named_recipe() -> str:

@@ -12,7 +12,6 @@ or by one that came while nothing was being trained.
 
 import contextlib
 import gc
-import importlib
 import logging as std_logging
 import os
 import pathlib
@@ -39,37 +38,22 @@ except (ImportError, RuntimeError) as error:  # jax without its jaxlib, or with 
 from bertjax import memory
 from bertjax.command_line import (
     CONFIG,
-    NEEDS,
     WORKDIR,
-    given_keys,
+    arguments,
+    find_verb,
     membership,
-    named_recipe,
     no_recipe,
-    overridden_keys,
     parse_flags,
     usual_argument,
 )
-from bertjax.experiment.check import check_ranges
+from bertjax.config.check import check_ranges
+from bertjax.config.verb import Verb
 from bertjax.files import disk, mapped
 from bertjax.files.paths import check_address, is_remote
 from bertjax.parallel import distributed
 from bertjax.parallel.process_flags import supervise
-from bertjax.suggestions import VERBS, nearest
 from bertjax.terminal import guard_streams
-from bertjax.usage import verbs
-
-# Verbs that several processes can compute together.
-TOGETHER = ('pretrain', 'finetune', 'distill', 'evaluate')
-# Verbs that would not ask the teacher of a recipe that has one.
-WITHOUT_TEACHER = ('pretrain', 'finetune', 'vocab', 'corpus', 'compile')
-# Verbs that compute nothing on devices.
-WITHOUT_DEVICES = ('vocab', 'corpus', 'plot', 'report', 'show', 'triviaqa')
-# Verbs about an existing run, whose config they take, except for keys that the command line sets.
-ABOUT_A_RUN = ('evaluate', 'predict', 'baseline', 'export')
-# Verbs that are told the keys that the command line sets one by one: what it asks for in vain is refused.
-ABOUT_WHAT_IS_SET = ('pretrain', 'distill', 'compile', 'doctor')
-# Verbs that are told the recipe as the command line names it: they say what to run next, or what differs from it.
-ABOUT_THE_RECIPE = ('pretrain', 'finetune', 'benchmark', 'distill', 'show', 'report', 'doctor')
+from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
@@ -78,8 +62,6 @@ def main(argv: Sequence[str]) -> None:
     config, workdir = CONFIG.value, WORKDIR.value
     if config is None:
         raise no_recipe()
-    if not workdir and config.run != 'show':
-        raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
     in_bucket = is_remote(workdir or '')
     if in_bucket:
         check_address(workdir, '--workdir')
@@ -88,38 +70,22 @@ def main(argv: Sequence[str]) -> None:
         _check_folder(pathlib.Path(workdir or '.'))
     disk.check_open_files()
     check_ranges(config)
-    if config.run not in verbs():
-        possible = [verb for verb in verbs() if all(key in config or verb not in NEEDS[key][0] for key in NEEDS)]
-        near = nearest(config.run, possible, VERBS) or nearest(config.run, verbs(), VERBS)
-        fix = f'did you mean --config.run={near}?' if near else 'see --help'
-        raise UserError('config.run', repr(config.run), 'one of ' + ', '.join(verbs()), fix)
-    for key, (names, example) in NEEDS.items():
-        if config.run in names and key not in config:
-            fix = f'give a recipe such as {example}'
-            raise UserError(f'--config.run={config.run}', f'a recipe without config.{key}', 'one that has it', fix)
-    if 'distill' in config and config.run in WITHOUT_TEACHER:
-        fix = 'leave config.run as it is, or give a recipe without a teacher'
-        raise UserError(f'--config.run={config.run}', 'a recipe with config.distill', 'run=distill', fix)
-    if config.run not in WITHOUT_DEVICES:
+    module = find_verb(config)
+    verb: Verb = module.VERB
+    if not workdir and verb.workdir:
+        raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
+    if verb.devices:
         memory.check_address_space()
     mapped.explain_bus_errors()
-    _join_others(config.run)
-    run = importlib.import_module(f'bertjax.commands.{config.run}').run
+    _join_others(config.run, verb)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if config.run in ('finetune', 'distill') and (note := usual_argument(config)):
+    if verb.trains and (note := usual_argument(config)):
         print(note)
-    told: dict[str, Any] = {}
-    if config.run in ABOUT_A_RUN:
-        told['given'] = given_keys(config)
-    if config.run in ABOUT_WHAT_IS_SET:
-        told['given'] = overridden_keys()
-    if config.run in ABOUT_THE_RECIPE:
-        told['recipe'] = named_recipe()
     if in_bucket:
         from bertjax.workdir.mirror import mirrored_workdir  # it knows all formats of exports, and is seldom needed
-    with mirrored_workdir(workdir, config.run) if in_bucket else contextlib.nullcontext(workdir) as folder:
-        run(config, folder, **told)
+    with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
+        module.run(config, folder, **arguments(module.run, config))
 
 
 def _check_folder(folder: pathlib.Path) -> None:
@@ -129,15 +95,16 @@ def _check_folder(folder: pathlib.Path) -> None:
         raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
 
 
-def _join_others(verb: str) -> None:
+def _join_others(name: str, verb: Verb) -> None:
     """Meets the other processes of the run, where this is one of several."""
     own = membership()
     own.check()
     if not own.is_one_of_several():
         return
-    if verb not in TOGETHER:
+    if not verb.processes:
         fix = 'start it once; on one machine of a TPU slice with TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
-        raise UserError(f'--config.run={verb}', 'several processes', f'one, or one of {", ".join(TOGETHER)}', fix)
+        together = ', '.join(other for other in verbs() if load_verb(other).VERB.processes)
+        raise UserError(f'--config.run={name}', 'several processes', f'one, or one of {together}', fix)
     supervise()
     distributed.join(own)
 

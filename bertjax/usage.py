@@ -1,14 +1,17 @@
 """What --help prints: the flags and verbs of the program, or the docstring and keys of a recipe."""
 
 import ast
+import importlib
 import pathlib
 import pkgutil
 import textwrap
+import types
 
 from bertjax import commands
-from bertjax.config import flatten
-from bertjax.experiment.check import declared
-from bertjax.recipe_files import find_recipe, load_recipe, recipe_names
+from bertjax.config.check import config_keys
+from bertjax.config.files import find_recipe, load_recipe, recipe_names
+from bertjax.config.plain import flatten
+from bertjax.config.schema import Key
 from bertjax.workdir.differences import align_columns, format_literal
 
 _PROGRAM = """bertjax: pre-train BERT and take it to its tasks.
@@ -42,6 +45,11 @@ def verbs() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
+def load_verb(name: str) -> types.ModuleType:
+    """The module of a verb: its `run`, and what it needs, `VERB`."""
+    return importlib.import_module(f'bertjax.commands.{name}')
+
+
 def program_help() -> str:
     """Flags, recipes and verbs."""
     lines = align_columns((f'  {verb}', _purpose(verb)) for verb in verbs())
@@ -66,8 +74,14 @@ def recipe_help(recipe: str) -> str:
     path = find_recipe(recipe)
     config = load_recipe(path)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
-    words = {key: allowed.words for key, (allowed, _) in declared(config).items()}
-    words['run'] = 'a verb, see --help'
-    rows = [(f'  {key}', format_literal(value), words.get(key, '')) for key, value in flatten(config).items()]
+    known = config_keys(config)
+    rows = [
+        (f'  {name}', format_literal(value), _described(known.get(name))) for name, value in flatten(config).items()
+    ]
     heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])
+
+
+def _described(key: Key | None) -> str:
+    """What a key is and what it may be; '' of one that no such recipe has."""
+    return '; '.join(filter(None, (key.about, key.allowed.words))) if key else ''

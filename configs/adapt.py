@@ -16,7 +16,7 @@ as a sentence encoder, has it drawn afresh: it needs a higher rate, and first le
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config, steps
+from bertjax.config.recipes import pretraining_config
 
 
 def get_config() -> ConfigDict:
@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
     config.learning_rate = 2e-5
     config.warmup_fraction = 0.1
     config.log_every = 50
-    config.eval_every = steps('10%')
+    config.eval_every = '10%'
     config.eval_examples = 2048
-    config.checkpoint_every = steps('10%')
+    config.checkpoint_every = '10%'
     return config

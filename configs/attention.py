@@ -15,17 +15,9 @@ Hardware: any; on 2 CPU cores a model of 6 layers and width 384 reads 2,001 sent
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import using_config
+from bertjax.config.recipes import using_config
 
 
 def get_config() -> ConfigDict:
     """The defaults; config.attention.compare names the model before a fine-tuning."""
-    return using_config(
-        'attention',
-        field='text',  # of records: the one with the text
-        pair_field='',  # of records: the one with a second text, read together with it; '': single texts
-        texts=(),  # shown on the page, and measured where there is no config.input
-        show=12,  # without `texts`: so many of the first of config.input are shown
-        unit='piece',  # or 'word': what statistics and page are about
-        compare='',  # a checkpoint of the same encoder before a fine-tuning: how far each layer moved
-    )
+    return using_config('attention')

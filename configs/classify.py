@@ -11,7 +11,7 @@ Other names: --config.task.text_a=message --config.task.label=category. For pred
 
 A recipe of your own has ten lines. Mail that is spam or not, in a table without header:
 
-    from bertjax.recipe import finetuning_config
+    from bertjax.config.recipes import finetuning_config
 
     def get_config():
         config = finetuning_config('classification', columns=('verdict', 'mail'), text_a='mail', label='verdict')
@@ -39,8 +39,7 @@ frequent label is printed first, a confusion table last.
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
-from bertjax.recipe import finetuning_config
+from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
@@ -48,23 +47,8 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, long='truncate', regression=False, seq=128)
     config = finetuning_config(
         'classification',
-        text_a='text',  # names of columns
-        text_b='',  # of the second text of a pair; '': no pairs
-        label='label',
-        train='',  # names of files in config.data (or splits of `dataset`); '': train.csv, val.csv, test.csv …
-        dev='',
-        test='',
-        dev_fraction=0.1,  # share of the training records that is dev, where there is no dev file
-        labels=(),  # in the order of their numbers; (): found in the training file, and sorted
         regression=chosen.regression,
-        class_weights='',  # in the loss: 'balanced', or 'LABEL=2.5,LABEL=1'
-        metric='',  # what the best run goes by: accuracy, f1, macro_f1, matthews; spearman, pearson
-        columns=(),  # names of the columns of files without a header
-        format='auto',  # tsv, csv, jsonl or json, where the suffix does not tell
-        dataset='',  # prepared by tensorflow-datasets, such as 'imdb_reviews', where config.data is ''
         long=chosen.long,
-        stride=0,  # tokens between windows of a long text; 0: half a window
-        bilstm_units=0,  # before the pooler; the paper's left-to-right ablation has 768
     )
     config.seq_len = chosen.seq
     return config

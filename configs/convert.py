@@ -12,7 +12,7 @@ Hardware: any with memory for the model, a CPU too.
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import using_config
+from bertjax.config.recipes import using_config
 
 
 def get_config() -> ConfigDict:

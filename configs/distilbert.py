@@ -22,9 +22,9 @@ and 2, dev, with bert-base-uncased in parentheses): 97 % of base with 60 % of it
 
 from ml_collections import ConfigDict
 
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.recipes import distillation, pretraining_config
 from bertjax.errors import UserError
-from bertjax.recipe import distillation, pretraining_config, steps
-from bertjax.recipe_files import find_recipe, load_recipe
 
 
 def get_config(argument: str = '') -> ConfigDict:
@@ -43,7 +43,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config.optimizer.name = 'adamw'
     config.optimizer.weight_decay = 0.0
     config.optimizer.clip_norm = 5.0
-    config.eval_every = steps('5%')
+    config.eval_every = '5%'
     return distillation(config)
 
 

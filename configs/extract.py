@@ -23,28 +23,14 @@ Hardware: whatever there is; with a model of 6 layers and width 384 two CPU core
 """
 
 from ml_collections import ConfigDict
-from ml_collections.config_dict import placeholder
 
-from bertjax.config import parse_argument
-from bertjax.recipe import using_config
+from bertjax.config.recipes import parse_argument, using_config
 
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
     chosen = parse_argument(argument, sentences=False, last_four=False)
-    config = using_config(
-        'extract',
-        field='text',  # of records: the one with the text
-        pair_field='',  # of records: the one with a second text, read together with it; '': single texts
-        id='',  # of records: the one that names it, kept beside its features
-        layers=(-1,),  # 0 the embeddings, 1 to L the blocks, -1 the last, -2 the one before it
-        combine='mean',  # of several layers: mean, sum, concat, or weighted
-        weights=(),  # of `weighted`: one a layer
-        pool='auto',  # of a text's tokens: mean, cls, max …, pooler, or none: a vector for each; auto: the model's own
-        normalize=placeholder(bool),  # to length 1; None: where pool=auto finds it in the model's folder
-        format='',  # npy, safetensors, parquet, jsonl; '': npy, of standard input JSON lines on standard output
-        part=0,  # texts computed and kept at once; 0: 4096, with pool='none' 256
-    )
+    config = using_config('extract')
     if chosen.sentences:
         config.extract.normalize = True
     if chosen.last_four:

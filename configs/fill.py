@@ -22,8 +22,7 @@ score costs as many times that as the text has pieces.
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
-from bertjax.recipe import using_config
+from bertjax.config.recipes import parse_argument, using_config
 
 
 def get_config(argument: str = '') -> ConfigDict:
@@ -32,14 +31,4 @@ def get_config(argument: str = '') -> ConfigDict:
     return using_config(
         'fill',
         ask=chosen.ask,  # masks, score, pairs, continue
-        text='',  # one text, in place of config.input: the answer is a table
-        second='',  # of pairs: the text that may follow it
-        field='text',  # of records: the one with the text
-        pair_field='pair',  # of records, of pairs: the one with the second text
-        top_k=5,  # of masks: fillings for each
-        jointly=False,  # of masks: fill all of a text, the surest first, and look again after each
-        tokens=20,  # of continue: pieces to append
-        temperature=1.0,  # of continue: of what is drawn from; 0: always the most probable piece
-        sample=50,  # of continue: pieces that are drawn among
-        seed=0,  # of continue
     )

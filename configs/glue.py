@@ -41,15 +41,14 @@ training set recur in dev with the opposite answer.
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
+from bertjax.config.recipes import finetuning_config, parse_argument, sweep
 from bertjax.errors import UserError
-from bertjax.recipe import finetuning_config, sweep
 
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
     chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
-    config = finetuning_config('glue', task=chosen.task, long='truncate', stride=0, bilstm_units=0)
+    config = finetuning_config('glue', task=chosen.task)
     config.seq_len = chosen.seq
     if chosen.task == 'all':
         config.run = 'benchmark'

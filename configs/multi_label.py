@@ -24,8 +24,7 @@ and F1 of each last.
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
-from bertjax.recipe import finetuning_config
+from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
@@ -33,25 +32,7 @@ def get_config(argument: str = '') -> ConfigDict:
     chosen = parse_argument(argument, long='truncate', seq=128)
     config = finetuning_config(
         'multi_label',
-        text_a='text',  # names of columns
-        text_b='',  # of the second text of a pair; '': no pairs
-        label='label',
-        label_columns=(),  # of 0 and 1, a label each, in place of `label`
-        separator='',  # between the labels of a cell; '': the first of | ; , that the training file has there
-        threshold=0.5,  # a record has the labels whose probability is above it
-        train='',  # names of files in config.data (or splits of `dataset`); '': train.csv, dev.csv, test.csv …
-        dev='',
-        test='',
-        dev_fraction=0.1,  # share of the training records that is dev, where there is no dev file
-        labels=(),  # in the order of their numbers; (): found in the training file, and sorted
-        class_weights='',  # of a label that is there: 'balanced', or 'LABEL=2.5,LABEL=1'
-        metric='',  # what the best run goes by: micro_f1, macro_f1, …, exact
-        columns=(),  # names of the columns of files without a header
-        format='auto',  # tsv, csv, jsonl or json, where the suffix does not tell
-        dataset='',  # prepared by tensorflow-datasets, where config.data is ''
         long=chosen.long,
-        stride=0,  # tokens between windows of a long text; 0: half a window
-        bilstm_units=0,  # before the pooler; the paper's left-to-right ablation has 768
     )
     config.seq_len = chosen.seq
     return config

@@ -36,9 +36,8 @@ To expect on CoNLL-2003, F1 (arXiv 1810.04805, table 7, with `context`; not run 
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
+from bertjax.config.recipes import finetuning_config, parse_argument
 from bertjax.errors import UserError
-from bertjax.recipe import finetuning_config
 
 LAYERS = ('embeddings', 'second_to_last', 'last', 'sum_last_four', 'concat_last_four', 'sum_all')
 
@@ -54,16 +53,8 @@ def get_config(argument: str = '') -> ConfigDict:
         raise UserError('--config=FILE:units', str(chosen.units), 'features beside it', fix)
     config = finetuning_config(
         'tagging',
-        word_column=0,  # from 0; -1 is the last
-        tag_column=-1,
-        comment='',  # how a line of comment before a sentence begins; '': with #, as in CoNLL-U
-        words='',  # of JSON and Arrow, names of fields; '': tokens or words
-        tags='',  # '': ner_tags, tags, ner, labels or pos_tags
-        tag_names=(),  # of tags that are numbers, in their order
         scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2
         context=chosen.context,
-        stride=0,  # pieces between windows of a long sentence; 0: half a window
-        input_format='auto',  # of config.input: columns, text, words or jsonl
         layers=chosen.features or 'last',
         bilstm_units=chosen.units if chosen.features else 0,
         frozen=bool(chosen.features),

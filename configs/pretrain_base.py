@@ -27,10 +27,9 @@ BiLSTM on top of the encoder of `ltr`: fine-tune that with --config.task.bilstm_
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
+from bertjax.config.recipes import parse_argument, pretraining_config, two_phases
 from bertjax.errors import UserError
 from bertjax.model.config import SIZES
-from bertjax.recipe import pretraining_config, two_phases
 
 
 def get_config(argument: str = '') -> ConfigDict:

@@ -12,7 +12,7 @@ first 90 % of the steps and 1.9 for the rest, not run here. To expect: held-out 
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config, two_phases
+from bertjax.config.recipes import pretraining_config, two_phases
 
 
 def get_config() -> ConfigDict:

@@ -13,7 +13,7 @@ expect: SQuAD 1.1 dev F1 of 90.58 (LAMB paper, table 1, its 64k/32k row of 8,599
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import phase, pretraining_config
+from bertjax.config.recipes import phase, pretraining_config
 
 
 def get_config() -> ConfigDict:

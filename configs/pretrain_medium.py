@@ -10,7 +10,7 @@ google-research/bert's README); not run here.
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config, two_phases
+from bertjax.config.recipes import pretraining_config, two_phases
 
 
 def get_config() -> ConfigDict:

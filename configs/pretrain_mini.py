@@ -8,7 +8,7 @@ command and figures. The sizes tiny to medium are those of arXiv 1908.08962.
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config, steps
+from bertjax.config.recipes import pretraining_config
 
 
 def get_config() -> ConfigDict:
@@ -26,7 +26,7 @@ def get_config() -> ConfigDict:
     config.model.attention_dropout = 0.0
     config.model.scan_layers = False  # a tenth less of the processor a step: docs/performance.md
     config.log_every = 20
-    config.eval_every = steps('5%')
+    config.eval_every = '5%'
     config.eval_examples = 1024
-    config.checkpoint_every = steps('5%')
+    config.checkpoint_every = '5%'
     return config

@@ -9,7 +9,7 @@ lot for this size: --config.steps=100000 keeps the recipe's proportions. To expe
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config, two_phases
+from bertjax.config.recipes import pretraining_config, two_phases
 
 
 def get_config() -> ConfigDict:

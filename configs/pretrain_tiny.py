@@ -16,8 +16,7 @@ frequencies of the pieces, so this recipe trains with Muon and more masks; docs/
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
-from bertjax.recipe import pretraining_config, steps
+from bertjax.config.recipes import parse_argument, pretraining_config
 
 
 def get_config(argument: str = '') -> ConfigDict:
@@ -44,7 +43,7 @@ def get_config(argument: str = '') -> ConfigDict:
         config.max_predictions = 26
         config.model.scan_layers = False  # an eighth less of the processor a step
     config.log_every = 50
-    config.eval_every = steps('20%')
+    config.eval_every = '20%'
     config.eval_examples = 512
-    config.checkpoint_every = steps('20%')
+    config.checkpoint_every = '20%'
     return config

@@ -30,8 +30,7 @@ with SciBERT (arXiv 1903.10676).
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
-from bertjax.recipe import finetuning_config
+from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
@@ -41,11 +40,6 @@ def get_config(argument: str = '') -> ConfigDict:
         'relation',
         markers=chosen.markers,
         pool='starts' if chosen.starts else 'cls',
-        negative='no_relation',  # the label of no relation, which the figures leave out
-        labels=(),  # in the order of their numbers; (): found in the training file, and sorted
-        text_a='text',  # field of the marked texts
-        label='',  # field of the relation; '': relation or label
-        metric='micro_f1',  # what the best run goes by: micro_f1, precision, recall, macro_f1, accuracy
     )
     config.seq_len = chosen.seq
     config.learning_rate = 3e-5

@@ -14,7 +14,7 @@ RoBERTa's 160 GB of text: MNLI 87.6, SST-2 94.8 (fairseq's README); not run here
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config
+from bertjax.config.recipes import pretraining_config
 
 
 def get_config() -> ConfigDict:

@@ -14,7 +14,7 @@ with RoBERTa's 160 GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config
+from bertjax.config.recipes import pretraining_config
 
 
 def get_config() -> ConfigDict:

@@ -20,7 +20,7 @@ Hardware: 2 CPU cores; the example of docs/data.md takes about a minute. What to
 
 from ml_collections import ConfigDict
 
-from bertjax.recipe import pretraining_config, steps
+from bertjax.config.recipes import pretraining_config
 
 
 def get_config() -> ConfigDict:
@@ -41,7 +41,7 @@ def get_config() -> ConfigDict:
     config.model.dropout = 0.0
     config.model.attention_dropout = 0.0
     config.log_every = 50
-    config.eval_every = steps('20%')
+    config.eval_every = '20%'
     config.eval_examples = 512
-    config.checkpoint_every = steps('20%')
+    config.checkpoint_every = '20%'
     return config

@@ -14,9 +14,8 @@ the best one had a Pearson correlation of 0.828 (Marelli et al. 2014, "SemEval-2
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
+from bertjax.config.recipes import finetuning_config, parse_argument
 from bertjax.errors import UserError
-from bertjax.recipe import finetuning_config
 
 
 def get_config(argument: str = '') -> ConfigDict:

@@ -19,9 +19,8 @@ which is best_exact/best_f1, for the paper chose the null threshold on dev. Not 
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
+from bertjax.config.recipes import finetuning_config, parse_argument
 from bertjax.errors import UserError
-from bertjax.recipe import finetuning_config
 
 VERSIONS = {'v1': '1.1', 'v2': '2.0'}
 
@@ -33,14 +32,6 @@ def get_config(argument: str = '') -> ConfigDict:
     config = finetuning_config(
         'squad',
         version=VERSIONS[version],
-        train_file='',  # in config.data; '': train-v1.1.json or train-v2.0.json, or with .gz, or train.jsonl …
-        dev_file='',
-        test_file='',  # '': test.json, test.jsonl … where there is one
-        stride=128,  # pieces from one window of a long text to the next
-        max_query=64,  # pieces that a longer question is cut to
-        n_best=20,
-        max_answer=30,  # pieces
-        bilstm_units=0,  # before the head; the paper's left-to-right ablation has 768
     )
     config.seq_len = 384
     config.learning_rate = 5e-5

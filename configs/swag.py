@@ -20,9 +20,8 @@ Learning rate, batch and epochs are the paper's (arXiv 1810.04805, section 4.4).
 
 from ml_collections import ConfigDict
 
-from bertjax.config import parse_argument
+from bertjax.config.recipes import finetuning_config, parse_argument
 from bertjax.errors import UserError
-from bertjax.recipe import finetuning_config
 
 LAYOUTS = ('swag', 'codah', 'jsonl')
 

@@ -22,9 +22,9 @@ teacher, BERT-base, in parentheses): 96.8 % of base, 7.5 times smaller, 9.4 time
 
 from ml_collections import ConfigDict
 
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.recipes import distillation, pretraining_config
 from bertjax.errors import UserError
-from bertjax.recipe import distillation, pretraining_config, steps
-from bertjax.recipe_files import find_recipe, load_recipe
 
 # What both steps compare of every layer.
 _INNER = {'cosine': 0.0, 'hidden': 1.0, 'attention': 1.0, 'embeddings': 1.0, 'projection': True}
@@ -39,7 +39,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config.epochs = 3.0
     config.optimizer.name = 'adamw'
     config.warmup_fraction = 0.1
-    config.eval_every = steps('5%')
+    config.eval_every = '5%'
     return distillation(config, student_init='random', soft=0.0, hard=0.0, **_INNER)
 
 

@@ -99,12 +99,13 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture
 def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
     """The server, its bucket empty, for a test with a cache of its own that loses no time between attempts."""
-    from bertjax.files.buckets import patience
+    from bertjax.remote import cache, retry
 
     monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(patience, 'PAUSES', (0.01,) * 3)
-    monkeypatch.setattr(patience, 'MEETING', 0.2)
-    monkeypatch.setattr(patience, 'PATIENCE', 0.2)
+    monkeypatch.setattr(retry, 'PAUSES', (0.01,) * 3)
+    monkeypatch.setattr(retry, 'FIRST_CONTACT', 0.2)
+    monkeypatch.setattr(retry, 'PATIENCE', 0.2)
+    cache.copy_object.cache_clear()
     object_server.clear()
     return object_server
 
@@ -116,6 +117,9 @@ def google(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[
     pytest.importorskip('gcp_storage_emulator.server', reason='of the extra test')
     import google_server
 
+    from bertjax.remote import cache
+
+    cache.copy_object.cache_clear()
     monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
     with google_server.started() as client:
         yield client

@@ -13,12 +13,13 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 # In each worker at its start, perhaps twice: small buckets of hashes, and a note of who has encoded a shard.
 _PRELOAD = """
 import os, pathlib
-from bertjax.corpus import beam_store, duplicates, encode
+from bertjax.corpus import duplicates, encode
+from bertjax.corpus.beam import store
 duplicates.BUCKET = 300
 def encode_shard(*arguments):
     pathlib.Path({folder!r}, 'encoded', str(os.getpid())).touch()
     return encode.encode_shard(*arguments)
-beam_store.encode_shard = encode_shard
+store.encode_shard = encode_shard
 """
 
 

@@ -8,7 +8,7 @@ from unittest import mock
 from gcp_storage_emulator.server import create_server
 from gcsfs.core import GCSFileSystem
 
-from bertjax.files.buckets import objects
+from bertjax.remote import object_store
 
 
 @contextlib.contextmanager
@@ -19,8 +19,8 @@ def started() -> Iterator[GCSFileSystem]:
     address = f'http://127.0.0.1:{server._api._httpd.server_address[1]}'
     try:
         with mock.patch.dict(os.environ, {'STORAGE_EMULATOR_HOST': address}):
-            objects._file_system.cache_clear()  # clients of an earlier server
+            object_store._connect.cache_clear()  # clients of an earlier server
             yield GCSFileSystem(use_listings_cache=False, token='anon', skip_instance_cache=True)
     finally:
-        objects._file_system.cache_clear()
+        object_store._connect.cache_clear()
         server.stop()

@@ -12,10 +12,13 @@ import numpy as np
 import pytest
 
 from bertjax import usage
-from bertjax.config import flatten
+from bertjax.config.check import check_ranges, config_keys
+from bertjax.config.plain import flatten
+from bertjax.config.schema import keys_of
+from bertjax.config.suggestions import KEYS, VERBS, nearest
+from bertjax.config.using import USING as BY_VERB
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_ranges
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import trials_of
 from bertjax.model.config import BertConfig
@@ -23,9 +26,6 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import finetuning_config, using_config
-from bertjax.recipe_ranges import OF_VERB
-from bertjax.suggestions import KEYS, VERBS, nearest
 from bertjax.tasks.registry import options
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
@@ -56,7 +56,7 @@ def load(path: pathlib.Path, argument: str):
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
-USING = [path for path in CONFIGS if load(path, '').run in OF_VERB]  # a finished model
+USING = [path for path in CONFIGS if load(path, '').run in BY_VERB]  # a finished model
 CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
 NAME = {'ids': lambda value: getattr(value, 'stem', value)}
 DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # of tasks, too, by their argument
@@ -70,8 +70,8 @@ def test_recipe_resolves(path: pathlib.Path, argument: str):
     config = load(path, argument)
     settings = pretraining_settings(config)
     settings.check()
-    settings.model(config.vocab.size)  # at full size: only described
-    phases = settings.phases(settings.total_steps(1e6))
+    settings.model_config(config.vocab.size)  # at full size: only described
+    phases = settings.resolve_phases(settings.total_steps(1e6))
     assert phases[0].first_step == 0 and all(a.last_step == b.first_step for a, b in itertools.pairwise(phases))
 
 
@@ -95,8 +95,8 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     config.seq_len, config.max_predictions = 16, 3
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     settings = pretraining_settings(config)
-    setup = build_pretraining_setup(settings, settings.model(100), mesh)
-    phase = settings.phases(settings.total_steps(1e6))[-1]
+    setup = build_pretraining_setup(settings, settings.model_config(100), mesh)
+    phase = settings.resolve_phases(settings.total_steps(1e6))[-1]
     # Any finite numbers do, and drawing them would take longer than the step.
     state = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, 0.01, x.dtype), x.sharding), setup.state)
     ones = {name: np.ones(shape, dtype) for name, (shape, dtype) in phase.batches[phase.seq_len].items()}
@@ -137,7 +137,8 @@ def test_what_was_compiled_is_what_the_recipes_say():
     for path in CONFIGS:
         named = re.search(r'Hardware: (\d+) chips of TPU v5e', path.read_text(encoding='utf-8'))
         if named:
-            for phase in pretraining_settings(load(path, '')).phases(1_000_000 if 'lamb' not in path.stem else 8601):
+            total = 1_000_000 if 'lamb' not in path.stem else 8601
+            for phase in pretraining_settings(load(path, '')).resolve_phases(total):
                 parts = f', {phase.accumulate}' if phase.accumulate > 1 else ''
                 wanted[path.stem, phase.number] = f'{phase.batch_size} x {phase.seq_len}{parts}', int(named[1])
     assert compiled == wanted and len({stem for stem, _ in wanted}) == 7
@@ -156,7 +157,7 @@ def test_ablations_say_what_the_paper_says():
 
 def test_lamb_phases_are_the_published_ones():
     lamb = CONFIGS[[path.stem for path in CONFIGS].index('pretrain_large_lamb')]
-    phases = pretraining_settings(load(lamb, '')).phases(8601)
+    phases = pretraining_settings(load(lamb, '')).resolve_phases(8601)
     assert [(p.last_step - p.first_step, p.batch_size, p.seq_len, p.learning_rate) for p in phases] == [
         (7038, 65536, 128, 6e-3),
         (1563, 32768, 512, 4e-3),
@@ -193,8 +194,7 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
 def test_recipe_that_uses_a_model_has_every_key(path: pathlib.Path):
     config = load(path, '')
     verb = config.run
-    assert path.stem == verb and set(config[verb]) == set(OF_VERB[verb])
-    assert set(flatten(config)) == {*flatten(using_config(verb)), *(f'{verb}.{name}' for name in OF_VERB[verb])}
+    assert path.stem == verb and set(flatten(config)) == set(keys_of(BY_VERB[verb]))
     for argument in ARGUMENTS.get(path.stem, ['']):
         check_ranges(load(path, argument))
 
@@ -203,11 +203,7 @@ def test_recipe_that_uses_a_model_has_every_key(path: pathlib.Path):
 def test_task_recipe_has_every_key(path: pathlib.Path):
     """Those of the base, and the options of its kind, so that all can be set on the command line."""
     config = load(path, '')
-    base = {key for key in flatten(finetuning_config('')) if not key.startswith('task.')}
-    own = set(flatten(config)) - base - {'task.kind'}
-    assert set(flatten(config)) >= base
-    known = {f'task.{name}' for name in options(config.task.kind)}
-    assert own <= known if path.stem == 'sick' else own == known  # a data set of one layout, of short texts
+    assert set(flatten(config)) == set(config_keys(config)) >= {f'task.{name}' for name in options(config.task.kind)}
 
 
 def test_distillations_say_what_the_papers_say():

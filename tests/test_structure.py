@@ -2,14 +2,17 @@
 
 import ast
 import collections
-import importlib.util
+import graphlib
 import pathlib
 import subprocess
 import sys
 
+import pytest
+
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
-# A folder or file may import from itself and from the levels below it.
+# A folder or file may import from itself and from the levels below it. Of config/, the declarations of keys stand above
+# what they declare, and the schema below it.
 LEVELS = [
     {'__main__'},
     {'main'},
@@ -25,13 +28,21 @@ LEVELS = [
     {'pretrain', 'finetune'},
     {'train'},
     {'workdir'},
-    {'experiment'},
+    {'config.tables'},
+    {'config.resume', 'config.recipes', 'config.files'},
+    {'config.check'},
     {'tasks'},
-    {'losses', 'checkpoint', 'convert', 'recipe', 'recipe_files', 'recipe_ranges'},
+    {'config.pretraining', 'config.finetuning', 'config.using'},
+    {'config.distillation'},
+    {'config.run'},
+    {'losses', 'checkpoint', 'convert'},
     {'data'},
     {'corpus', 'model'},
     {'text', 'parallel', 'optim', 'metrics', 'writers', 'pages'},
-    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'ranges', 'suggestions', 'terminal', '__version__'},
+    {'remote'},
+    {'config.schema'},
+    {'config.ranges', 'config.plain', 'config.suggestions', 'config.verb'},
+    {'config', 'cores', 'errors', 'files', 'memory', 'progress', 'terminal', '__version__'},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 
@@ -46,12 +57,18 @@ def imports(path: pathlib.Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [f'{node.module}.{alias.name}' for alias in node.names]
             modules = names if node.module == 'bertjax' else [node.module]
-        found |= {module.split('.')[1] for module in modules if module.startswith('bertjax.')}
+        found |= {_part(module.split('.')[1:]) for module in modules if module.startswith('bertjax.')}
     return found
 
 
 def part(path: pathlib.Path) -> str:
-    return path.relative_to(PACKAGE).parts[0].removesuffix('.py')
+    names = path.relative_to(PACKAGE).with_suffix('').parts
+    return _part(names[:-1] if names[-1] == '__init__' and len(names) > 1 else names)
+
+
+def _part(names) -> str:
+    """The name of a level: of config/ that of a file."""
+    return '.'.join(names[:2]) if names[0] == 'config' else names[0]
 
 
 def test_imports_go_one_way():
@@ -69,12 +86,29 @@ def test_imports_go_one_way():
     assert not wrong, wrong
 
 
-def test_files_text_corpus_metrics_and_data_do_not_need_jax():
+def module_graph(folder: str) -> dict[str, set[str]]:
+    """{module of a folder: those of the same folder that it imports, also within functions}."""
+    graph = {path.stem: set() for path in (PACKAGE / folder).glob('*.py') if path.stem != '__init__'}
+    for name, imported in graph.items():
+        for node in ast.walk(ast.parse((PACKAGE / folder / f'{name}.py').read_text(encoding='utf-8'))):
+            if isinstance(node, ast.ImportFrom) and node.module == f'bertjax.{folder}':
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and node.module.startswith(f'bertjax.{folder}.'):
+                imported.add(node.module.split('.')[2])
+    return graph
+
+
+@pytest.mark.parametrize('folder', ['files', 'remote'])
+def test_no_folder_imports_in_a_circle(folder: str):
+    order = graphlib.TopologicalSorter(module_graph(folder))
+    assert list(order.static_order())  # raises CycleError, which names the modules
+
+
+def test_files_remote_text_corpus_metrics_and_data_do_not_need_jax():
     modules = []
-    for folder in ('files', 'text', 'corpus', 'metrics', 'data'):
+    for folder in ('files', 'remote', 'text', 'corpus', 'metrics', 'data'):
         for path in sorted((PACKAGE / folder).glob('*.py')):
-            lacking = path.stem.startswith('beam_') and not importlib.util.find_spec('apache_beam')
-            if path.stem not in ('__init__', 'loader') and not lacking:
+            if path.stem not in ('__init__', 'loader'):
                 modules.append(f'bertjax.{folder}.{path.stem}')
     program = 'import sys, importlib\n' + ''.join(f'importlib.import_module({name!r})\n' for name in modules)
     program += 'assert "jax" not in sys.modules, "jax was imported"\n'
@@ -83,8 +117,8 @@ def test_files_text_corpus_metrics_and_data_do_not_need_jax():
 
 
 def test_the_config_becomes_settings_and_goes_no_further():
-    """Verbs pass it to a settings.py, or to finetune/restore.py; everything else takes frozen records."""
-    allowed = {'commands', 'recipe', 'recipe_files', 'config', 'command_line'}
+    """Verbs pass it to config.schema.from_config or to finetune/restore.py; everything else takes frozen records."""
+    allowed = {'commands', 'config.recipes', 'config.files', 'config.plain', 'command_line'}
     for path in PACKAGE.rglob('*.py'):
         reads = part(path) in allowed or path.stem in ('settings', 'restore')
         assert reads or 'ml_collections' not in path.read_text(encoding='utf-8'), path

@@ -5,8 +5,8 @@ import shutil
 
 from golden_runs import FIRST
 
-from bertjax.config import flatten
-from bertjax.recipe_files import load_recipe
+from bertjax.config.files import load_recipe
+from bertjax.config.plain import flatten
 from breaking.world import Outcome, World
 
 VALUES = (

@@ -7,9 +7,9 @@ import shutil
 
 from golden_runs import FIRST, SHORT, SMALL, _keys
 
-from bertjax.config import flatten
-from bertjax.experiment.check import declared
-from bertjax.recipe_files import load_recipe
+from bertjax.config.check import config_keys
+from bertjax.config.files import load_recipe
+from bertjax.config.plain import flatten
 from breaking.configs import LEFT_OUT, VALUES
 from breaking.mutations import mutated
 from breaking.world import Outcome, World, check_trained
@@ -104,12 +104,12 @@ def _value(words: list[str], keys: dict[str, object], rng: random.Random) -> str
 def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, most: float = math.inf) -> str:
     """A key, and a value from its range; alone or with others it may not fit the rest."""
     recipe = words[0].removeprefix('--config=')
-    known = declared(load_recipe(recipe))
+    known = config_keys(load_recipe(recipe))
     key = rng.choice([key for key in known if key not in LEFT_OUT and (not key.startswith(HARD) or rng.random() < 0.1)])
-    allowed = known[key][0]
+    allowed = known[key].allowed
     values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.holds(value)]
     values = [value for value in values if not isinstance(value, int | float) or value <= most]
-    return _add(words, f'--config.{key}={rng.choice(values or [known[key][1]])}')
+    return _add(words, f'--config.{key}={rng.choice(values or [known[key].default])}')
 
 
 def _key(words: list[str], keys: dict[str, object], rng: random.Random) -> str:

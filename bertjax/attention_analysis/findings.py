@@ -109,7 +109,7 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
     if results.changes:
         files[CHANGES] = {**counts, 'layers': results.changes}
     page = attention_page(title, described(results), shown_texts, results.means, results.relations, results.changes)
-    with atomic_directory(folder, last=HEADS) as target:
+    with atomic_directory(folder) as target:
         for name, value in files.items():
             text = json.dumps(value, ensure_ascii=False, indent=1) + '\n'
             pathlib.Path(target, name).write_text(text, encoding='utf-8')

@@ -57,8 +57,8 @@ def tree_rows(
         arrays = {name: np.zeros(len(tokens), np.int32) for name in word_values}
         for name, values in word_values.items():
             arrays[name][1 : count + 1] = values
-        builder.sequence(tokens, **{UNIT: units.astype(np.int32)}, **arrays)
-        builder.row(i)
+        builder.add_sequence(tokens, **{UNIT: units.astype(np.int32)}, **arrays)
+        builder.add_row(i)
         has_rows = True
     return builder.build() if has_rows else None
 

@@ -1,4 +1,4 @@
-"""Saving and resuming: Orbax, with checksums against damage."""
+"""Saving and restoring checkpoints by Orbax, with checksums to detect damage."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ __all__ = ['Checkpoints', 'Position', 'SavedCheckpoint']
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when it is asked for: Orbax takes as long as JAX, and a model is mostly read without it.
+    # A lazy import: importing Orbax takes as long as importing JAX, and loading a model mostly does not need it.
     if name in __all__:
         from bertjax.checkpoint import checkpoints
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: Orbax behind a handful of methods."""
+"""The checkpoints of a run, saved and restored by Orbax."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ from bertjax.parallel.distributed import (
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where a run stands: `step` batches seen; in `phase` (from 0) the next example is number `next`."""
+    """The position of a run: `step` batches seen, and example `next` of `phase` (from 0) comes next."""
 
     step: int = 0
     phase: int = 0
@@ -41,31 +41,31 @@ class Position:
 
 @dataclasses.dataclass(frozen=True)
 class SavedCheckpoint:
-    """What `latest` found: the position and the resolved config at the time, before the arrays are read."""
+    """The position and the resolved config in a checkpoint, without its arrays."""
 
     position: Position
     config: dict[str, Any]
 
 
 class Checkpoints:
-    """The folder `checkpoints/`: a sub-folder for each step with the items state, position and config, and checksums.
+    """The folder `checkpoints/`, with a sub-folder per step for the items state, position and config, and checksums.
 
-    Where each process has a folder of its own the first alone saves, all of the state, and the others read what was
-    handed over to them.
+    If processes have separate workdirs, only the primary process saves, and it saves the whole state. The other
+    processes read the copies that they receive.
 
-    Saving is asynchronous: the arrays are copied to the host, then a thread writes them, reads back their structure,
-    puts all on disk with its checksums, and removes what is no longer kept (all but the newest `keep` and the one with
-    the lowest cost). A save that failed raises at the next `save`, at `wait` or at `close`. Of several processes all
-    have to call the first two, and all raise where one has failed.
+    Saving is asynchronous. The arrays are copied to the host; then a thread writes them, reads back their structure,
+    syncs the files and their checksums to disk, and removes old checkpoints (all but the newest `keep` and the one with
+    the lowest cost). A failed save raises at the next `save`, `wait` or `close`. All processes must call `save` and
+    `wait`, and these raise in all processes if the save failed in one.
 
     Args:
-      directory: the folder, made when absent.
-      keep: how many of the newest steps.
-      log: takes a line about each checkpoint that is removed or set aside.
-      reading: nothing is made, moved or removed: for verbs that take a run as it is.
+      directory: The folder, which is created if needed.
+      keep: The number of newest steps to keep.
+      log: Logs a line about each checkpoint that is removed or set aside.
+      read_only: Do not create, move or remove anything, for verbs that only read a run.
 
     Raises:
-      UserError: `keep` below 1, or a folder that cannot be written to.
+      UserError: `keep` is below 1, or the folder is not writable.
     """
 
     def __init__(
@@ -74,46 +74,50 @@ class Checkpoints:
         *,
         keep: int,
         log: Callable[[str], None] = print,
-        reading: bool = False,
+        read_only: bool = False,
     ):
         if keep < 1:
-            raise UserError('config.checkpoint_keep', str(keep), 'a number of at least 1', 'set it to 1 or more')
+            raise UserError('config.checkpoint_keep', str(keep), 'at least 1', 'set it to 1 or more')
         self.directory = pathlib.Path(directory).resolve()
         self._keep = keep
         self._log = log
-        self._reading = reading
-        self._steps = Steps(self.directory, log, reading=reading, moved=lambda: self._manager.reload())
+        self._read_only = read_only
+        self._steps = Steps(self.directory, log, read_only=read_only, moved=lambda: self._manager.reload())
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
-        self._processes = _one_alone() if has_separate_workdirs() else ocp.options.MultiprocessingOptions()
+        self._processes = _single_process() if has_separate_workdirs() else ocp.options.MultiprocessingOptions()
         self._stack = contextlib.ExitStack()
-        if not reading and is_primary():
+        if not read_only and is_primary():
             self._prepare()
-        elif not reading and has_separate_workdirs():
+        elif not read_only and has_separate_workdirs():
             make_directory(self.directory)
 
     def _prepare(self) -> None:
         try:
             make_directory(self.directory)
         except (FileExistsError, NotADirectoryError):
-            fix = 'move that file, or choose another --workdir'
-            raise UserError(str(self.directory), 'a file', 'a folder that can be written to', fix) from None
+            raise UserError(
+                str(self.directory),
+                found='a file',
+                expected='a folder that can be written to',
+                fix='move that file, or choose another --workdir',
+            ) from None
         unfinished.remove_unfinished(self.directory, self._log)
-        for path in unfinished.unknown(self.directory):
+        for path in unfinished.unknown_folders(self.directory):
             self._log(f'{path} is not a finished checkpoint of this run: it is left alone')
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
-        # Orbax looks for what it has written by a pattern that begins with the path.
+        # Orbax finds its files by a glob pattern that begins with the path.
         directory = self._stack.enter_context(without_wildcards(self.directory))
         manager = ocp.CheckpointManager(
             directory,
             item_names=('state', 'position', 'config'),
             options=ocp.CheckpointManagerOptions(
                 enable_async_checkpointing=True,
-                create=not self._reading and not has_separate_workdirs(),  # which Orbax does for all processes only
-                read_only=self._reading,
+                create=not self._read_only and not has_separate_workdirs(),  # Orbax can create only with all processes
+                read_only=self._read_only,
                 multiprocessing_options=self._processes,
             ),
         )
@@ -121,19 +125,19 @@ class Checkpoints:
         return manager
 
     def steps(self) -> list[int]:
-        """Finished steps, ascending."""
+        """Returns the finished steps, ascending."""
         return self._steps.finished()
 
     def latest(self) -> SavedCheckpoint | None:
-        """The newest whole checkpoint, None when there is none at all.
+        """Returns the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        A damaged one is reported and moved to `checkpoints/damaged/`, and the one before it is tried.
+        A damaged checkpoint is reported and moved to `checkpoints/damaged/`; then the one before it is tried.
 
         Raises:
-          UserError: there are checkpoints, or what may be some, and none of them is whole.
+          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged.
         """
         step = decide_on_primary(self._steps.newest)
-        self._check_own(step)
+        self._check_local_copy(step)
         return self._saved(step) if step >= 0 else None
 
     def _saved(self, step: int) -> SavedCheckpoint:
@@ -141,44 +145,51 @@ class Checkpoints:
         items = self._manager.restore(step, args=args)
         return SavedCheckpoint(Position(**items['position']), items['config'])
 
-    def chosen(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
-        """The checkpoint of `step`; with 0 the best (see `best`) if that is asked for and known, else the newest.
+    def select(self, step: int, *, best: bool = False) -> SavedCheckpoint | None:
+        """Returns the checkpoint of a step, or None if there are no checkpoints.
 
-        None when there is none at all.
+        Args:
+          step: The step; 0 for the best or the newest checkpoint.
+          best: Whether 0 means the best checkpoint, if it is known (see `best`), instead of the newest.
 
         Raises:
-          UserError: no whole checkpoint of that step; or see `latest`.
+          UserError: There is no undamaged checkpoint of that step; or see `latest`.
         """
         if not step:
             latest = self.latest()
             lowest = self.best() if best and latest is not None else None
             return latest if lowest is None else self._saved(lowest)
         if step not in self.steps() or not self._steps.is_whole(step):
-            there = ', '.join(map(str, self.steps())) or 'none'
-            fix = 'choose one of them, or 0 for the newest' if self.steps() else 'train first'
-            raise UserError('config.step', f'{step}, which {self.directory} does not have', f'one of {there}', fix)
+            available = ', '.join(map(str, self.steps())) or 'none'
+            raise UserError(
+                'config.step',
+                found=f'{step}, which {self.directory} does not have',
+                expected=f'one of {available}',
+                fix='choose one of them, or 0 for the newest' if self.steps() else 'train first',
+            )
         return self._saved(step)
 
     def restore(self, step: int, template: Any) -> Any:
-        """The arrays of the state of a finished step, on the devices and in the shapes of `template` (abstract).
+        """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        A few of them at a time: where devices have their memory in common with the host, all of what is on its way to
-        them would be there twice.
+        It reads a few arrays at a time. If devices share the memory of the host, arrays in transfer exist twice.
         """
         handler = ocp.StandardCheckpointHandler(
-            restore_concurrent_gb=_at_a_time(template), multiprocessing_options=self._processes
+            restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
         )
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, step: int, template: Any) -> Any:
-        """The parameters alone of the state of a finished step: those of the abstract `template`, whatever others and
-        whatever optimiser the state has."""
+        """Restores only the parameters of the abstract `template` from the state of a finished step.
+
+        The state may have further parameters and any optimiser.
+        """
         state = {'params': template}
-        reading = ocp.checkpoint_utils.construct_restore_args(state)
+        restore_args = ocp.checkpoint_utils.construct_restore_args(state)
         handler = ocp.PyTreeCheckpointHandler(
-            restore_concurrent_gb=_at_a_time(template), multiprocessing_options=self._processes
+            restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
         )
-        args = ocp.args.PyTreeRestore(state, restore_args=reading, partial_restore=True)
+        args = ocp.args.PyTreeRestore(state, restore_args=restore_args, partial_restore=True)
         return self._read(step, handler, args)['params']
 
     def _read(self, step: int, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
@@ -186,20 +197,24 @@ class Checkpoints:
             return checkpointer.restore(pathlib.Path(self._manager.directory, str(step), 'state'), args=args)
 
     def save(self, state: Any, position: Position, config: dict[str, Any], cost: float | None) -> None:
-        """Starts to save; returns when the arrays may be overwritten. A step that is there already is left alone.
+        """Starts to save a step, and returns when the arrays may be overwritten. A finished step is not saved again.
 
-        `cost` is what `best` goes by; None where it was not measured.
+        Args:
+          state: The train state.
+          position: The position of the run.
+          config: The resolved config.
+          cost: The value by which `best` selects, lower is better; None if it was not measured.
         """
         self.wait()
         step = position.step
-        if decide_on_primary(lambda: self._is_there(step)):
+        if decide_on_primary(lambda: self._is_finished(step)):
             return
         items = {'position': dataclasses.asdict(position), 'config': config}
         if has_separate_workdirs():
             state = fetch_to_primary_host(state)
             decide_on_primary(lambda: self._begin(step, state, items, cost) or 0)
         else:
-            self._begin(step, jax.tree.map(_kept, state), items, cost)
+            self._begin(step, jax.tree.map(_copy_on_cpu, state), items, cost)
 
     def _begin(self, step: int, state: Any, items: dict[str, Any], cost: float | None) -> None:
         args = ocp.args.Composite(
@@ -208,18 +223,18 @@ class Checkpoints:
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
         with writing(self.directory, size):
-            # Orbax alone skips what is not above every folder with a number, one without a seal among them.
+            # Without `force`, Orbax skips steps below the number of any folder, even of an unfinished one.
             self._manager.save(step, args=args, force=True)
         finish = (step, cost, size, structure(state), items)
         self._finisher = threading.Thread(target=self._finish, args=finish, name='checkpoint')
         self._finisher.start()
 
-    def _is_there(self, step: int) -> bool:
-        """Whether a step is finished; one that is not is marked so, and what is there of it is set aside."""
+    def _is_finished(self, step: int) -> bool:
+        """Returns whether a step is finished; if not, marks it as unfinished and sets its old folder aside."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
-            self._log(f'checkpoint {step} of another time was never finished: it is set aside in {DAMAGED}/')
+            self._log(f'an earlier checkpoint {step} was never finished: it is set aside in {DAMAGED}/')
             self._steps.set_aside(step)
         with writing(self.directory, 0):
             unfinished.mark(self.directory, step)
@@ -236,44 +251,48 @@ class Checkpoints:
                 unfinished.unmark(self.directory, step)
                 for old in self._steps.superseded(self._keep):
                     unfinished.mark(self.directory, old)
-                    # Orbax's own way to delete asks all processes, which are training.
+                    # Deleting by Orbax needs all processes, which are training.
                     shutil.rmtree(self.directory / str(old))
                     unfinished.unmark(self.directory, old)
         except BaseException as error:  # raised by wait(), in the training loop's thread
             self._failure = error
 
     def best(self) -> int | None:
-        """The whole step with the lowest cost, the later of two equal ones; None where no cost was measured."""
-        with primary_first():  # who find what it has saved
+        """Returns the undamaged step with the lowest cost (the later one if equal), or None if no cost was measured."""
+        with primary_first():  # hands the saved files over to the other processes
             pass
         step = decide_on_primary(self._steps.best)
-        self._check_own(step)
+        self._check_local_copy(step)
         return step if step >= 0 else None
 
-    def _check_own(self, step: int) -> None:
-        """Raises UserError where the first has looked at another copy of a step than this process is to read."""
+    def _check_local_copy(self, step: int) -> None:
+        """Raises UserError if this process has a damaged copy of a step that the primary process has chosen."""
         if step < 0 or is_primary() or not has_separate_workdirs():
             return
-        if wrong := checksums.damage(self.directory / str(step)):
-            fix = f'remove {self.directory.parent}: the same command fetches it again'
-            raise UserError(str(self.directory / str(step)), wrong, 'the checkpoint that the first process has', fix)
+        if wrong := checksums.find_damage(self.directory / str(step)):
+            raise UserError(
+                str(self.directory / str(step)),
+                found=wrong,
+                expected='the checkpoint of the first process',
+                fix=f'remove {self.directory.parent}: the same command fetches it again',
+            )
 
     @property
     def writing(self) -> bool:
-        """Whether a save is under way."""
+        """Whether a save is running."""
         return self._finisher is not None and self._finisher.is_alive()
 
     def wait(self) -> None:
-        """Returns when the save under way is finished, in all processes; raises what went wrong with it.
+        """Waits in all processes for the end of the running save; raises its error if it failed.
 
         Raises:
-          OtherStoppedError: it went wrong in another process.
+          OtherStoppedError: The save failed in another process.
         """
-        if self._finisher is not None or has_separate_workdirs():  # then the first alone is at it, and all wait
+        if self._finisher is not None or has_separate_workdirs():  # with separate workdirs, only the primary saves
             raise_together(self._outcome())
 
     def _outcome(self) -> BaseException | None:
-        """Of the save under way, when it is finished: what went wrong with it."""
+        """Waits for the running save and returns its error, or None."""
         if self._finisher is not None:
             self._finisher.join()
             self._finisher = None
@@ -282,38 +301,40 @@ class Checkpoints:
         return failure
 
     def close(self) -> None:
-        """Waits for this process's part of the save under way, then closes Orbax.
+        """Waits for this process's part of the running save, then closes Orbax.
 
-        It asks no other process: they may have failed before they came here, or this one has.
+        It does not wait for other processes, because they or this process may have failed.
         """
         try:
             if (failure := self._outcome()) is not None:
                 raise failure
         finally:
-            # What failed has been raised; Orbax would say it again in its own words.
+            # The error has been raised; Orbax would raise it again.
             with contextlib.suppress(Exception) if self._failed else contextlib.nullcontext():
                 self._stack.close()
 
 
-def _one_alone() -> ocp.options.MultiprocessingOptions:
-    """This process has its folder to itself: Orbax waits for no other."""
-    own = jax.process_index()
+def _single_process() -> ocp.options.MultiprocessingOptions:
+    """Returns options with which Orbax does not wait for other processes, for separate workdirs."""
+    index = jax.process_index()
     return ocp.options.MultiprocessingOptions(
-        primary_host=own, active_processes={own}, barrier_sync_key_prefix=f'process{own}'
+        primary_host=index, active_processes={index}, barrier_sync_key_prefix=f'process{index}'
     )
 
 
-def _kept(x: Any) -> Any:
-    """An array that stays as it is while it is written. On a CPU Orbax would write the one in the state itself, and the
-    next step, to which that is given, would wait until it has."""
+def _copy_on_cpu(x: Any) -> Any:
+    """Returns an array that later steps do not change, to be written.
+
+    On a CPU it is a copy. Orbax would write the array of the state itself, and the next step, to which it is donated,
+    would wait for the write.
+    """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x
-    own = [shard.data for shard in x.addressable_shards]
-    copies = jax.device_put(own, [part.sharding for part in own], may_alias=False)
+    shards = [shard.data for shard in x.addressable_shards]
+    copies = jax.device_put(shards, [shard.sharding for shard in shards], may_alias=False)
     return jax.make_array_from_single_device_arrays(x.shape, x.sharding, copies)
 
 
-def _at_a_time(template: Any) -> float:
-    """Gigabytes of arrays that are read at once: as much as the largest has, for Orbax reads none for which there is
-    too little room."""
+def _restore_gigabytes(template: Any) -> float:
+    """Returns the gigabytes that Orbax may read at once: the size of the largest array, as it must fit."""
     return (1.01 * max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template)) + 2**20) / 1e9

@@ -1,7 +1,7 @@
-"""Sizes and checksums of a checkpoint's files, written last, into a file of its own.
+"""The seal of a checkpoint: a file with the sizes and checksums of its other files, written last.
 
-Orbax marks a step as committed, but restores arrays with flipped bits without a word. A step counts here as finished
-when this file exists, and as whole when every other file still has the size and the checksum recorded in it.
+Orbax marks a step as committed, but silently restores arrays with flipped bits. Here a step is finished if its seal
+exists, and undamaged if every other file has the recorded size and checksum.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 from bertjax.files.atomic import checksum, sync_directory, sync_tree, write_atomic
 from bertjax.files.small_files import read_json_or_none
 
-FILE = 'seal.json'  # as in every workdir there is: under another name old checkpoints would count as unfinished
+FILE = 'seal.json'
 
 
 def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
@@ -21,9 +21,11 @@ def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
-    """Marks a step as finished; `cost` (the held-out loss, or minus the dev score) is what the best one goes by.
+    """Marks a step as finished. All its files and its folder are synced to disk before that.
 
-    All of it is on disk before it counts as finished, and the name of its folder too.
+    Args:
+      step_dir: The folder of the step.
+      cost: The held-out loss, or minus the dev score, by which the best step is chosen; None if it was not measured.
     """
     sync_tree(step_dir)
     sync_directory(step_dir.parent)
@@ -31,42 +33,42 @@ def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
         path.relative_to(step_dir).as_posix(): {'bytes': path.stat().st_size, 'sha256': checksum(path)}
         for path in _files(step_dir)
     }
-    known = cost if cost is not None and math.isfinite(cost) else None
-    body = {'cost': known, 'files': files}
-    write_atomic(step_dir / FILE, json.dumps({**body, 'sha256': _own_digest(body)}, indent=1) + '\n')
+    finite_cost = cost if cost is not None and math.isfinite(cost) else None
+    body = {'cost': finite_cost, 'files': files}
+    write_atomic(step_dir / FILE, json.dumps({**body, 'sha256': _digest(body)}, indent=1) + '\n')
 
 
-def _own_digest(body: dict[str, Any]) -> str:
+def _digest(body: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def _read(step_dir: pathlib.Path) -> dict[str, Any] | None:
-    """What was recorded, None where it is not as it was written: the file has a checksum of itself, too."""
-    return read_json_or_none(step_dir / FILE, lambda body: body if body.pop('sha256') == _own_digest(body) else None)
+    """Reads the seal; None if it does not match its own checksum."""
+    return read_json_or_none(step_dir / FILE, lambda body: body if body.pop('sha256') == _digest(body) else None)
 
 
 def is_finished(step_dir: pathlib.Path) -> bool:
-    """Whether the step was written to its end (not whether it is still whole)."""
+    """Returns whether the step was written completely. It may have been damaged later."""
     return (step_dir / FILE).is_file()
 
 
-def cost(step_dir: pathlib.Path) -> float | None:
-    """The recorded cost, None where none was measured, where it was not finite, or where the record is damaged."""
+def read_cost(step_dir: pathlib.Path) -> float | None:
+    """Returns the recorded cost, or None if it was not measured, was not finite, or the seal is damaged."""
     body = _read(step_dir)
     return body['cost'] if body else None
 
 
-def damage(step_dir: pathlib.Path) -> str | None:
-    """What is wrong with a finished step, None when it is whole. Reads every byte."""
+def find_damage(step_dir: pathlib.Path) -> str | None:
+    """Describes the damage of a finished step; None if it is undamaged. It reads every byte."""
     body = _read(step_dir)
     if body is None:
         return f'its {FILE} is not as it was written'
-    for name, facts in body['files'].items():
+    for name, recorded in body['files'].items():
         path = step_dir / name
         if not path.is_file():
             return f'{name} is missing'
-        if path.stat().st_size != facts['bytes']:
-            return f'{name} has {path.stat().st_size} bytes instead of {facts["bytes"]}'
-        if checksum(path) != facts['sha256']:
+        if path.stat().st_size != recorded['bytes']:
+            return f'{name} has {path.stat().st_size} bytes instead of {recorded["bytes"]}'
+        if checksum(path) != recorded['sha256']:
             return f'{name} has another checksum than when it was written'
     return None

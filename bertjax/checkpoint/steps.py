@@ -1,4 +1,4 @@
-"""Which checkpoint of a folder is meant: the newest, the best, of those that are whole."""
+"""Selection of the newest or the best undamaged checkpoint in a folder."""
 
 import itertools
 import pathlib
@@ -10,30 +10,30 @@ from bertjax.errors import UserError
 
 
 class Steps:
-    """The steps that were written to their end. One that is found damaged is said and, unless `reading`, set aside.
+    """The finished steps in a folder. A damaged step is logged and, unless `read_only`, moved to `damaged/`.
 
     Args:
-      directory: with a folder for each step.
-      log: takes a line about each that is damaged.
-      reading: nothing is moved; those that are damaged are passed over.
-      moved: called when one has been set aside.
+      directory: The folder, with a sub-folder per step.
+      log: Logs a line about each damaged step.
+      read_only: Skip damaged steps without moving them.
+      moved: Called after a step was moved.
     """
 
     def __init__(
-        self, directory: pathlib.Path, log: Callable[[str], None], *, reading: bool, moved: Callable[[], object]
+        self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool, moved: Callable[[], object]
     ):
-        self._directory, self._log, self._reading, self._moved = directory, log, reading, moved
-        self._damaged: set[int] = set()  # where nothing is moved
+        self._directory, self._log, self._read_only, self._moved = directory, log, read_only, moved
+        self._damaged: set[int] = set()  # the damaged steps that are skipped if `read_only`
 
     def finished(self) -> list[int]:
-        """Finished steps, ascending."""
+        """Returns the finished steps, ascending."""
         return [step for step in unfinished.finished_steps(self._directory) if step not in self._damaged]
 
     def newest(self) -> int:
-        """The newest whole step; -1 where there is none at all.
+        """Returns the newest undamaged step, or -1 if there are no checkpoints.
 
         Raises:
-          UserError: there are checkpoints, or what may be some, and none of them is whole.
+          UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged.
         """
         for step in reversed(self.finished()):
             if self.is_whole(step):
@@ -43,39 +43,40 @@ class Steps:
         return -1
 
     def _refuse_leftovers(self) -> None:
-        """A run that has lost its checkpoints does not begin anew as if it had had none."""
+        """Raises UserError if a run has lost its checkpoints, so that it does not silently start from scratch."""
         damaged = len(list((self._directory / DAMAGED).glob('*'))) + len(self._damaged)
         if damaged:
             raise UserError(
                 str(self._directory),
                 f'{damaged} checkpoint(s), all damaged',
-                'at least one whole checkpoint',
+                'at least one undamaged checkpoint',
                 f'they are in {self._directory / DAMAGED}: start again in another --workdir',
             )
-        names = [path.name for path in unfinished.unknown(self._directory) if unfinished.may_be_checkpoint(path)]
+        folders = filter(unfinished.may_be_checkpoint, unfinished.unknown_folders(self._directory))
+        names = [path.name for path in folders]
         if names:
             raise UserError(
                 str(self._directory),
-                f'{len(names)} folder(s) that may be checkpoints ({", ".join(names[:3])}), none of them whole',
+                f'{len(names)} folder(s) that may be checkpoints ({", ".join(names[:3])}), all damaged or renamed',
                 f'at least one step with its {checksums.FILE}',
-                f'put the {checksums.FILE} or the name back that it had; to begin anew, move the folder(s) elsewhere',
+                f'restore the {checksums.FILE} or the original name, or move the folder(s) away to start from scratch',
             )
 
     def is_whole(self, step: int) -> bool:
-        """Whether a finished step is as it was written; one that is not is moved to `checkpoints/damaged/`."""
-        wrong = checksums.damage(self._directory / str(step))
+        """Returns whether a finished step is undamaged; moves it to `checkpoints/damaged/` if not."""
+        wrong = checksums.find_damage(self._directory / str(step))
         if wrong is None:
             return True
-        then = 'it is left out' if self._reading else 'it is set aside'
-        self._log(f'checkpoint {step} is damaged ({wrong}): {then}, using another one')
-        if self._reading:
+        action = 'it is skipped' if self._read_only else 'it is set aside'
+        self._log(f'checkpoint {step} is damaged ({wrong}): {action}, using another one')
+        if self._read_only:
             self._damaged.add(step)
         else:
             self.set_aside(step)
         return False
 
     def set_aside(self, step: int) -> None:
-        """Moves the folder of a step to `damaged/`, under a name that is free there."""
+        """Moves the folder of a step to `damaged/`, under an unused name."""
         names = itertools.chain([str(step)], (f'{step}-{number}' for number in itertools.count(2)))
         target = next(path for name in names if not (path := self._directory / DAMAGED / name).exists())
         target.parent.mkdir(exist_ok=True)
@@ -83,18 +84,18 @@ class Steps:
         self._moved()
 
     def best(self) -> int:
-        """The whole step with the lowest cost, the later of two equal ones; -1 where no cost was measured."""
+        """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if no cost was measured."""
         step = self._lowest_cost()
         while step is not None and not self.is_whole(step):
             step = self._lowest_cost()
         return -1 if step is None else step
 
     def _lowest_cost(self) -> int | None:
-        costs = {step: checksums.cost(self._directory / str(step)) for step in self.finished()}
+        costs = {step: checksums.read_cost(self._directory / str(step)) for step in self.finished()}
         measured = [step for step in costs if costs[step] is not None]
         return min(measured, key=lambda step: (costs[step], -step), default=None)
 
     def superseded(self, keep: int) -> list[int]:
-        """All but the newest `keep` and the best."""
+        """Returns all steps except the newest `keep` and the best one."""
         best = self._lowest_cost()
         return [step for step in self.finished()[:-keep] if step != best]

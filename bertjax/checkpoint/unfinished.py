@@ -1,7 +1,7 @@
-"""What in `checkpoints/` is whose: finished steps, what this program has begun, and what it does not know.
+"""The entries of `checkpoints/`: finished steps, unfinished steps of this program, and unknown folders.
 
-A step is marked before anything is written under its number, and before it is removed: `100.unfinished`, beside the
-folder `100`. Only what is marked, and Orbax's temporary folders, is ever removed.
+Before a step is written or removed, it is marked by a file `100.unfinished` beside the folder `100`. Only marked
+folders and Orbax's temporary folders are ever removed.
 """
 
 import pathlib
@@ -20,40 +20,40 @@ _TEMPORARY = re.compile(rf'({_STEP.pattern})\.orbax-checkpoint-tmp.*')
 
 
 def step_of(path: pathlib.Path) -> int | None:
-    """The step whose folder has this name; None for any other: `100.bak`, `0100` and `100 (copy)` are no steps."""
+    """Returns the step of a folder by its name, or None for other names such as `100.bak`, `0100` or `100 (copy)`."""
     return int(path.name) if _STEP.fullmatch(path.name) else None
 
 
 def finished_steps(directory: pathlib.Path) -> list[int]:
-    """The steps that were written to their end, ascending; of no folder none."""
-    found = (step_of(path) for path in directory.glob('*') if checksums.is_finished(path))
-    return sorted(step for step in found if step is not None)
+    """Returns the steps that were written completely, ascending; [] if the folder does not exist."""
+    steps = (step_of(path) for path in directory.glob('*') if checksums.is_finished(path))
+    return sorted(step for step in steps if step is not None)
 
 
 def any_checkpoint(directory: pathlib.Path) -> bool:
-    """Whether a run has a checkpoint here, or may have had one that is damaged or has lost its name or its seal.
+    """Returns whether a run has, or may have had, a checkpoint here: also one that is damaged, renamed or unsealed.
 
-    What a killed process left half written is none.
+    Half-written folders of a killed process do not count.
     """
     if not directory.is_dir():
         return False
-    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown(directory)))
+    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
     return lost or bool(finished_steps(directory))
 
 
 def mark(directory: pathlib.Path, step: int) -> None:
-    """Notes that a step is about to be written, or removed."""
+    """Marks a step that is about to be written or removed."""
     (directory / f'{step}.unfinished').touch()
     sync_directory(directory)
 
 
 def unmark(directory: pathlib.Path, step: int) -> None:
-    """Notes that it is done."""
+    """Removes the mark of a step."""
     (directory / f'{step}.unfinished').unlink()
 
 
 def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> None:
-    """Removes what a killed process left half written, or half removed."""
+    """Removes folders that a killed process has half written or half removed."""
     for path in sorted(directory.iterdir()):
         marked, temporary = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
         if temporary and path.is_dir():
@@ -61,15 +61,15 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
             shutil.rmtree(path)
         elif marked and path.is_file():
             step = directory / marked[1]
-            # Sealed and whole: killed after the seal, or before its removal began.
-            if step.is_dir() and not (checksums.is_finished(step) and checksums.damage(step) is None):
+            # A sealed and undamaged step is kept: the process was killed after the seal or before the removal.
+            if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} was never finished: it is removed')
                 shutil.rmtree(step)
             path.unlink()
 
 
-def unknown(directory: pathlib.Path) -> list[pathlib.Path]:
-    """The folders that are neither finished steps, nor set aside, nor this program's to remove; sorted."""
+def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
+    """Returns, sorted, the folders that are neither finished steps, nor set aside, nor removable by this program."""
     return sorted(
         path
         for path in directory.iterdir()
@@ -82,5 +82,5 @@ def unknown(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def may_be_checkpoint(path: pathlib.Path) -> bool:
-    """Whether an unknown folder may hold a state of this run: it is called as a step is, or sealed as one."""
+    """Returns whether an unknown folder may be a checkpoint of this run: it has the name or the seal of a step."""
     return step_of(path) is not None or checksums.is_finished(path)

@@ -22,16 +22,20 @@ from bertjax.attention_analysis.reading import (
 )
 from bertjax.attention_analysis.relations import WORDS, together
 from bertjax.attention_analysis.shown import attend
+from bertjax.config.using import TextKeys, using_settings
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.paths import unusual_kind, user_path
+from bertjax.files.paths import unusual_kind
 from bertjax.inference.input import STANDARD_INPUT, InputSource, columns
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel, load_compared_model, load_requested_model
-from bertjax.loading.settings import InferenceSettings, inference_settings
 from bertjax.pages.charts import check_plotly
 from bertjax.progress import progress
+from bertjax.remote.paths import user_path
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb()
 
 _CHUNK = 1024  # texts in memory
 _OFTEN = 100  # words of a relation that is shown in the terminal
@@ -43,7 +47,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: no model, no text, a malformed file, or a model to compare with that is of another shape.
     """
-    settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
+    settings, folder = using_settings(config, 'attention'), pathlib.Path(workdir)
     asked, path = settings.options, settings.input
     texts = [as_texts(split_texts(asked['texts'], 'config.attention.texts'))] if asked['texts'] else []
     if not path and not texts:
@@ -100,7 +104,7 @@ def _looked_at(source: InputSource, given: int) -> tuple[list[str], int | None]:
     return [], count
 
 
-def _before(settings: InferenceSettings, model: LoadedModel) -> LoadedModel | None:
+def _before(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
     path = settings.options['compare']
     if not path:
         return None

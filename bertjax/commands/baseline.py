@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from rich import box
 from rich.table import Table
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.finetune.restore import config_of_run
@@ -21,6 +22,8 @@ from bertjax.terminal import Console
 from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import format_value
+
+VERB = Verb(needs='task')
 
 BASELINES = 'baseline.json'
 

@@ -8,7 +8,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.commands import finetune, predict
-from bertjax.config import from_plain, plain
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import user_name
 from bertjax.finetune.benchmark import available, ordered, parse_tasks, record_request, record_result, task_overrides
@@ -18,7 +19,9 @@ from bertjax.finetune.trials import trials_of
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
-from bertjax.writers.console import Command, print_next, print_places
+from bertjax.writers.console import Command, print_next_commands, print_output_files
+
+VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
@@ -71,7 +74,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             record_result(folder, task, plain(configs[task]))
         _finish(folder, there.lacking, there.judged, console)
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
-    print_next(console, [Command('a page of all tasks, and one of each', f'{again} --config.run=report', 'report')])
+    print_next_commands(
+        console, [Command('a page of all tasks, and one of each', f'{again} --config.run=report', 'report')]
+    )
 
 
 def _config_of(config: ConfigDict, task: str, own: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
@@ -115,6 +120,6 @@ def _finish(
         'results.json': 'all figures of all tasks',
         SUBMISSION: 'for gluebenchmark.com',
     }
-    print_places(console, folder, places, exported=True)
+    print_output_files(console, folder, places, exported=True)
     if absent:
         console.print(f'{SUBMISSION} lacks {", ".join(absent)}: the server takes all 11 files', markup=False)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.cost.memory_search import MemorySearch, flags_of
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
@@ -16,8 +17,10 @@ from bertjax.pretrain.settings import PretrainingPhase, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.terminal import Console
 
+VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
-def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+
+def run(config: ConfigDict, workdir: str, overridden: Collection[str] = ()) -> None:
     """Compiles every phase that has steps; the file has the figures of the hungriest phase, and of each.
 
     With config.find_batch the largest batch of each phase is looked for. For a phase that does not fit, other ways to
@@ -26,19 +29,19 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: of a pre-training.
       workdir: where the file goes.
-      given: keys that the command line sets one by one.
+      overridden: keys that the command line sets one by one.
 
     Raises:
       UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips; a phase that
         does not fit the memory of a chip, after the file is written.
     """
-    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), given)
+    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), overridden)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
     fitting = MemorySearch(settings, settings.topology)
     console = Console(highlight=False, soft_wrap=True)
     results, errors = [], []
-    for phase in settings.phases(settings.total_steps(None)):
+    for phase in settings.resolve_phases(settings.total_steps(None)):
         if phase.first_step == phase.last_step:
             continue
         console.print(f'phase {phase.number}: compiling for {settings.topology} …', markup=False)
@@ -119,10 +122,6 @@ def _gib(value: int | None) -> str:
     return '? GiB' if value is None else f'{value / 2**30:.2f} GiB'
 
 
-def _activations(result: dict[str, Any]) -> str:
-    return f'activations {_gib(result["activations_bytes"])} of ' if 'activations_bytes' in result else ''
-
-
 def _line(result: dict[str, Any]) -> str:
     parts = f' in {result["accumulate"]} parts' if result['accumulate'] > 1 else ''
     collectives = result['collectives'] or 'none'
@@ -130,5 +129,5 @@ def _line(result: dict[str, Any]) -> str:
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
         f'{_gib(result["hbm_bytes_per_chip"])} a chip of {_gib(result["hbm_bytes_available"])} '
         f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
-        f'{_activations(result)}temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
+        f'temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
     )

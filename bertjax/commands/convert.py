@@ -4,16 +4,19 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.config.using import using_settings
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import user_name
 from bertjax.loading.load_model import load_requested_model
 from bertjax.loading.save_model import model_to_export
-from bertjax.loading.settings import inference_settings
 from bertjax.memory import give_back_freed
 from bertjax.terminal import Console
 from bertjax.workdir.exports import EXPORT_FOLDERS, formats_of, write_exports
 from bertjax.workdir.lock import has_run, lock_workdir
-from bertjax.writers.console import print_places
+from bertjax.writers.console import print_output_files
+
+VERB = Verb()
 
 
 def run(config: ConfigDict, workdir: str) -> None:
@@ -26,7 +29,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: no model, a format that cannot hold it, or a folder that would be replaced.
     """
-    settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
+    settings, folder = using_settings(config, 'convert'), pathlib.Path(workdir)
     formats = formats_of(settings.options['formats'])
     _check_target(folder, formats, bool(settings.init))
     give_back_freed()
@@ -34,7 +37,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         model = load_requested_model(settings, folder)
         write_exports(model_to_export(model, formats, 'config.convert.formats'), folder, formats)
     places = {place: what for place, what in EXPORT_FOLDERS.items() if place.removeprefix('export/') in formats}
-    print_places(Console(highlight=False, soft_wrap=True), folder, places, exported=True)
+    print_output_files(Console(highlight=False, soft_wrap=True), folder, places, exported=True)
 
 
 def _check_target(folder: pathlib.Path, formats: tuple[str, ...], given: bool) -> None:

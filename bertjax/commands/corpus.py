@@ -4,9 +4,12 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
 def run(config: ConfigDict, workdir: str) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.distill.augment import add_augmented, distillation_data
 from bertjax.distill.run import distill_pretraining, distill_task, task_teacher
 from bertjax.distill.settings import DistillationSettings
@@ -20,22 +21,24 @@ from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.train.canary import training_devices
+from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.settings import check_row_count
 from bertjax.train.state import without_aux
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import TRIALS, lock_workdir
 
+VERB = Verb(needs='distill', trains=True, processes=True)
 
-def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
+
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Collection[str] = ()) -> None:
     """Distils; the same call in the same workdir continues.
 
     Args:
       config: of the run: of a pre-training (general distillation) or of a task.
       workdir: of it.
       recipe: that the config is of, as the command line names it; for what is said to run next.
-      given: keys that the command line sets one by one.
+      overridden: keys that the command line sets one by one.
 
     Raises:
       UserError: see docs/distillation.md.
@@ -43,23 +46,23 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collectio
       NonFiniteError: three steps in a row were not finite.
     """
     distill = DistillationSettings(**config.distill)
-    distill.check(config.init, given)
+    distill.check(config.init, overridden)
     folder = pathlib.Path(workdir)
     if 'task' in config:
         _distil_task(config, distill, folder, recipe)
     else:
-        _distil_general(config, distill, folder, recipe, given)
+        _distil_general(config, distill, folder, recipe, overridden)
 
 
 def _distil_general(
-    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, given: Collection[str]
+    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, overridden: Collection[str]
 ) -> None:
     settings = pretraining_settings(config)
     _check_beginning(settings, distill)
-    settings = with_architecture(settings, folder, given)
+    settings = with_architecture(settings, folder, overridden)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    mesh = make_mesh(settings.mesh, training_devices())
+    mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     with lock_workdir(folder):
         with primary_first():
@@ -74,14 +77,14 @@ def _distil_general(
             fetch_to_all_hosts(without_aux(state.params)),
             training.heldout if distill.soft or distill.hard else None,  # else its head for masks learns nothing
             recipe,
-            compute_chance_baselines(settings, training.stores, training.examples, training.resolved['steps']),
+            compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),
         )
 
 
 def _check_beginning(settings: PretrainingSettings, distill: DistillationSettings) -> None:
     """Refuses what a pre-training may begin with and a student may not."""
-    if settings.vocab['add']:
-        found = f'words of {settings.vocab["add"]}'
+    if settings.vocab.add:
+        found = f'words of {settings.vocab.add}'
         expected = 'none: a student has the pieces of its teacher, which does not know these words'
         raise UserError('config.vocab.add', found, expected, 'leave it empty, or teach the words to the teacher first')
     if settings.embeddings and distill.student_init not in ('init', 'random'):
@@ -96,7 +99,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     check_push_to(settings.push_to, settings.formats)
     if trials_of(settings) or (folder / TRIALS).exists():
         raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
-    mesh = make_mesh(settings.mesh, training_devices())
+    mesh = make_mesh(settings.mesh_axes, training_devices())
     check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
     with lock_workdir(folder):
         with primary_first():

@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
+from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor import bucket, machine, past, plan, text
 from bertjax.doctor.check import FAIL, WARN, Check, Findings
@@ -19,15 +20,17 @@ from bertjax.pretrain.warm_start import with_architecture
 from bertjax.report.run_record import read_run
 from bertjax.terminal import Console
 
+VERB = Verb(bucket='inspect')
 
-def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = ()) -> None:
+
+def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[str] = ()) -> None:
     """Prints a line a check; writes nothing, and does not disturb a run that is at work.
 
     Args:
       config: the config of a run that is to be started, or that is in the workdir.
       workdir: the workdir of the run.
       recipe: the recipe as the command line names it.
-      given: the keys that the command line sets one by one.
+      overridden: the keys that the command line sets one by one.
 
     Raises:
       UserError: a check failed: a run cannot start, or its result is of no use.
@@ -44,7 +47,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = 
         findings.section('the bucket', lease, bucket.rights(address))
     done, total = past.steps_done(before) if before else (0, None)
     if before is None or (done != total and not before.is_sweep):
-        findings.section('this config', *_config_checks(config, folder, given, done, total, at_work=at_work))
+        findings.section('this config', *_config_checks(config, folder, overridden, done, total, at_work=at_work))
     if before is not None:
         findings.section(f'the run in {address}', *past.outcome(before, at_work=at_work))
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
@@ -56,7 +59,13 @@ def run(config: ConfigDict, workdir: str, recipe: str, given: Collection[str] = 
 
 
 def _config_checks(
-    config: ConfigDict, folder: pathlib.Path, given: Collection[str], done: int, total: int | None, *, at_work: bool
+    config: ConfigDict,
+    folder: pathlib.Path,
+    overridden: Collection[str],
+    done: int,
+    total: int | None,
+    *,
+    at_work: bool,
 ) -> Iterator[Iterable[Check]]:
     """Yields the checks of a config that trains; none of one that uses a finished model."""
     if 'distill' in config:
@@ -67,7 +76,7 @@ def _config_checks(
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:
-        settings = with_architecture(pretraining_settings(config), folder, given)
+        settings = with_architecture(pretraining_settings(config), folder, overridden)
         yield from _pretraining_checks(settings, folder, done, total, at_work=at_work)
 
 
@@ -82,7 +91,7 @@ def _pretraining_checks(
         existing = text.load_existing_tokenizer(settings, folder)
         size = existing.vocab_size if existing else size
     try:
-        total, model = total or plan.steps_of(settings), settings.model(size)
+        total, model = total or plan.steps_of(settings), settings.model_config(size)
     except UserError:  # the check of the config reports it
         return
     yield plan.disk(settings, model, folder)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.finetune.ensemble import Ensemble, ensemble_table, load_models, member_folders
@@ -17,6 +18,8 @@ from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.terminal import Console
 from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
+
+VERB = Verb(needs='task', processes=True)
 
 _WIDEST = 4096  # columns of a table; the longest path has no more
 

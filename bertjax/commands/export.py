@@ -5,7 +5,8 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.finetune.restore import config_of_run, load_task
 from bertjax.finetune.results import RESULTS, STEP, export_task
@@ -18,6 +19,8 @@ from bertjax.pretrain.warm_start import with_architecture
 from bertjax.workdir.exports import check_formats, check_push_to, formats_of, push_export
 from bertjax.workdir.files import recorded_config, recorded_results
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
+
+VERB = Verb()
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
@@ -65,7 +68,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
     elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
         results = {'splits': {}}
-    recorded |= {'card': settings.recorded['card'], 'push_to': settings.push_to}
+    recorded |= {'card': plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
 
@@ -77,7 +80,7 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, 
     check_push_to(settings.push_to, formats)
     found = load_pretraining(settings, folder)
     step = found.saved.position.step
-    about = {name: value for name, value in settings.recorded['card'].items() if value}
+    about = {name: value for name, value in plain(settings.card).items() if value}
     recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]

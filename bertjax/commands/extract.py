@@ -7,6 +7,8 @@ from typing import TextIO
 
 from ml_collections import ConfigDict
 
+from bertjax.config.using import TextKeys, using_settings
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.encode import chosen_encoding
 from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
@@ -15,11 +17,12 @@ from bertjax.inference.feature_files import json_rows, need_arrow
 from bertjax.inference.input import STANDARD_INPUT, InputSource, columns, spooled
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
-from bertjax.loading.settings import InferenceSettings, inference_settings
 from bertjax.progress import progress
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import data_output
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb()
 
 _USUAL = 'npy'  # the format of a file's features
 
@@ -40,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: no model, layers that it does not have, no such file, a malformed record, or features of another
         input that would be replaced.
     """
-    settings = inference_settings(config, 'extract')
+    settings = using_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
     source = InputSource(settings.input, columns(options['field'], options['pair_field'], 'config.extract'))
     source.check()
@@ -63,7 +66,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             _extract_file(settings, extractor, source, target)
 
 
-def _extractor(settings: InferenceSettings, folder: pathlib.Path) -> Extractor:
+def _extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     options = settings.options
     model = load_requested_model(settings, folder)
     chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
@@ -76,7 +79,7 @@ def _extractor(settings: InferenceSettings, folder: pathlib.Path) -> Extractor:
     return extractor
 
 
-def _extract_stream(settings: InferenceSettings, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
+def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
     extractor, id = _extractor(settings, folder), settings.options['id']
     pieces = extractor.runner.model.tokenizer.pieces
     for items in as_they_come(source.items(), settings.batch_size):
@@ -85,7 +88,7 @@ def _extract_stream(settings: InferenceSettings, folder: pathlib.Path, source: I
         out.flush()
 
 
-def _target(settings: InferenceSettings, folder: pathlib.Path, source: InputSource) -> pathlib.Path:
+def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pathlib.Path:
     target = folder / 'features' / f'{source.name}.{settings.options["format"] or _USUAL}'
     if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
         found = f'{settings.input}, which would be replaced'
@@ -93,7 +96,7 @@ def _target(settings: InferenceSettings, folder: pathlib.Path, source: InputSour
     return target
 
 
-def _extract_file(settings: InferenceSettings, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
+def _extract_file(settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
     options = settings.options
     size = options['part'] or (PART_OF_TOKENS if extractor.of_tokens else PART)
     extraction = Extraction(extractor, source, target, options['id'], size)

@@ -9,6 +9,8 @@ from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
+from bertjax.config.using import TextKeys, using_settings
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.finetune.results import json_lines, result_extras
@@ -18,13 +20,14 @@ from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, rec
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import corpus_score
 from bertjax.loading.load_model import load_requested_model
-from bertjax.loading.settings import InferenceSettings, inference_settings
 from bertjax.progress import progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import Console, data_output
 from bertjax.train.predict import no_op
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb()
 
 _TOGETHER = 256  # texts of a file that are answered at once
 
@@ -45,7 +48,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: no model, one without the head that is needed, no such file, a text without mask, an option
         that would change nothing, or answers to another input that would be replaced.
     """
-    settings = inference_settings(config, 'fill')
+    settings = using_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
     check_options(options)
     paired = options['ask'] == 'pairs'
@@ -72,7 +75,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             _answer_file(settings, folder, source)
 
 
-def _question(settings: InferenceSettings, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
+def _question(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
     names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
     model = load_requested_model(settings, folder)
     chosen = {name: settings.options[name] for name in names}
@@ -89,7 +92,7 @@ def _print(answers: Sequence[dict[str, Any]]) -> None:
         console.print(table(answer))
 
 
-def _answer_stream(settings: InferenceSettings, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
+def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
     question = _question(settings, folder)
     for items in as_they_come(source.items(), settings.batch_size):
         answers = question.answers(items, no_op)
@@ -101,7 +104,7 @@ def _answer_stream(settings: InferenceSettings, folder: pathlib.Path, source: In
             out.flush()
 
 
-def _answer_file(settings: InferenceSettings, folder: pathlib.Path, source: InputSource) -> None:
+def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> None:
     question, ask = _question(settings, folder), settings.options['ask']
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'

@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.finetune.results import finish_task
 from bertjax.finetune.run import Finetuning
@@ -13,11 +14,13 @@ from bertjax.finetune.task_data import data_from_source
 from bertjax.finetune.trials import trials_of
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
-from bertjax.train.canary import training_devices
+from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.settings import check_row_count
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import TRIALS, has_checkpoints, lock_workdir
+
+VERB = Verb(needs='task', teacher=False, trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
@@ -40,7 +43,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         one.check()
     check_push_to(settings.push_to, settings.formats)
     _check_folder(folder, sweeps=bool(trials))
-    mesh = make_mesh(settings.mesh, training_devices())
+    mesh = make_mesh(settings.mesh_axes, training_devices())
     for one in each_run:
         check_row_count(one.batch_size, one.accumulate, row_shards(mesh))
     with lock_workdir(folder):

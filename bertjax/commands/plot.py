@@ -8,6 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import user_name
@@ -15,6 +16,8 @@ from bertjax.pages.charts import Chart
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.report.curves import main_charts, teacher_charts
 from bertjax.writers.jsonl import read_rows
+
+VERB = Verb(devices=False, bucket='look')
 
 _STYLES = {'line': '-', 'dots': 'o-', 'level': '--'}
 _COLORS = {'pale': '#b8c4d6', 'quiet': 'tab:gray', 'teal': 'tab:cyan'}  # the others have Matplotlib's names

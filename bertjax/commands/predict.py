@@ -9,14 +9,15 @@ from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.paths import user_path
 from bertjax.files.streams import named_compressed
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
 from bertjax.finetune.restore import config_of_run
 from bertjax.finetune.results import json_lines, prediction_rows, write_predictions
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
 from bertjax.tasks.reading.stream import as_they_come, standard_input
@@ -24,6 +25,8 @@ from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.chance_baselines import compute_chance_baselines
@@ -12,21 +13,23 @@ from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.train.canary import training_devices
+from bertjax.train.health.gradient_check import training_devices
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
 from bertjax.workdir.resolve_path import huggingface_directory
 
+VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 
-def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collection[str] = ()) -> None:
+
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Collection[str] = ()) -> None:
     """Pre-trains; the same call in the same workdir continues.
 
     Args:
       config: of the run.
       workdir: of it.
       recipe: that the config is of, as the command line names it; for what is said to run next.
-      given: keys that the command line sets one by one.
+      overridden: keys that the command line sets one by one.
 
     Raises:
       UserError: see docs/pretraining.md.
@@ -34,12 +37,12 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collectio
       NonFiniteError: three steps in a row were not finite.
     """
     folder = pathlib.Path(workdir)
-    settings = with_architecture(pretraining_settings(config), folder, given)
+    settings = with_architecture(pretraining_settings(config), folder, overridden)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):
         huggingface_directory(settings.init)  # raises
-    mesh = make_mesh(settings.mesh, training_devices())
+    mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     with lock_workdir(folder):
         with primary_first():
@@ -53,5 +56,5 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', given: Collectio
             fetch_to_all_hosts(state.params),
             training.heldout,
             recipe,
-            compute_chance_baselines(settings, training.stores, training.examples, training.resolved['steps']),
+            compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),
         )

@@ -6,7 +6,8 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import user_name
@@ -16,6 +17,8 @@ from bertjax.report.benchmark import benchmark_page
 from bertjax.report.build import build_page
 from bertjax.report.run_record import read_run
 from bertjax.tasks.sentence.glue_table import TASKS
+
+VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:

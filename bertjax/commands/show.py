@@ -5,11 +5,12 @@ from collections.abc import Sequence
 
 from ml_collections import ConfigDict
 
-from bertjax.config import plain
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.plain import plain
+from bertjax.config.verb import Verb
 from bertjax.errors import printable
 from bertjax.files.paths import user_name
-from bertjax.recipe_files import find_recipe, load_recipe
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir.differences import (
     Difference,
     align_columns,
@@ -19,6 +20,8 @@ from bertjax.workdir.differences import (
     resolve_like,
 )
 from bertjax.workdir.files import recorded_config
+
+VERB = Verb(devices=False, workdir=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:

@@ -6,13 +6,16 @@ import pathlib
 from etils import epath
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
-from bertjax.files.paths import data_directory
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.progress import progress
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.squad.trivia import WORDS, Counts, read_questions, squad_of_trivia
 from bertjax.workdir.lock import lock_workdir
+
+VERB = Verb(needs='task', devices=False)
 
 _SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
 

@@ -4,6 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
+from bertjax.config.verb import Verb
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
@@ -12,6 +13,8 @@ from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import check_replaceable
+
+VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 _SHOWN = 12
 
@@ -29,7 +32,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])
     directory = folder / 'tokenizer'
     with lock_workdir(folder):
-        if settings.vocab['candidates']:
+        if settings.vocab.candidates:
             _list_candidates(settings, folder)
             return
         check_replaceable(folder)

@@ -1,4 +1,4 @@
-"""The formats that are read, in the order in which a directory is tried."""
+"""The readable model formats, in the order in which a directory is tried."""
 
 from etils import epath
 
@@ -12,19 +12,19 @@ FORMATS: tuple[Format, ...] = (huggingface, google, orbax)
 
 
 def is_model(directory: epath.PathLike) -> bool:
-    """Whether any format recognises a directory."""
-    return any(kind.recognises(epath.Path(directory)) for kind in FORMATS)
+    """Returns whether any format recognises a directory."""
+    return any(model_format.recognises(epath.Path(directory)) for model_format in FORMATS)
 
 
 def read_source(directory: epath.PathLike) -> CheckpointSource:
-    """The model that a directory holds, by the first format that recognises it.
+    """Reads a model by the first format that recognises its directory.
 
     Raises:
-      UserError: no format does; see `Format.read`.
+      UserError: No format recognises the directory; see also `Format.read`.
     """
     path = epath.Path(directory)
-    for kind in FORMATS:
-        if kind.recognises(path):
-            return kind.read(path)
+    for model_format in FORMATS:
+        if model_format.recognises(path):
+            return model_format.read(path)
     fix = "give a directory that transformers' save_pretrained, google-research/bert or our export wrote"
     raise UserError(str(path), f'no {huggingface.CONFIG} or {google.CONFIG}', 'the directory of a model', fix)

@@ -1,4 +1,4 @@
-"""A model as pure functions of three arrays, in the form in which other programs get it: StableHLO and ONNX."""
+"""A model as pure functions of three arrays, for the exports to StableHLO and ONNX."""
 
 import dataclasses
 import functools
@@ -14,50 +14,53 @@ from bertjax.model.heads import TaskModel
 Function = Callable[..., dict[str, jax.Array]]
 
 
-def functions_of(
+def make_functions(
     model: BertForPreTraining | TaskModel, parts: Collection[str] = ('mlm', 'pooler', 'nsp')
 ) -> dict[str, Function]:
-    """{name: (weights by path, three int32 arrays) -> outputs by name}: `encoder` and `mlm`, or `task`.
+    """Returns the functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
 
     Args:
-      model: with its config.
-      parts: beside the encoder, that a pre-trained model has weights of; outputs of other parts are left out, and
-        without 'mlm' that function.
+      model: The model with its config.
+      parts: The parts of a pre-trained model, besides the encoder, that have weights. Outputs of other parts are left
+        out, and so is the function `mlm` without the part 'mlm'.
+
+    Returns:
+      {name: function}; a function maps (weights by path, three int32 arrays) to outputs by name.
     """
 
-    # What is exported runs on any platform, with sizes that are not known yet.
+    # An export must run on any platform and with symbolic sizes.
     model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
 
     def function(method: Function | None) -> Function:
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
             tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
-            with nn.logical_axis_rules(()):  # nothing is split
+            with nn.logical_axis_rules(()):  # no array is sharded
                 return model.apply({'params': tree}, *inputs, method=method)
 
         return call
 
     if isinstance(model, BertForPreTraining):
         pooled = model.config.nsp and 'pooler' in parts
-        found = {'encoder': function(functools.partial(_encoder, pooled=pooled))}
+        functions = {'encoder': function(functools.partial(_encoder, pooled=pooled))}
         if 'mlm' in parts:
-            found['mlm'] = function(functools.partial(_mlm, pairs=pooled and 'nsp' in parts))
-        return found
+            functions['mlm'] = function(functools.partial(_mlm, pairs=pooled and 'nsp' in parts))
+        return functions
     return {'task': function(None)}
 
 
 def dimensions(model: BertForPreTraining | TaskModel) -> str:
-    """Names of the sizes of its inputs: 'b, s', of a model that chooses 'b, c, s'."""
+    """Returns the names of the input dimensions: 'b, s', or 'b, c, s' for a multiple-choice model."""
     return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
 
 
-def sizes(model: BertForPreTraining | TaskModel) -> str:
-    """The same in words, for those who call it."""
+def describe_dimensions(model: BertForPreTraining | TaskModel) -> str:
+    """Describes the input dimensions for users of the export."""
     words = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
     return words + (', c choices of each' if 'c' in dimensions(model) else '')
 
 
-def example(model: BertForPreTraining | TaskModel) -> str:
-    """Ids that it takes, as Python writes them."""
+def example_input(model: BertForPreTraining | TaskModel) -> str:
+    """Returns example input ids as Python source."""
     return '[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions(model) else '[[2, 5, 3]]'
 
 

@@ -1,4 +1,4 @@
-"""The heads of tasks as other programs know them: one record for each kind, which a task names as its `head`."""
+"""The heads of tasks and their counterparts in transformers: one record for each kind, the `head` of a task."""
 
 import dataclasses
 
@@ -7,17 +7,17 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A kind of head. A task with a head of its own defines the record in its folder; nothing else lists them.
+    """A kind of head. A task with a special head defines the record in its own folder; there is no central list.
 
     Attributes:
-      module: our class, on the encoder.
-      per_token: its outputs that have a value for each token, so that a row's padding can be cut off.
-      architecture: transformers' class that computes the same; '' where there is none, so that no model with this head
-        is exported to Hugging Face.
-      pipeline: the hub's pipeline tag.
-      projection: what that class calls the module's `head`, a linear layer.
-      id2label: whether its config.json names the outputs, or at least counts them, by `id2label`.
-      pools_cls: whether it reads the first position alone.
+      module: Our class, encoder included.
+      per_token: The outputs with a value for each token, whose padding can be cut off.
+      architecture: The equivalent class of transformers; '' if there is none, and the model cannot be exported to
+        Hugging Face.
+      pipeline: The hub's pipeline tag.
+      projection: The name of the module's linear layer `head` in the class of transformers.
+      id2label: Whether `id2label` in the config.json of this class names, or at least counts, the outputs.
+      pools_cls: Whether the head reads only the first position.
     """
 
     module: type[TaskModel]
@@ -30,7 +30,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """What a saved model's `architectures` says: transformers' class, or ours where it has none."""
+        """The class in a saved model's `architectures`: transformers' class, or ours if it has none."""
         return self.architecture or self.module.__name__
 
 

@@ -1,4 +1,4 @@
-"""Saved models as initial weights: a BERT for pre-training, or one with a task's head."""
+"""Loads saved models as initial weights, for pre-training or for a task's model."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ from bertjax.convert.formats import read_source
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS, from_json, label_names
 from bertjax.convert.source import CheckpointSource
-from bertjax.convert.trees import init_stacked, shapes_of
+from bertjax.convert.trees import init_stacked, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -24,22 +24,23 @@ from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import unstack_layers
 from bertjax.parallel.distributed import fetch_to_all_hosts
 
-_LISTED = 12  # names in a line
+_MAX_LISTED = 12  # the most names in a line
 
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
+class ImportedModel:
     """A model read from a directory.
 
     Attributes:
-      params: complete tree of the model, numpy arrays in float32, no boxes.
-      config: of the model.
-      missing: our paths that the directory lacks, freshly initialised.
-      unused: names of their tensors that the model does not use, and what else lies there (Source.aside).
-      used: how many of their tensors it does use.
-      kind: the class of transformers that the directory names; '' where it names none.
-      dtype: in which the directory stores the used tensors: 'float16', 'bfloat16', or 'float32', which also stands for
-        float64 and for several types.
+      params: The complete parameter tree, numpy arrays in float32, unboxed.
+      config: The config of the model.
+      missing: Our paths that the directory lacks, freshly initialised.
+      unused: The names of the directory's tensors that the model does not use, and other unused content
+        (`CheckpointSource.unused_content`).
+      used: The number of the directory's tensors that the model uses.
+      kind: The class of transformers in the directory's config; '' if there is none.
+      dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16', or 'float32', which also stands for
+        float64 and for mixed dtypes.
     """
 
     params: dict
@@ -51,50 +52,50 @@ class Imported:
     dtype: str = 'float32'
 
     def describe(self, where: str, done: str = 'starting from') -> str:
-        """What was loaded from `where`, what is newly drawn, and in a second line what was left over.
+        """Describes the loaded and the freshly initialised parameters, and in a second line the unused tensors.
 
         Args:
-          where: as it was asked for.
-          done: what is done with it, for the beginning of the line.
+          where: The model as the user named it.
+          done: The action, at the beginning of the line.
         """
-        of = f' of its {self.kind}' if self.kind else ''
-        lines = [f'{done} {where}; {self.used} tensors{of} loaded; freshly drawn: {_listed(self.missing)}']
-        return '\n'.join([*lines, *([f'not used: {_listed(self.unused)}'] if self.unused else [])])
+        source = f' of its {self.kind}' if self.kind else ''
+        lines = [f'{done} {where}; {self.used} tensors{source} loaded; freshly drawn: {_format_names(self.missing)}']
+        return '\n'.join([*lines, *([f'not used: {_format_names(self.unused)}'] if self.unused else [])])
 
 
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
-    """The BertConfig of a directory, from what describes it alone (config.json).
+    """Reads the BertConfig of a directory from its description (config.json), without its tensors.
 
     Args:
-      directory: of any BERT: ours or anyone's, with or without heads.
-      **changes: fields that replace the directory's (dropout, dtype, scan_layers ...). Whether there is a pair head
-        (`nsp`) is not in config.json, and does not matter to a task's model.
+      directory: The directory of any BERT, with or without heads.
+      **changes: Fields that replace the directory's (dropout, dtype, scan_layers ...). The pair head (`nsp`) is not in
+        config.json, and does not matter to a task's model.
 
     Raises:
-      UserError: no model, a damaged description, or one of another kind of model.
+      UserError: The directory has no model, its description is damaged, or the model is of another kind.
     """
     return _config(read_source(directory), **changes)
 
 
 def load_pretraining_model(
     directory: epath.PathLike, *, scan_layers: bool = True, seed: int = 0, **changes: Any
-) -> Imported:
-    """Reads a BERT as the start of a pre-training: ours or anyone's, with or without heads.
+) -> ImportedModel:
+    """Loads any BERT, with or without heads, as the start of pre-training.
 
     Args:
-      directory: of any format of formats.py.
-      scan_layers: form of the parameter tree.
-      seed: initialises what the directory lacks.
-      **changes: fields of the BertConfig that replace the directory's (dropout, dtype, nsp ...). Without `nsp` the
-        model has a pair head where the directory has a pooler.
+      directory: The directory, in any format of formats.py.
+      scan_layers: Whether the layers of the parameter tree are stacked.
+      seed: The seed of the parameters that the directory lacks.
+      **changes: Fields of the BertConfig that replace the directory's (dropout, dtype, nsp ...). Without `nsp`, the
+        model has a pair head if the directory has a pooler.
 
     Raises:
-      UserError: a directory of another kind of model, a damaged file, an incomplete encoder, tensors of other shapes.
+      UserError: The model is of another kind, a file is damaged, the encoder is incomplete, or shapes differ.
     """
     source = read_source(directory)
     nsp = {'nsp': 'bert.pooler.dense.weight' in source.tensors}
     model = BertForPreTraining(_config(source, **{**nsp, **changes, 'scan_layers': scan_layers}))
-    return _assemble(source, model, shapes_of(model), '', seed)
+    return _assemble(source, model, stacked_shapes(model), '', seed)
 
 
 def load_task_model(
@@ -104,29 +105,29 @@ def load_task_model(
     *,
     id2label: Mapping[int, str] | None = None,
     seed: int = 0,
-) -> Imported:
-    """Reads a BERT as the start of a task's model.
+) -> ImportedModel:
+    """Loads a BERT as the start of a task's model.
 
-    Encoder and pooler are the directory's. So is `head` where the directory is of the same class of transformers, has
-    as many outputs, and names them in the same order if both sides name them. Everything else is freshly initialised;
-    `missing` and `unused` of the result list it.
+    The encoder and the pooler come from the directory. So does the head, if the directory's model is of the same class
+    of transformers and has the same number of outputs, with the same names in the same order (if both have names). All
+    other parameters are freshly initialised; `missing` and `unused` of the result list them.
 
     Args:
-      directory: of a pre-trained or of a fine-tuned model.
-      model: with the config that `read_config` returned for this directory.
-      head: of the model.
-      id2label: names of the outputs.
-      seed: initialises what the directory lacks.
+      directory: The directory of a pre-trained or fine-tuned model.
+      model: The model, with the config that `read_config` returned for this directory.
+      head: The head of the model.
+      id2label: The names of the outputs.
+      seed: The seed of the parameters that the directory lacks.
 
     Raises:
-      UserError: see `load_pretraining_model`.
+      UserError: See `load_pretraining_model`.
     """
     source = read_source(directory)
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
     same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
-    # A head of other outputs, or a pooler on top of a BiLSTM, does not fit the directory's.
-    shapes = shapes_of(model)
+    # A head with other outputs, or a pooler on a BiLSTM, does not have the directory's shape.
+    shapes = stacked_shapes(model)
     misfits = set() if same_head else {'head'}
     for entry in names.entries(model.config.num_layers, shapes, head.projection):
         part, x = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
@@ -134,18 +135,18 @@ def load_task_model(
             continue
         if x.shape != entry.their_shape(shapes[entry.ours], model.config.vocab_size):
             misfits.add(part)
-    taken = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
-    return _assemble(source, model, taken, head.projection, seed)
+    readable = {name: shape for name, shape in shapes.items() if name.split('/')[0] not in misfits}
+    return _assemble(source, model, readable, head.projection, seed)
 
 
 def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
-    where = source.described_in
+    where = source.description_file
     try:
         config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
     except UserError as error:
         if error.where == where:
             raise
-        fix = f'copy the directory again: its {os.path.basename(where)} was changed'
+        fix = f'copy the directory again: {os.path.basename(where)} was changed'
         key = error.where.rpartition('.')[2]
         key = source.name(dict(FIELDS).get(key, key))
         raise UserError(where, f'{key} {error.found}', error.expected, fix) from None
@@ -154,9 +155,9 @@ def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
 
 def _assemble(
     source: CheckpointSource, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
-) -> Imported:
-    """A complete tree: the paths in `readable` from the source where it has them, everything else fresh."""
-    config, shapes = model.config, shapes_of(model)
+) -> ImportedModel:
+    """Makes a complete tree: the paths in `readable` from the source if it has them, all others freshly initialised."""
+    config, shapes = model.config, stacked_shapes(model)
     used = _check_tensors(source, readable, config, head)
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
@@ -165,26 +166,26 @@ def _assemble(
     absent = [name for name in missing if name.startswith('encoder/')]
     if absent:
         expected = f'all tensors of an encoder of {config.num_layers} layers'
-        fix = 'give a directory of a whole BERT encoder'
+        fix = 'give a directory with a complete BERT encoder'
         raise UserError(source.where, f'no {", ".join(absent[:3])}', expected, fix)
     flat |= _draw(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
-    unused += [source.aside] if source.aside else []
+    unused += [source.unused_content] if source.unused_content else []
     half = len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'}
-    return Imported(params, config, missing, unused, len(used), source.kind, dtypes.pop() if half else 'float32')
+    return ImportedModel(params, config, missing, unused, len(used), source.kind, dtypes.pop() if half else 'float32')
 
 
-def _listed(names: list[str]) -> str:
-    more = [f'and {len(names) - _LISTED} more'] if len(names) > _LISTED else []
-    return ', '.join([*names[:_LISTED], *more]) or 'nothing'
+def _format_names(names: list[str]) -> str:
+    rest = [f'and {len(names) - _MAX_LISTED} more'] if len(names) > _MAX_LISTED else []
+    return ', '.join([*names[:_MAX_LISTED], *rest]) or 'nothing'
 
 
 def _check_tensors(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
 ) -> set[str]:
-    """Names of their tensors that the model uses, all of the right shape and finite."""
-    used, described = set(), os.path.basename(source.described_in)
+    """Returns the names of the source's tensors that the model uses, after checks of their shapes and values."""
+    used, described = set(), os.path.basename(source.description_file)
     for entry in names.entries(config.num_layers, shapes, head):
         x = source.tensors.get(entry.theirs)
         if x is None:
@@ -205,7 +206,7 @@ def _check_tensors(
 
 
 def _draw(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray]:
-    """Initial values of these parameters, float32; only they are computed."""
+    """Returns initial values of the parameters `paths`, float32, without computing the others."""
     if not paths:
         return {}
     model = model.clone(config=dataclasses.replace(model.config, param_dtype='float32'))

@@ -1,4 +1,4 @@
-"""The one table of our parameter names and Hugging Face's; both directions of the conversion come from it."""
+"""The table of our parameter names and Hugging Face's, which defines both directions of the conversion."""
 
 import collections
 import dataclasses
@@ -7,29 +7,29 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-LAYERS = 'encoder/layers/'  # an entry with this prefix stands for one tensor of every block
+LAYERS = 'encoder/layers/'  # an entry with this prefix represents one tensor of every block
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorKind:
-    """How the layout of a tensor differs between the two programs.
+    """The difference between the layouts of a tensor in the two programs.
 
     Attributes:
-      give: our array and the number of pieces without padding -> theirs.
-      take: their array and our shape -> ours.
+      to_theirs: Converts our array to theirs; its second argument is the number of pieces without padding.
+      to_ours: Converts their array to ours; its second argument is our shape.
     """
 
-    give: Callable[[np.ndarray, int], np.ndarray]
-    take: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
+    to_theirs: Callable[[np.ndarray, int], np.ndarray]
+    to_ours: Callable[[np.ndarray, tuple[int, ...]], np.ndarray]
 
 
 def _kernel(in_dims: int) -> TensorKind:
-    """Ours is [in..., out...], PyTorch's [out, in], with the dimensions of each side flattened."""
+    """Returns the kind of a kernel: ours is [in..., out...], PyTorch's [out, in] with flattened dimensions."""
 
-    def give(x: np.ndarray, vocab_size: int) -> np.ndarray:
+    def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
 
-    return TensorKind(give, lambda x, shape: x.T.reshape(shape))
+    return TensorKind(to_theirs, lambda x, shape: x.T.reshape(shape))
 
 
 def _pad_rows(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -40,7 +40,7 @@ KERNEL = _kernel(1)
 KERNEL_FROM_HEADS = _kernel(2)
 SAME = TensorKind(lambda x, vocab_size: x, lambda x, shape: x)
 FLAT = TensorKind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
-ROWS = TensorKind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # a row per piece; padding is not exported
+ROWS = TensorKind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # one row for each piece; padding is not exported
 
 
 def _pair(
@@ -74,16 +74,23 @@ TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     *_norm('mlm/norm', 'cls.predictions.transform.LayerNorm'),
     ('mlm/bias', 'cls.predictions.bias', ROWS),
     *_pair('nsp', 'cls.seq_relationship'),
-    *_pair('head', '{head}'),  # of a task's model: Head.projection of convert/heads.py
+    *_pair('head', '{head}'),  # of a task's model; {head} is Head.projection of convert/heads.py
 )
 
 
-_NAMED = {path for path, _, _ in TABLE}
+_TABLE_PATHS = {path for path, _, _ in TABLE}
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One tensor: our path with stacked layers, the block it belongs to (None outside of blocks), theirs."""
+    """One tensor.
+
+    Attributes:
+      ours: Our path, with stacked layers.
+      layer: The block to which it belongs; None outside of blocks.
+      theirs: Hugging Face's name.
+      kind: The difference between the layouts.
+    """
 
     ours: str
     layer: int | None
@@ -91,19 +98,19 @@ class Entry:
     kind: TensorKind
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-        """The shape that their tensor has when ours (of one block) has `shape`."""
-        return self.kind.give(np.broadcast_to(np.float32(0), shape), vocab_size).shape
+        """Returns the shape of their tensor if ours (of one block) has `shape`."""
+        return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
 def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
-    """The table expanded for one model: an entry for each of their tensors whose path is in `ours`.
+    """Yields an entry for each tensor of a model.
 
-    A path that transformers has no name for (of a BiLSTM, of the last norm of a pre-LN model) goes by its own.
+    A path without a name in transformers (of a BiLSTM, or of the last norm of a pre-LN model) keeps its name.
 
     Args:
-      num_layers: blocks.
-      ours: by path.
-      head: their name of a task's head (Head.projection).
+      num_layers: The number of blocks.
+      ours: A mapping whose keys are our paths.
+      head: Their name of a task's head (Head.projection).
     """
     for path, theirs, kind in TABLE:
         if path not in ours:
@@ -113,68 +120,72 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
                 yield Entry(path, i, theirs.format(i=i), kind)
         else:
             yield Entry(path, None, theirs.format(head=head or 'head'), kind)
-    for path in sorted(set(ours) - _NAMED):
+    for path in sorted(set(ours) - _TABLE_PATHS):
         yield Entry(path, None, path.replace('/', '.'), SAME)
 
 
 def named_entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> list[Entry]:
-    """The entries of a model that transformers has names for.
+    """Returns the entries of a model whose paths all have names in transformers.
 
     Raises:
-      KeyError: a path that it has none for, which would be lost.
+      KeyError: A path has no name and would be lost.
     """
-    unknown = sorted(set(ours) - _NAMED)
+    unknown = sorted(set(ours) - _TABLE_PATHS)
     if unknown:
         raise KeyError(f'convert/names.py has no name for {unknown}')
     return list(entries(num_layers, ours, head))
 
 
 def to_huggingface(
-    params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, own: bool = False
+    params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, keep_unnamed: bool = False
 ) -> dict[str, np.ndarray]:
-    """Their tensors from ours, contiguous.
+    """Converts our arrays to contiguous tensors of transformers.
 
     Args:
-      params: by flat path, layers stacked; empty afterwards: of a large model there is no room for both.
-      num_layers: blocks.
-      vocab_size: pieces; further rows are padding and are dropped.
-      head: see `entries`.
-      own: takes paths that transformers has no name for, too.
+      params: Our arrays by flat path, with stacked layers. The dictionary is emptied, because memory may not hold a
+        large model twice.
+      num_layers: The number of blocks.
+      vocab_size: The number of pieces; further rows are padding and are dropped.
+      head: See `entries`.
+      keep_unnamed: Whether to keep paths without a name in transformers.
 
     Raises:
-      KeyError: without `own` such a path, which would be lost.
+      KeyError: A path has no name in transformers, and `keep_unnamed` is False.
     """
-    listed = list(entries(num_layers, params, head)) if own else named_entries(num_layers, params, head)
+    all_entries = list(entries(num_layers, params, head)) if keep_unnamed else named_entries(num_layers, params, head)
     tensors = {}
-    for path, group in itertools.groupby(listed, key=lambda entry: entry.ours):
+    for path, group in itertools.groupby(all_entries, key=lambda entry: entry.ours):
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]
-            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.give(part, vocab_size))
+            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.to_theirs(part, vocab_size))
     return tensors
 
 
 def from_huggingface(
     tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
 ) -> dict[str, np.ndarray]:
-    """Our arrays (flat paths, layers stacked) from theirs; a path that lacks any tensor is left out.
+    """Converts tensors of transformers to our arrays; a path that lacks any of its tensors is left out.
 
     Args:
-      tensors: by their names, of the shapes that `Entry.their_shape` gives; those of the table are gone afterwards: of
-        a large model there is no room for both.
-      shapes: of our arrays, by path.
-      num_layers: blocks.
-      head: see `entries`.
+      tensors: Their tensors by name, with the shapes of `Entry.their_shape`. Converted tensors are removed, because
+        memory may not hold a large model twice.
+      shapes: The shapes of our arrays by path.
+      num_layers: The number of blocks.
+      head: See `entries`.
+
+    Returns:
+      Our arrays by flat path, with stacked layers.
     """
     params: dict[str, np.ndarray] = {}
-    found = [entry for entry in entries(num_layers, shapes, head) if entry.theirs in tensors]
-    blocks = collections.Counter(entry.ours for entry in found if entry.layer is not None)
-    for entry in found:
+    available = [entry for entry in entries(num_layers, shapes, head) if entry.theirs in tensors]
+    blocks = collections.Counter(entry.ours for entry in available if entry.layer is not None)
+    for entry in available:
         path, theirs = entry.ours, tensors.pop(entry.theirs)
         if entry.layer is None:
-            params[path] = np.ascontiguousarray(entry.kind.take(theirs, shapes[path]))
+            params[path] = np.ascontiguousarray(entry.kind.to_ours(theirs, shapes[path]))
         elif blocks[path] == num_layers:
             if path not in params:
                 params[path] = np.empty(shapes[path], theirs.dtype)
-            params[path][entry.layer] = entry.kind.take(theirs, shapes[path][1:])
+            params[path][entry.layer] = entry.kind.to_ours(theirs, shapes[path][1:])
     return params

@@ -1,4 +1,4 @@
-"""A model as ONNX, which onnxruntime and others run without JAX: jax2onnx converts it, with symbolic sizes."""
+"""Exports a model to ONNX by jax2onnx, with symbolic sizes, for onnxruntime and other programs without JAX."""
 
 import contextlib
 import dataclasses
@@ -16,8 +16,8 @@ from etils import epath
 from flax.traverse_util import unflatten_dict
 from jax import export
 
-from bertjax.convert.functions import Function, dimensions, example, functions_of, sizes
-from bertjax.convert.trees import flat_paths, flat_stacked, shapes_of
+from bertjax.convert.functions import Function, describe_dimensions, dimensions, example_input, make_functions
+from bertjax.convert.trees import flat_paths, flat_stacked, stacked_shapes
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
@@ -29,7 +29,7 @@ from bertjax.model.stacking import unstack_layers
 from bertjax.text.tokenizer import Tokenizer
 
 OPSET = 21  # onnxruntime has it since 1.18
-_LARGEST = 2**31 - 2**24  # bytes of weights: a protocol buffer has less than 2 GiB, and the graph needs some of them
+_MAX_WEIGHT_BYTES = 2**31 - 2**24  # a protocol buffer is below 2 GiB, and the graph needs some space
 _KEY, _FIX = 'config.export_formats', 'leave onnx out of config.export_formats'
 _README = 'README.md'
 _CARD = """# A BERT as ONNX
@@ -52,23 +52,24 @@ outputs = dict(zip(names, session.run(names, dict(zip({inputs}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: TaskModel | None = None) -> None:
-    """Refuses what cannot be written as ONNX here; cheap, to be called before training starts.
+    """Checks that a model can be exported to ONNX; the check is cheap and runs before training starts.
 
     Args:
-      config: of the encoder.
-      model: of a task.
+      config: The config of the encoder.
+      model: The model of a task.
 
     Raises:
-      UserError: no jax2onnx, a BiLSTM (it converts no loop from right to left), or weights that one file cannot hold.
+      UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),
+        or the weights do not fit one file.
     """
     if importlib.util.find_spec('jax2onnx') is None:
         raise UserError(_KEY, 'onnx, and jax2onnx is not installed', 'jax2onnx', "pip install 'bertjax[onnx]'")
     if model is not None and model.bilstm_units:
         expected = '0: jax2onnx converts no BiLSTM'
         raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)
-    size = 4 * sum(map(math.prod, shapes_of(model or BertForPreTraining(config)).values()))
-    if size > _LARGEST:
-        raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB in a file', _FIX)
+    size = 4 * sum(map(math.prod, stacked_shapes(model or BertForPreTraining(config)).values()))
+    if size > _MAX_WEIGHT_BYTES:
+        raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB', _FIX)
 
 
 def export_onnx(
@@ -77,42 +78,42 @@ def export_onnx(
     tokenizer: Tokenizer,
     directory: epath.PathLike,
     *,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes `encoder.onnx` and `mlm.onnx`, or a task's `task.onnx`, in float32 whatever the model computes in.
+    """Writes `encoder.onnx` and `mlm.onnx`, or a task's `task.onnx`, in float32 whatever the model's dtype.
 
-    The directory appears whole or not at all. Equal parameters give equal bytes.
+    The directory appears atomically. Equal parameters give equal bytes.
 
     Args:
-      params: of the model, in the form that its config says; may be boxed. Heads of a pre-trained one may be missing.
-      model: with its config, that `check_onnx` has not refused.
-      tokenizer: whose files are written along.
-      directory: local or remote.
-      beside: {name: text} of further files.
+      params: The parameters, in the form of the model's config; may be boxed. A pre-trained model may lack heads.
+      model: The model, which has passed `check_onnx`.
+      tokenizer: The tokenizer, whose files are written too.
+      directory: The local or remote directory.
+      extra_files: {name: text} of further files.
     """
     stacked = unflatten_dict(flat_stacked(params, model.config), sep='/')
     weights = flat_paths(unstack_layers(stacked))
-    plain = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
-    model = model.clone(config=dataclasses.replace(model.config, **plain))  # a scan is not converted
-    with atomic_directory(directory, _README) as staging, _quiet():
+    changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
+    model = model.clone(config=dataclasses.replace(model.config, **changes))  # jax2onnx does not convert a scan
+    with atomic_directory(directory) as staging, _quiet():
         tokenizer.save(staging)
         path = epath.Path(staging)
         outputs = {}
-        for name, function in functions_of(model, {path.partition('/')[0] for path in weights}).items():
-            graph, outputs[name] = _converted(name, function, weights, model)
+        for name, function in make_functions(model, {path.partition('/')[0] for path in weights}).items():
+            graph, outputs[name] = _convert(name, function, weights, model)
             data = graph.SerializeToString(deterministic=True)
             with writing(path / f'{name}.onnx', len(data)):
                 (path / f'{name}.onnx').write_bytes(data)
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / _README).write_text(_card(outputs, model))
 
 
-def _converted(
+def _convert(
     name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | TaskModel
 ) -> tuple[Any, dict[str, str]]:
-    """An onnx.ModelProto, and its outputs: {name: dtype and shape}."""
-    import jax2onnx  # an extra, of two seconds
+    """Returns an onnx.ModelProto, and its outputs: {name: dtype and shape}."""
+    import jax2onnx  # an extra, whose import takes two seconds
 
     def bound(*inputs: jax.Array) -> dict[str, jax.Array]:
         return function({path: jnp.asarray(x) for path, x in weights.items()}, *inputs)
@@ -127,12 +128,12 @@ def _converted(
     for value, x in zip(graph.graph.output, outputs.values(), strict=True):
         for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
             if not isinstance(size, int):
-                dimension.dim_param = str(size)  # where it came from the middle of the graph, it has a made-up name
+                dimension.dim_param = str(size)  # jax2onnx invents a name for sizes inside the graph
     return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
 
 
 def _number_constants(graph: Any) -> None:
-    """Names constants by their first use: jax2onnx numbers them by what else was converted in this process."""
+    """Renames constants in order of first use, because jax2onnx's numbers depend on earlier conversions."""
     constants = {tensor.name for tensor in graph.initializer}
     used = dict.fromkeys(name for node in graph.node for name in node.input if name in constants)
     names = {name: f'constant_{number}' for number, name in enumerate(used)}
@@ -144,8 +145,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warnings of what is no business of ours: parts of jax2onnx for libraries that we do not use, and a
-    line for each value whose type is left to the reader's inference."""
+    """Silences warnings about parts of jax2onnx that we do not use, and about values without a declared type."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -165,9 +165,9 @@ def _card(outputs: Mapping[str, Mapping[str, str]], model: BertForPreTraining | 
     return _CARD.format(
         functions='\n'.join(lines),
         dimensions=dimensions(model),
-        sizes=sizes(model),
+        sizes=describe_dimensions(model),
         opset=OPSET,
         first=next(iter(outputs)),
-        example=example(model),
+        example=example_input(model),
         inputs=list(INPUTS),
     )

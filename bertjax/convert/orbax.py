@@ -1,5 +1,7 @@
-"""The parameters as an Orbax directory, for other JAX programs and for ours: `params/`, with the model's config, its
-tokenizer and what a task learned beside it."""
+"""Exports a model as an Orbax directory, for JAX programs, and reads it.
+
+The directory has `params/`, and beside it the model's config, its tokenizer and the facts of a task.
+"""
 
 import dataclasses
 import hashlib
@@ -28,13 +30,13 @@ from bertjax.model.heads import TaskModel
 from bertjax.text.tokenizer import Tokenizer
 
 MODEL, PARAMS = 'model.json', 'params'
-_OF_A_FILE = 32 * 2**20  # bytes, after which Orbax writes what it has compressed
-_CHECKSUM = 'checksum.json'  # of all values: Orbax restores flipped bits without a word
+_FILE_BYTES = 32 * 2**20  # after this many compressed bytes, Orbax starts a new file
+_CHECKSUM = 'checksum.json'  # the checksum of all values, because Orbax does not detect flipped bits
 _AGAIN = 'copy the directory again, or export the model again'
 
 
 def head_facts(model: TaskModel) -> dict[str, Any]:
-    """How to construct a task's model beside its config: the name of its class, and its arguments."""
+    """Returns the class name and the arguments, except the config, of a task's model."""
     fields = [field.name for field in dataclasses.fields(model) if field.name not in ('config', 'parent', 'name')]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
 
@@ -46,54 +48,56 @@ def export_orbax(
     *,
     tokenizer: Tokenizer | None = None,
     head: Mapping[str, Any] | None = None,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), the files of the tokenizer.
+    """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), and the files of the tokenizer.
 
-    The directory appears whole or not at all, and replaces an earlier one only then. Other programs read it with
+    The directory appears atomically and replaces an earlier one. Other programs read it with
     `StandardCheckpointer().restore(DIR / 'params')`.
 
     Args:
-      params: of BertForPreTraining or of a task's model. Heads of a pre-trained one may be missing.
-      config: of the model.
-      directory: DIR, local.
-      tokenizer: of the model; without it no run can start from the directory.
-      head: of a task's model, for model.json: `head_facts`, and for those who read it again `saved_head`.
-      beside: {name: text} of further files.
+      params: The parameters of BertForPreTraining or of a task's model. A pre-trained model may lack heads.
+      config: The config of the model.
+      directory: DIR, a local path.
+      tokenizer: The tokenizer; no run can start from a directory without one.
+      head: The entry of a task's head in model.json: `head_facts` and `saved_head`.
+      extra_files: {name: text} of further files.
     """
     params = jax.device_get(params)  # host arrays: they load on any number of devices
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
-    with atomic_directory(directory, MODEL) as staging:
+    with atomic_directory(directory) as staging:
         path = pathlib.Path(staging)
         size = sum(x.nbytes for x in jax.tree.leaves(params))
         with without_wildcards(path) as plain, writing(path, size):
             _save(params, plain / PARAMS)
         if tokenizer is not None:
             tokenizer.save(staging)
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / _CHECKSUM).write_text(json.dumps({'sha256': _digest(flat_paths(nn.unbox(params)))}) + '\n')
         (path / MODEL).write_text(json.dumps(facts, indent=2) + '\n')
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
-    """What `StandardCheckpointer` would write. That one copies host arrays first, and keeps all that it has compressed
-    until its end: the model twice more."""
-    import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+    """Writes the same files as `StandardCheckpointer`, which would need memory for two more copies of the model.
+
+    `StandardCheckpointer` copies host arrays, and keeps all compressed data until the end.
+    """
+    import orbax.checkpoint as ocp  # imported here: it takes as long as JAX, and other formats do not need it
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry)) as checkpointer:
-        checkpointer.save(directory, args=ocp.args.PyTreeSave(params, ocdbt_target_data_file_size=_OF_A_FILE))
+        checkpointer.save(directory, args=ocp.args.PyTreeSave(params, ocdbt_target_data_file_size=_FILE_BYTES))
 
 
 def saved_head(head: Head, task: Mapping[str, Any]) -> dict[str, Any]:
-    """What a reader needs to know of a task's head: its name, that of its projection, and the task's `id2label` ..."""
+    """Returns the facts about a task's head for a reader: its name, its projection, and the task's `id2label` ..."""
     return {'architecture': head.name, 'projection': head.projection, 'task': dict(task)}
 
 
 def recognises(directory: epath.Path) -> bool:
-    """Whether there are a model.json and params/."""
+    """Returns whether a directory has model.json and params/."""
     return (directory / MODEL).exists() and (directory / PARAMS).is_dir()
 
 
@@ -103,18 +107,18 @@ def read(directory: epath.Path) -> CheckpointSource:
     facts = read_json_object(described, _AGAIN)
     head = facts.get('head', {})
     if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
-        raise UserError(str(described), 'a head that is no object', 'the facts of an export', _AGAIN)
+        raise UserError(str(described), 'a head that is not an object', 'the facts of an export', _AGAIN)
     values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
     config = _config(facts, described)
-    taken = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
+    field_names = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
     dtypes: dict[str, str] = {}
 
     def tensors() -> dict[str, np.ndarray]:
-        found = _tensors(directory, config, head.get('projection', ''))
-        dtypes.update(dict.fromkeys(found, config.param_dtype))
-        return found
+        arrays = _tensors(directory, config, head.get('projection', ''))
+        dtypes.update(dict.fromkeys(arrays, config.param_dtype))
+        return arrays
 
-    fields = {name: getattr(config, name) for name in taken}
+    fields = {name: getattr(config, name) for name in field_names}
     return CheckpointSource(str(directory), str(described), values, tensors, fields=fields, dtypes=dtypes)
 
 
@@ -132,23 +136,24 @@ def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:
 def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
     folder = pathlib.Path(directory)
     try:
-        import orbax.checkpoint as ocp  # takes as long as JAX, and other formats need none of it
+        import orbax.checkpoint as ocp  # see `_save`
 
         with without_wildcards(folder) as plain, ocp.StandardCheckpointer() as checkpointer:
             params = jax.tree.map(np.asarray, checkpointer.restore(plain / PARAMS))
-    except Exception as error:  # each of Orbax's layers has its own
+    except Exception as error:  # each layer of Orbax raises other exceptions
         line = next(iter(str(error).splitlines()), '') or type(error).__name__
-        raise UserError(str(folder / PARAMS), f'what Orbax cannot read ({line})', 'a whole export', _AGAIN) from None
-    written = directory / _CHECKSUM  # early exports have none
-    if written.exists() and read_json_object(written, _AGAIN).get('sha256') != _digest(flat_paths(params)):
-        raise UserError(str(folder / PARAMS), 'values of another checksum', 'a whole export', _AGAIN)
+        found = f'files that Orbax cannot read ({line})'
+        raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
+    checksum_file = directory / _CHECKSUM  # early exports have none
+    if checksum_file.exists() and read_json_object(checksum_file, _AGAIN).get('sha256') != _digest(flat_paths(params)):
+        raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
     flat = flat_stacked(params, config)
-    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, own=True)
+    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, keep_unnamed=True)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for path, x in sorted(flat.items()):
         digest.update(f'{path} {x.dtype} {x.shape}\n'.encode())
-        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # not as bytes: that is a copy
+        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # tobytes() would copy
     return digest.hexdigest()

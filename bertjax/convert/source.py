@@ -1,4 +1,4 @@
-"""A saved model once it is read, whatever its format: what it says of itself, and its tensors, in one vocabulary."""
+"""The common form of a saved model of any format: its description and its tensors, with the names of transformers."""
 
 import dataclasses
 import functools
@@ -11,61 +11,61 @@ from etils import epath
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointSource:
-    """What any saved model is once read, so that whoever starts from one need not know its format.
+    """A saved model of any format.
 
     Attributes:
-      where: the directory, for messages.
-      described_in: the file that `values` come from, for messages.
-      values: what a config.json of model_type 'bert' says, with `architectures` and `id2label` where the format has
-        them. Beyond that, `type_vocab_size` 0 stands for no segment embedding, and `pooler_act` for the pooler's
-        activation where it is not tanh (both DistilBERT's).
-      read: reads the tensors; called when they are first asked for, since a model's sizes are often all that is wanted.
-      called: {name of a tensor or key of `values`: what the format calls it}, for messages, where that differs.
-      fields: of a BertConfig, of our own format, which need not say them in `values`.
-      aside: what was found beside the model and is not taken, in words, such as an optimiser's variables.
-      dtypes: {name of a tensor: numpy's name of the type that it is stored in}, filled by `read`; where a name is not
-        in it, float32.
+      where: The directory, for messages.
+      description_file: The file of `values`, for messages.
+      values: The content of a config.json of model_type 'bert', with `architectures` and `id2label` if the format has
+        them. In addition, `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the pooler's activation
+        if it is not tanh (both for DistilBERT).
+      read: Reads the tensors. It is called at their first use, because many callers need only the sizes of a model.
+      called: {name of a tensor or key of `values`: its name in the format}, for messages, if they differ.
+      fields: Fields of a BertConfig, instead of `values`, in our own format.
+      unused_content: A description of content beside the model that is not used, such as an optimiser's variables.
+      dtypes: {name of a tensor: numpy's name of its stored dtype}, filled by `read`; float32 for other names.
     """
 
     where: str
-    described_in: str
+    description_file: str
     values: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
     called: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    aside: str = ''
+    unused_content: str = ''
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def tensors(self) -> dict[str, np.ndarray]:
-        """{name as in transformers' BertForPreTraining, BertForSequenceClassification ...: float32 array}; whoever
-        makes a model of them takes them out.
+        """{name in transformers' BertForPreTraining, BertForSequenceClassification ...: float32 array}.
+
+        The conversion to our arrays removes them from the dictionary.
 
         Raises:
-          UserError: damaged files, tensors of another kind.
+          UserError: A file is damaged, or a tensor is of another kind.
         """
         return self.read()
 
     @property
     def kind(self) -> str:
-        """The class of transformers that it says it is; '' where it says none."""
-        named = self.values.get('architectures')
-        return self.called.get('architectures', str(named[0]) if isinstance(named, list) and named else '')
+        """The class of transformers in the description; '' if there is none."""
+        classes = self.values.get('architectures')
+        return self.called.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
 
-    def name(self, of: str) -> str:
-        """What the format calls a tensor or a key."""
-        return self.called.get(of, of)
+    def name(self, key: str) -> str:
+        """Returns the name of a tensor or key in the format."""
+        return self.called.get(key, key)
 
 
 class Format(Protocol):
-    """A way to save a model: a module with these two functions, and a line in formats.py."""
+    """A format of saved models: a module with these two functions, and a line in formats.py."""
 
     def recognises(self, directory: epath.Path) -> bool:
-        """Whether a directory holds this format, told by the names of its files."""
+        """Returns whether a directory holds this format, by the names of its files."""
 
     def read(self, directory: epath.Path) -> CheckpointSource:
-        """What the directory holds; its tensors are not read yet.
+        """Reads the description of a model; its tensors are read later.
 
         Raises:
-          UserError: a damaged description, or one of another kind of model.
+          UserError: The description is damaged, or the model is of another kind.
         """

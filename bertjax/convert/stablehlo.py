@@ -1,6 +1,6 @@
-"""A model as functions that any program with JAX runs, without bertjax: `jax.export` with symbolic sizes.
+"""Exports a model as functions that any JAX program runs without bertjax, by `jax.export` with symbolic sizes.
 
-The weights are an argument, in a file beside them: the functions share it, and other programs can read it.
+The weights are an argument of the functions, in one shared file that other programs can read too.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from etils import epath
 from flax import linen as nn
 from jax import export
 
-from bertjax.convert.functions import dimensions, example, functions_of, sizes
+from bertjax.convert.functions import describe_dimensions, dimensions, example_input, make_functions
 from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS
 from bertjax.files.atomic import atomic_directory
@@ -55,24 +55,24 @@ def export_stablehlo(
     tokenizer: Tokenizer,
     directory: epath.PathLike,
     *,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes a serialised function each for the encoder and for masked words, or for a task's outputs.
+    """Writes the serialised functions of the encoder and of masked words, or of a task's outputs.
 
-    The directory appears whole or not at all. Equal parameters give equal bytes.
+    The directory appears atomically. Equal parameters give equal bytes.
 
     Args:
-      params: of the model, in the form that its config says; may be boxed. Heads of a pre-trained one may be missing.
-      model: with its config.
-      tokenizer: whose files are written along.
-      directory: local or remote.
-      beside: {name: text} of further files.
+      params: The parameters, in the form of the model's config; may be boxed. A pre-trained model may lack heads.
+      model: The model with its config.
+      tokenizer: The tokenizer, whose files are written too.
+      directory: The local or remote directory.
+      extra_files: {name: text} of further files.
     """
     weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
-    functions = functions_of(model, {path.partition('/')[0] for path in weights})
+    functions = make_functions(model, {path.partition('/')[0] for path in weights})
     lowered = {name: _lower(function, weights, model) for name, function in functions.items()}
-    described = {name: _described(function, model.config) for name, function in lowered.items()}
-    with atomic_directory(directory, FUNCTIONS) as staging:
+    facts = {name: _facts(function, model.config) for name, function in lowered.items()}
+    with atomic_directory(directory) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
         data = {f'{name}.jax_export': bytes(function.serialize()) for name, function in lowered.items()}
@@ -80,10 +80,10 @@ def export_stablehlo(
         for name, content in data.items():
             with writing(path / name, len(content)):
                 (path / name).write_bytes(content)
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
-        (path / 'README.md').write_text(_card(described, model))
-        (path / FUNCTIONS).write_text(json.dumps(described, indent=2) + '\n')
+        (path / 'README.md').write_text(_card(facts, model))
+        (path / FUNCTIONS).write_text(json.dumps(facts, indent=2) + '\n')
 
 
 def _lower(
@@ -92,23 +92,23 @@ def _lower(
     shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
     shapes = {path: jax.ShapeDtypeStruct(x.shape, x.dtype) for path, x in weights.items()}
-    with _without_places():
+    with _without_source_locations():
         return export.export(jax.jit(function), platforms=PLATFORMS)(shapes, *inputs)
 
 
 @contextlib.contextmanager
-def _without_places() -> Iterator[None]:
-    """JAX notes where in the source each operation stands, and who called it: not in a file for others."""
+def _without_source_locations() -> Iterator[None]:
+    """Keeps the source location and the callers of each operation, which JAX records, out of the exported file."""
     key = 'jax_traceback_in_locations_limit'
-    before = jax.config.values[key]
+    previous = jax.config.values[key]
     jax.config.update(key, 0)
     try:
         yield
     finally:
-        jax.config.update(key, before)
+        jax.config.update(key, previous)
 
 
-def _described(function: export.Exported, config: BertConfig) -> dict[str, Any]:
+def _facts(function: export.Exported, config: BertConfig) -> dict[str, Any]:
     outputs = jax.tree.unflatten(function.out_tree, function.out_avals)
     return {
         'inputs': [WEIGHTS, *INPUTS],
@@ -118,17 +118,17 @@ def _described(function: export.Exported, config: BertConfig) -> dict[str, Any]:
     }
 
 
-def _card(described: Mapping[str, Any], model: BertForPreTraining | TaskModel) -> str:
+def _card(functions: Mapping[str, Any], model: BertForPreTraining | TaskModel) -> str:
     lines = [
         f'* `{name}.jax_export`: {", ".join(f"`{output}` {shape}" for output, shape in facts["outputs"].items())}'
-        for name, facts in described.items()
+        for name, facts in functions.items()
     ]
     return _CARD.format(
         functions='\n'.join(lines),
         dimensions=dimensions(model),
-        sizes=sizes(model),
+        sizes=describe_dimensions(model),
         platforms=', '.join(PLATFORMS),
         version=jax.__version__,
-        first=next(iter(described)),
-        example=example(model),
+        first=next(iter(functions)),
+        example=example_input(model),
     )

@@ -1,4 +1,4 @@
-"""Parameter trees by path, with stacked layers: the form that names.py works on."""
+"""Parameter trees as flat dictionaries by path with stacked layers, the form that names.py converts."""
 
 import dataclasses
 import functools
@@ -15,26 +15,27 @@ from bertjax.model.stacking import STACKED, init_params, stack_layers
 
 
 def flat_paths(tree: Mapping) -> dict[str, Any]:
-    """Leaves by path, as 'encoder/embeddings/norm/scale'."""
+    """Returns the leaves of a tree by path, such as 'encoder/embeddings/norm/scale'."""
     return flatten_dict(tree, sep='/')
 
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Parameters as float32 on the host, by path, with stacked layers, whatever form the config says they have."""
+    """Returns parameters of either form as float32 on the host, by path, with stacked layers."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
 
-class OnHost:
-    """Parameters by path with stacked layers, as float32 on the host: one block of one of them at a time, so that there
-    are never two of the model.
+class HostParams:
+    """Parameters by path with stacked layers, converted to float32 on the host one block at a time.
+
+    So memory never holds a second copy of the model.
 
     Args:
-      params: on devices or on the host, in the form that the config says; may be boxed.
-      config: of the model.
+      params: The parameters, on devices or on the host, in the form of the config; may be boxed.
+      config: The config of the model.
 
     Attributes:
-      shapes: by path.
+      shapes: The shapes by path.
     """
 
     def __init__(self, params: Mapping, config: BertConfig):
@@ -44,7 +45,7 @@ class OnHost:
         self.shapes: dict[str, tuple[int, ...]] = {path: x.shape for path, x in flat_paths(stacked).items()}
 
     def get(self, path: str, layer: int | None = None) -> np.ndarray:
-        """The array of a path; with `layer` that of one block."""
+        """Returns the array of a path, or with `layer` the part of one block."""
         if layer is None or self._stacked:
             x = np.asarray(self._flat[path])
             return np.asarray(x if layer is None else x[layer], np.float32)
@@ -53,14 +54,14 @@ class OnHost:
 
 
 def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
-    """Fresh parameters with stacked layers, by path."""
+    """Initialises parameters with stacked layers, by path."""
     model = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
     return flat_paths(nn.unbox(init_params(model, key, *inputs)))
 
 
 @functools.cache
-def shapes_of(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Shapes of a model's parameters with stacked layers, by path; nothing is computed."""
+def stacked_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of a model's parameters with stacked layers, by path, without computing them."""
     abstract = jax.eval_shape(lambda: init_stacked(model, jax.random.key(0)))
     return {path: leaf.shape for path, leaf in abstract.items()}

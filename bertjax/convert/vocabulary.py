@@ -1,4 +1,4 @@
-"""Parameters of a model whose vocabulary changes: rows for new pieces, or a whole table that was given."""
+"""Changes the token embedding of a model: adds rows for new pieces, or sets given rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,27 +9,29 @@ import numpy as np
 from bertjax.model.config import BertConfig
 
 
-def with_pieces(params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]) -> dict[str, Any]:
-    """`params` of BertForPreTraining for the vocabulary of `model`; the other pieces keep their rows.
+def add_piece_rows(
+    params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
+) -> dict[str, Any]:
+    """Extends `params` of BertForPreTraining to the vocabulary of `model`; existing pieces keep their rows.
 
     Args:
-      params: numpy arrays in a tree, of a smaller or equal vocabulary.
-      model: whose vocabulary is wanted; its padding is zeros.
-      origins: {id of a new piece: the ids, in the old vocabulary, of which its embedding and its bias are the mean}.
+      params: A tree of numpy arrays, of a smaller or equal vocabulary.
+      model: The config with the new vocabulary size; padding rows are zeros.
+      origins: {id of a new piece: ids in the old vocabulary}; its embedding and its bias are the mean of theirs.
     """
 
-    def grown(table: np.ndarray) -> np.ndarray:
+    def extend(table: np.ndarray) -> np.ndarray:
         new = np.zeros((model.padded_vocab_size, *table.shape[1:]), table.dtype)
         new[: len(table)] = table
         for row, ids in origins.items():
             new[row] = table[list(ids)].mean(0)
         return new
 
-    return _with_table(params, grown(_table(params)), grown(params['mlm']['bias']))
+    return _with_table(params, extend(_table(params)), extend(params['mlm']['bias']))
 
 
-def with_embeddings(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
-    """`params` of BertForPreTraining, on host or devices, with `matrix` [N, D] in `rows` [N] of the embedding."""
+def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
+    """Sets `rows` [N] of the embedding in `params` of BertForPreTraining, on host or devices, to `matrix` [N, D]."""
     table = _table(params)
     new = np.array(table)
     new[rows] = matrix

@@ -1,7 +1,6 @@
-"""By what the parts of a build are worked on: processes of this machine, or a pipeline of Apache Beam.
+"""The backends of a build: processes of this machine, or pipelines of Apache Beam.
 
-Either applies the same functions, shard by shard and bucket by bucket; what follows is the same for both, and so is
-every byte.
+Both apply the same functions to each shard and each bucket of hashes, and both give the same bytes.
 """
 
 import functools
@@ -20,7 +19,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 class Backend(Protocol):
-    """What can be done shard by shard, or in one bucket of hashes after the other."""
+    """The steps of a build that can be done for each shard or each bucket of hashes separately."""
 
     def encode(
         self,
@@ -30,19 +29,19 @@ class Backend(Protocol):
         options: CorpusOptions,
         progress: workers.Progress,
     ) -> None:
-        """Writes the files of the shards, see `encode.encode_shard`."""
+        """Writes the files of the shards; see `encode.encode_shard`."""
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """See `duplicates`: `find_repeats` and `count_distinct_lines` of all shards."""
+        """Returns `duplicates.find_repeats` and `duplicates.count_distinct_lines` of all shards."""
 
     def keep(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """What `merge.merge_shards` calls for a shard that has changed."""
+        """Returns the function that `merge.merge_shards` calls for each changed shard."""
 
 
 class LocalBackend:
-    """Processes of this machine."""
+    """A backend of processes on this machine."""
 
     def encode(
         self,
@@ -62,24 +61,24 @@ class LocalBackend:
     def keep(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """See `Backend`: each is written when it is asked for."""
+        """See `Backend`; the function writes each file when it is called."""
         return functools.partial(keep_documents, itemsize=itemsize)
 
 
 def check_beam(flags: str) -> None:
-    """Refuses a config.beam that no pipeline could run with.
+    """Checks that a pipeline can run with these flags of config.beam.
 
     Raises:
-      UserError: Apache Beam or the package of a runner is not installed, the flags are none of its own, or a Dask
-        scheduler does not answer.
+      UserError: Apache Beam or the package of a runner is not installed, a flag is unknown, or a Dask scheduler does
+        not answer.
     """
-    logging.disable(logging.WARNING)  # Beam warns of what it could do for BigQuery.
+    logging.disable(logging.WARNING)  # Beam warns about missing packages for BigQuery
     try:
-        from bertjax.corpus.beam_flags import check_flags
+        from bertjax.corpus.beam.flags import check_flags
     except ModuleNotFoundError as error:
         if (error.name or '').partition('.')[0] != 'apache_beam':
             raise
-        fix = "pip install 'bertjax[beam]', in an environment of its own (docs/data.md)"
+        fix = "pip install 'bertjax[beam]', in a separate environment (docs/data.md)"
         raise UserError('config.beam', f'{flags!r} without Apache Beam', 'the package apache-beam', fix) from None
     finally:
         logging.disable(logging.NOTSET)
@@ -87,14 +86,14 @@ def check_beam(flags: str) -> None:
 
 
 def make_backend(beam: str) -> Backend:
-    """The means that config.beam names.
+    """Makes the backend of config.beam: local processes if it is empty.
 
     Raises:
-      UserError: see `check_beam`.
+      UserError: See `check_beam`.
     """
     if not beam:
         return LocalBackend()
     check_beam(beam)
-    from bertjax.corpus.beam_store import BeamBackend
+    from bertjax.corpus.beam.store import BeamBackend
 
     return BeamBackend(beam)

@@ -1,7 +1,7 @@
-"""From text to a token store: shards, encoded in worker processes, merged, and listed in a manifest.
+"""Builds a token store from text: worker processes encode shards, which are merged and listed in a manifest.
 
-A killed build is continued shard by shard to the same bytes. What it left of other text, another tokenizer or other
-settings is thrown away, with a warning.
+A killed build continues at its next shard and gives the same bytes. Partial work on other text, or with another
+tokenizer or settings, is removed with a warning.
 """
 
 import itertools
@@ -24,7 +24,7 @@ from bertjax.files.atomic import exclusive, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
+from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
 
 
 def build_store(
@@ -36,68 +36,74 @@ def build_store(
     progress: bool = True,
     replace: bool = True,
     instead: str = '',
-    say: LogFunction = logging.info,
+    log: LogFunction = logging.info,
     beam: str = '',
 ) -> dict:
     """Builds the token store of a corpus, continues a killed build, or finds the finished store.
 
     Args:
-      spec: path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of them joined by commas; no weights
-        (each weighted component of `parse_mixture` is built by a call of its own).
-      directory: where the store goes; a local path.
-      tokenizer: a tokenizer, or the path of one.
-      options: see `CorpusOptions`.
-      progress: show a progress bar (on a terminal), or log a line now and then.
-      replace: replace a finished store of other text or settings in the directory; False refuses to.
-      instead: a fix to print with that refusal.
-      say: is told how the files are read, and which are read again to compare them with those of a finished store.
-      beam: flags of Apache Beam, on whose workers it is built to the same bytes; '' builds it here.
+      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of them joined by commas; without
+        weights (each weighted component of `parse_mixture` needs a separate call).
+      directory: The local directory of the store.
+      tokenizer: A tokenizer, or the path of one.
+      options: See `CorpusOptions`.
+      progress: Whether to show a progress bar (on a terminal), or log a line from time to time.
+      replace: Whether to replace a finished store of other text or settings; False raises a UserError.
+      instead: An alternative fix to print with this error.
+      log: Logs how the files are read, and which files are compared with those of a finished store.
+      beam: Flags of Apache Beam, whose workers build the same bytes; '' builds on this machine.
 
     Returns:
-      The corpus report, which the manifest holds too.
+      The corpus report, which is also in the manifest.
 
     Raises:
-      UserError: nothing matches, no document is left, broken input when strict, a directory that holds something else,
-        or that lies where the corpus is; flags of Beam that cannot be, or a pipeline that failed.
+      UserError: Nothing matches, no document is left, the input is broken (if strict), the directory holds other files
+        or overlaps the corpus, the flags of Beam are invalid, or a pipeline failed.
     """
-    means = make_backend(beam)
+    backend = make_backend(beam)
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
         raise UserError('store', found, 'a local directory: a store is memory-mapped', fix)
-    found = sources.resolve(sources.unweighted(spec), options.text_key)
+    text_sources = sources.resolve_sources(sources.list_unweighted(spec), options.text_key)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     directory = pathlib.Path(directory)
-    wanted = _identity(found, tokenizer, options)
+    store_identity = _identity(text_sources, tokenizer, options)
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(directory, 'builds this store'):
-        finished = build_dir.finished_store(
-            directory, wanted, found, lambda: _cuts(found, options), replace=replace, instead=instead, say=say
+        finished = build_dir.find_finished_store(
+            directory,
+            store_identity,
+            text_sources,
+            lambda: _cuts(text_sources, options),
+            replace=replace,
+            instead=instead,
+            log=log,
         )
         if finished:
-            _refuse_broken(finished['report'], options)
+            _check_not_broken(finished['report'], options)
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         if options.split_sentences:
-            build_splitter(options.sentences)  # Whether it is there: before anything is taken away.
+            build_splitter(options.sentences)  # fails, if it is not installed, before anything is removed
         (directory / 'manifest.json').unlink(missing_ok=True)
-        manifest = _build(directory, found, wanted, tokenizer, options, progress, say, means)
-        build_dir.tidy(directory, manifest)
+        manifest = _build(directory, text_sources, store_identity, tokenizer, options, progress, log, backend)
+        build_dir.remove_partial_files(directory, manifest)
     return manifest['report']
 
 
-def _refuse_broken(finished: dict, options: CorpusOptions) -> None:
-    """Raises a UserError in a strict build for a store (its report) from which broken input was dropped."""
-    if options.strict and finished['problems']:
-        kind, lines = next(iter(finished['problems'].items()))
+def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
+    """Checks, in a strict build, that no broken input was dropped from a finished store."""
+    if options.strict and corpus_report['problems']:
+        kind, lines = next(iter(corpus_report['problems'].items()))
         fix = 'correct the input, or set config.corpus_options.strict=False'
         found = f'a store from which broken input was dropped ({kind}: {lines[0]})'
         raise UserError('config.corpus', found, 'text without broken input', fix)
 
 
-def _identity(found: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
-    """What determines the store's bytes, as far as it is known before reading."""
+def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
+    """Returns the values that determine the store's bytes, as far as they are known before reading."""
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {
@@ -107,59 +113,59 @@ def _identity(found: list[TextSource], tokenizer: Tokenizer, options: CorpusOpti
             'vocab_size': tokenizer.vocab_size,
         },
         'settings': options.settings(),
-        # A finished store stays what it is when a later version cuts otherwise: this is for the record.
+        # Only a record: a finished store is not rebuilt when a later version splits sentences differently.
         'splitter': splitter_version(options.sentences) if options.split_sentences else '',
         'inputs': {
-            'count': len(found),
-            'size': sum(source.size for source in found),
-            'first': [source.name for source in found[:20]],
-            'names': identity.names_hash(found, [source.name for source in found]),
+            'count': len(text_sources),
+            'size': sum(source.size for source in text_sources),
+            'first': [source.name for source in text_sources[:20]],
+            'names': identity.hash_names(text_sources, [source.name for source in text_sources]),
         },
     }
 
 
-def _choose(found: list[TextSource], options: CorpusOptions) -> tuple[list[TextSource], list[str]]:
-    """The sources as they are to be read, and what was decided of them, in words."""
+def _choose(text_sources: list[TextSource], options: CorpusOptions) -> tuple[list[TextSource], list[str]]:
+    """Decides how each source is read; returns the sources and a description of each decision."""
     if options.format != 'auto':
-        return found, []
-    chosen, readings = reading.choose(found)
+        return text_sources, []
+    chosen, readings = reading.choose_readings(text_sources)
     return chosen, list(map(str, readings))
 
 
-def _cuts(found: list[TextSource], options: CorpusOptions) -> list[Shards]:
-    """The shards of the sources of a finished store, as they are cut today and as the first versions cut them."""
-    return [cut_shards(some, options.format) for some in (_choose(found, options)[0], found)]
+def _cuts(text_sources: list[TextSource], options: CorpusOptions) -> list[Shards]:
+    """Returns the shards of the sources as the present and the first versions cut them."""
+    return [cut_shards(variant, options.format) for variant in (_choose(text_sources, options)[0], text_sources)]
 
 
 def _build(
     directory: pathlib.Path,
-    found: list[TextSource],
-    wanted: dict,
+    text_sources: list[TextSource],
+    store_identity: dict,
     tokenizer: Tokenizer,
     options: CorpusOptions,
     progress: bool,
-    say: LogFunction,
-    means: Backend,
+    log: LogFunction,
+    backend: Backend,
 ) -> dict:
-    chosen, readings = _choose(found, options)
-    plan = BuildPlan(wanted, chosen, cut_shards(chosen, options.format), options.strict)
-    plan, done = partial.prepare(directory, plan, say)
+    chosen, readings = _choose(text_sources, options)
+    plan = BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict)
+    plan, done = partial.prepare(directory, plan, log)
     for line in readings:
-        say(line)
+        log(line)
     todo = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
     if todo:
         total = sum(part.end - part.begin for parts in todo.values() for part in parts)
         in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
-        saving = saved_by_fast(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
-        if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(means, LocalBackend):
-            say(f'{saving}: {INSTALL_FAST}')
-        with workers.Progress(total, shown=progress, in_bytes=in_bytes) as shown:
-            means.encode(directory, todo, tokenizer, options, shown)
+        saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
+        if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(backend, LocalBackend):
+            log(f'{saving}: {INSTALL_FAST}')
+        with workers.Progress(total, shown=progress, in_bytes=in_bytes) as bar:
+            backend.encode(directory, todo, tokenizer, options, bar)
     finished = [
         merge.Shard(number, read_record(directory, number, parts), directory)
         for number, parts in enumerate(plan.shards)
     ]
-    return _merge(directory, finished, plan, readings, tokenizer, options, means)
+    return _merge(directory, finished, plan, readings, tokenizer, options, backend)
 
 
 def _merge(
@@ -169,7 +175,7 @@ def _merge(
     readings: list[str],
     tokenizer: Tokenizer,
     options: CorpusOptions,
-    means: Backend,
+    backend: Backend,
 ) -> dict:
     records = [shard.record for shard in shards]
     if not sum(record['documents'] for record in records):
@@ -180,15 +186,15 @@ def _merge(
         first = next((lines[0] for lines in problems.values()), None)
         found = f'no document at all ({reasons}{"; first: " + first if first else ""})'
         raise UserError('config.corpus', found, 'at least one document', fix)
-    repeats, distinct_lines = means.compare(shards)
+    repeats, distinct_lines = backend.compare(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
     where = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype, statistics = store.id_dtype(tokenizer.vocab_size), report.Statistics()
-    keep = means.keep(shards, where, dtype.itemsize)
+    keep = backend.keep(shards, where, dtype.itemsize)
     splits = merge.merge_shards(shards, directory, dtype.itemsize, where, statistics.add, keep)
-    read = [row[-1] for record in records for row in record['inputs']]
-    digests = identity.digests_of(zip(itertools.chain(*plan.shards), read, strict=True))
-    content = identity.content_of(plan.shards, digests)
+    part_digests = [row[-1] for record in records for row in record['inputs']]
+    digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
+    content = identity.hash_content(plan.shards, digests)
     manifest = {
         'format': store.STORE_FORMAT,
         **plan.wanted,
@@ -204,7 +210,7 @@ def _merge(
             options=options,
         ),
     }
-    # Before the manifest, which says that all is there.
+    # The manifest comes last, because it marks the store as complete.
     identity.write_record(directory, content, identity.identify(plan.sources, digests), readings)
     write_atomic(directory / 'manifest.json', store.manifest_text(manifest))
     return store.read_manifest(directory)

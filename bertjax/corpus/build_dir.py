@@ -1,8 +1,8 @@
-"""The directory of a store: what may be there before it is built, whether it is finished, what is removed afterwards.
+"""The directory of a store: checks it before a build, recognises a finished store, and removes leftovers afterwards.
 
-A kill can come between any two operations on files. So the order of them is: a manifest is removed before any file of
-its store is; a plan is written before the work that follows it (see `partial`), and the manifest after all of it.
-Whatever is then found is a whole store, work that follows the plan beside it, or left-overs that neither names.
+A process may be killed between any two file operations. So a manifest is removed before any file of its store, a plan
+is written before its partial work (see `partial`), and a manifest is written after all other files. The directory then
+always holds a complete store, partial work that matches its plan, or leftovers that neither of them names.
 """
 
 import pathlib
@@ -21,11 +21,15 @@ from bertjax.text.splitters import UNKNOWN
 _OWN_FILES = re.compile(rf'(train|heldout)[^/]*\.(tokens|sentences|documents|segments)|{re.escape(identity.RECORD)}')
 _PARTIAL_FILES = re.compile(r'(plan|refused)\.json|\d{5,}\.\w+|(repeats|distinct)-\d+|tokenizer|\..*\.tmp-\d+')
 
-_FORMERLY = {'sentences': 'rules'}  # of settings that the first versions did not have
+_OLD_DEFAULTS = {'sentences': 'rules'}  # the values of settings that the first versions did not have
 
 
 def check_directory(directory: pathlib.Path) -> None:
-    """Raises a UserError for a directory that holds something else."""
+    """Checks that a directory is absent, empty or a store.
+
+    Raises:
+      UserError: The path is a file, or the directory holds other files.
+    """
     if not directory.exists():
         return
     if not directory.is_dir():
@@ -34,13 +38,13 @@ def check_directory(directory: pathlib.Path) -> None:
     foreign = sorted(path.name for path in paths if not _is_ours(path))
     if 'partial' in foreign or (foreign and not {path.name for path in paths} & {'manifest.json', 'partial'}):
         raise UserError(
-            str(directory), f'files of something else ({", ".join(foreign[:3])})',
+            str(directory), f'files that are not of a store ({", ".join(foreign[:3])})',
             'an empty directory or a store', 'give another path',
         )  # fmt: skip
 
 
 def _is_ours(path: pathlib.Path) -> bool:
-    """Whether it is of a store or of work on one, a run's pairing plans beside it, or a store of a mixture."""
+    """Returns whether a path belongs to a store, its partial work, a run's pairing plans, or a store of a mixture."""
     if not path.is_dir():
         return _OWN_FILES.fullmatch(path.name) is not None
     if path.name == 'partial':
@@ -50,44 +54,44 @@ def _is_ours(path: pathlib.Path) -> bool:
     return path.name.isdigit() and any((path / name).exists() for name in ('manifest.json', 'partial'))
 
 
-def finished_store(
+def find_finished_store(
     directory: pathlib.Path,
-    wanted: dict,
-    found: Sequence[TextSource],
+    expected: dict,
+    sources: Sequence[TextSource],
     cuts: Callable[[], Iterable[Shards]],
     *,
     replace: bool,
     instead: str = '',
-    say: LogFunction = logging.info,
+    log: LogFunction = logging.info,
 ) -> dict | None:
-    """The manifest of a finished store of the same text and settings; None if there is none.
+    """Returns the manifest of a finished store of the same text and settings; None if there is none.
 
     Args:
-      directory: of the store.
-      wanted: from `build`: what determines the store's bytes.
-      found: the sources.
-      cuts: gives the ways in which a store of them may have been cut into shards.
-      replace: whether a store of other text or settings may be replaced.
-      instead: what may be done where it may not, beside restoring the text.
-      say: is told what is read.
+      directory: The directory of the store.
+      expected: The values that determine the store's bytes, from `build`.
+      sources: The sources of the text.
+      cuts: Returns the ways in which a store of the sources may have been cut into shards.
+      replace: Whether a store of other text or settings may be replaced.
+      instead: An alternative fix for the error, besides restoring the text.
+      log: Logs which files are read.
 
     Raises:
-      UserError: it may not.
+      UserError: The store is of other text or settings and may not be replaced.
     """
     if not (directory / 'manifest.json').exists():
         return None
     manifest = store.read_manifest(directory)
-    changed = [key for key in ('tokenizer', 'settings') if not _holds(manifest[key], wanted[key])]
+    changed = [key for key in ('tokenizer', 'settings') if not _holds(manifest[key], expected[key])]
     words = {'tokenizer': 'another tokenizer', 'settings': 'other settings'}
-    reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, found, cuts, say)
+    reason = ' and '.join(words[key] for key in changed) or _other_text(directory, manifest, sources, cuts, log)
     if reason is None:
         splitter = manifest.get('splitter', 'rules 1')
-        if replace and wanted['splitter'] not in (splitter, UNKNOWN):
+        if replace and expected['splitter'] not in (splitter, UNKNOWN):
             logging.warning(
-                'The token store in %s is kept, though its sentences were cut by %s, and now would be by %s: remove it '
-                'to build it again.', directory, splitter, wanted['splitter'],
+                'The token store in %s is kept. Its sentences were split by %s; a new store would use %s. Remove the '
+                'store to build it again.', directory, splitter, expected['splitter'],
             )  # fmt: skip
-        tidy(directory, manifest)
+        remove_partial_files(directory, manifest)
         return manifest
     if not replace:
         keys = {'tokenizer': 'config.tokenizer', 'settings': 'config.corpus_options'}
@@ -96,70 +100,72 @@ def finished_store(
             str(directory),
             f'a token store of {reason}',
             'the text and the settings that the checkpoints beside it were trained on',
-            f'restore {restored}{"" if "tokenizer" in changed else instead}, or start anew in another --workdir',
+            f'restore {restored}{"" if "tokenizer" in changed else instead}, or start again in another --workdir',
         )
     logging.warning('The token store in %s was built from %s: it is built again.', directory, reason)
     return None
 
 
-def _holds(manifest: dict, wanted: dict) -> bool:
-    """Whether a part of a manifest has these values; an old one has those of its time."""
-    return all(manifest.get(key, _FORMERLY.get(key)) == value for key, value in wanted.items())
+def _holds(manifest: dict, expected: dict) -> bool:
+    """Returns whether a part of a manifest has the expected values; settings that it lacks have their old defaults."""
+    return all(manifest.get(key, _OLD_DEFAULTS.get(key)) == value for key, value in expected.items())
 
 
 def _other_text(
     directory: pathlib.Path,
     manifest: dict,
-    found: Sequence[TextSource],
+    sources: Sequence[TextSource],
     cuts: Callable[[], Iterable[Shards]],
-    say: LogFunction,
+    log: LogFunction,
 ) -> str | None:
-    """How the text differs from that of a finished store, in words; None where it is the same, which is then kept."""
+    """Describes how the text differs from that of a finished store; None if it is the same, whose record is updated."""
     content = manifest['inputs']['content']
     record = identity.read_record(directory, content)
-    known = record['files'] if record else _known_by_dates(directory, manifest, found)
+    known = record['files'] if record else _known_by_dates(directory, manifest, sources)
     if known is None:
         return 'other text (other files, by name or size)'
-    reason = identity.other_files(known, found)
-    stale = [] if reason else identity.stale(known, found)
+    reason = identity.describe_other_files(known, sources)
+    stale = [] if reason else identity.find_stale(known, sources)
     if any(known[i].digests is None for i in stale):
-        known = identity.same_content(content, known, found, cuts(), say)
+        known = identity.match_content(content, known, sources, cuts(), log)
         reason = None if known else 'some of it has changed'
     else:
-        reason = reason or identity.difference(known, found, say)
+        reason = reason or identity.describe_difference(known, sources, log)
     if reason:
         return f'other text ({reason})'
     if stale or record is None:
-        _keep(directory, content, identity.with_current_files(known, found), record['readings'] if record else [])
+        _write_record(
+            directory, content, identity.with_current_files(known, sources), record['readings'] if record else []
+        )
     return None
 
 
-def _keep(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
+def _write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
     try:
         identity.write_record(directory, content, known, readings)
-    except OSError as error:  # A store that may only be read; then files that were moved are read each time.
+    except OSError as error:  # a read-only store; moved files are then read at each start
         logging.info('%s in %s is not written: %s', identity.RECORD, directory, error)
 
 
-def _known_by_dates(directory: pathlib.Path, manifest: dict, found: Sequence[TextSource]) -> list[KnownText] | None:
-    """The record of a store of the first versions, which kept no dates: files older than its manifest are as they were.
+def _known_by_dates(directory: pathlib.Path, manifest: dict, sources: Sequence[TextSource]) -> list[KnownText] | None:
+    """Makes the record of a store of the first versions, which had none: files older than its manifest are unchanged.
 
-    None where names or sizes are others.
+    Returns None if names or sizes differ.
     """
-    names = identity.names_before(found, manifest['inputs'])
+    names = identity.find_recorded_names(sources, manifest['inputs'])
     if names is None:
         return None
     built = (directory / 'manifest.json').stat().st_mtime_ns
-    moved = not all(name in (source.name, source.old_name) for name, source in zip(names, found, strict=True))
-    newer = [moved or (source.stamp.isdigit() and int(source.stamp) > built) for source in found]
+    moved = not all(name in (source.name, source.old_name) for name, source in zip(names, sources, strict=True))
+    newer = [moved or (source.stamp.isdigit() and int(source.stamp) > built) for source in sources]
     return [
-        KnownText(name, None if source.kind == 'file' and new else identity.facts_of(source))
-        for name, source, new in zip(names, found, newer, strict=True)
+        KnownText(name, None if source.kind == 'file' and new else identity.file_facts(source))
+        for name, source, new in zip(names, sources, newer, strict=True)
     ]
 
 
-def tidy(directory: pathlib.Path, manifest: dict) -> None:
-    """Removes files that only an unfinished store needs."""
+def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
+    """Removes the files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
     kept = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:

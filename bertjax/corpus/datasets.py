@@ -1,4 +1,4 @@
-"""Corpora that are not files of text: the help that every CPython carries, and tensorflow-datasets."""
+"""Corpora that are not text files: Python's help topics (pydoc) and tensorflow-datasets."""
 
 import hashlib
 import re
@@ -20,24 +20,24 @@ def _topics() -> dict[str, str]:
 
 
 def pydoc_facts() -> tuple[int, str]:
-    """Number of topics, and a hash of their text, which differs between versions of Python."""
+    """Returns the number of help topics, and a hash of their text, which differs between versions of Python."""
     topics = _topics()
     text = '\0'.join(f'{name}\0{topics[name]}' for name in sorted(topics))
     return len(topics), hashlib.sha256(text.encode('utf-8')).hexdigest()
 
 
 def pydoc_documents() -> Iterator[tuple[str, list[str]]]:
-    """(name, paragraphs) of each topic of Python's own help, sorted by name."""
+    """Yields (name, paragraphs) of each help topic of Python, sorted by name."""
     topics = _topics()
     for name in sorted(topics):
         yield name, pydoc_paragraphs(topics[name])
 
 
 def pydoc_paragraphs(text: str) -> list[str]:
-    """The prose of reStructuredText that was rendered as plain text.
+    """Extracts the prose of reStructuredText rendered as plain text.
 
-    Wrapped lines are joined, and bullets and emphasis marks are removed. What is no sentence is left out: titles,
-    rules, grammar, code and signatures.
+    Wrapped lines are joined, bullets and emphasis marks are removed, and titles, rules, grammar, code and signatures
+    are left out.
     """
     paragraphs = []
     for block in re.split(r'\n\s*\n', text):
@@ -45,7 +45,7 @@ def pydoc_paragraphs(text: str) -> list[str]:
         if not lines or '::=' in block or '>>>' in block or (len(lines) > 1 and _is_rule(lines[1])):
             continue
         joined = ' '.join(line for line in lines if line)
-        # Joins a word that was wrapped at its hyphen: "built-" "in".
+        # Join a word that was wrapped at its hyphen: "built-" "in".
         joined = re.sub(r'(?<=[a-z])- (?=[a-z])', '-', joined)
         joined = re.sub(r'^(?:\*|[0-9]+\.|\[[0-9]+\])\s+', '', joined)
         joined = re.sub(r'(?<!\w)(\*\*?)(?=\w)([^*]+?)\1(?!\w)', r'\2', joined)
@@ -68,28 +68,28 @@ _MARKER = re.compile(r'_START_(ARTICLE|SECTION|PARAGRAPH)_|_NEWLINE_')
 
 
 def wiki40b_paragraphs(text: str) -> list[str]:
-    """The paragraphs of a wiki40b text, without the titles of articles and sections, which BERT's paper ignored too."""
+    """Returns the paragraphs of a wiki40b text, without titles of articles and sections, as in BERT's paper."""
     paragraphs, title = [], False
-    at = 0
+    position = 0
     for match in [*_MARKER.finditer(text), None]:
-        piece = text[at : match.start() if match else len(text)].strip()
+        piece = text[position : match.start() if match else len(text)].strip()
         if piece and not title:
             paragraphs.append(piece)
         if match:
             title = match[1] in ('ARTICLE', 'SECTION') if match[1] else title
-            at = match.end()
+            position = match.end()
     return paragraphs
 
 
 def tfds_paragraphs(text: str) -> list[str]:
-    """The paragraphs of one record: its lines, or those between wiki40b's markers."""
+    """Returns the paragraphs of one record: its lines, or the text between wiki40b's markers."""
     if '_START_ARTICLE_' in text or '_START_PARAGRAPH_' in text:
         return wiki40b_paragraphs(text)
     return [line for line in text.splitlines() if line.strip()]
 
 
 def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
-    """'tfds:NAME@split#feature' -> (NAME, split, feature or None)."""
+    """Parses 'tfds:NAME@split#feature' into (NAME, split, feature or None)."""
     rest, _, feature = spec.removeprefix('tfds:').partition('#')
     name, _, split = rest.partition('@')
     if not name:
@@ -98,7 +98,7 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 
 
 def tfds_name(spec: str) -> str:
-    """The specification, where the dataset is given by its directory without the path to it."""
+    """Returns the specification; the directory of a dataset is shortened to its last two parts."""
     name, split, feature = _parse_tfds(spec)
     if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])
@@ -106,7 +106,7 @@ def tfds_name(spec: str) -> str:
 
 
 def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str, Any]:
-    """(records, name of the feature with the text, `tfds.core.DatasetBuilder`) of a dataset."""
+    """Opens a dataset; returns (records, name of the text feature, `tfds.core.DatasetBuilder`)."""
     name, split, feature = _parse_tfds(spec)
     dataset = Dataset(name, where=_WHERE, asked=spec, expected='tfds:NAME or tfds:/its/directory')
     records = dataset.split(split)
@@ -122,14 +122,14 @@ def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str,
 
 
 def tfds_facts(spec: str, text_key: str) -> tuple[int, str]:
-    """Number of records, and a string that changes with the dataset."""
+    """Returns the number of records, and a string that changes with the dataset."""
     source, feature, builder = _tfds_open(spec, text_key)
     sizes = [builder.info.splits[name].num_bytes for name in builder.info.splits]
     return len(source), f'{builder.info.full_name}#{feature}:{len(source)}:{sizes}'
 
 
 def tfds_documents(spec: str, text_key: str, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """(record number, UTF-8 text) of the records [begin, end)."""
+    """Yields (record number, UTF-8 text) of the records [begin, end)."""
     source, feature, _ = _tfds_open(spec, text_key)
     for index in range(begin, end):
         value = source[index][feature]

@@ -1,4 +1,4 @@
-"""Encodes one shard: text to token ids on disk. Runs in a worker process and never imports JAX."""
+"""Encodes the text of one shard to token ids on disk, in a worker process that never imports JAX."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from bertjax.corpus.formats import Document, read_events
 from bertjax.corpus.identity import new_digest
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import FORMATS, GivenSentence, Numbering
+from bertjax.corpus.sequences import FORMATS, SentenceEncoder, SequenceSentence
 from bertjax.corpus.shard_writer import ShardWriter
 from bertjax.corpus.sources import TextPart
 from bertjax.text.splitters import build_splitter
@@ -22,29 +22,35 @@ def encode_shard(
     strict: bool,
     progress: Callable[[int, int], None],
 ) -> dict:
-    """Reads the parts of shard number `shard`, writes its files into the store's `directory` and returns its record.
+    """Encodes one shard and writes its files.
 
     Args:
-      directory, shard, parts, tokenizer: see above, and `shard_writer`.
-      settings: `CorpusOptions.settings()`.
-      strict: raise at the first broken input.
-      progress: called with the documents and the bytes (before decompression) since its last call.
+      directory: The directory of the store.
+      shard: The number of the shard.
+      parts: The parts of the corpus that the shard reads, in order.
+      tokenizer: The tokenizer.
+      settings: The `CorpusOptions.settings()`.
+      strict: Whether to raise at the first broken input.
+      progress: Called with the numbers of documents and of bytes (before decompression) since its last call.
+
+    Returns:
+      The record of the shard; see `shard_writer`.
 
     Raises:
-      UserError: broken input, when strict; a given sentence that cannot be, see `sequences.Numbering`.
+      UserError: The input is broken (if strict), or a sentence is invalid (see `sequences.SentenceEncoder`).
     """
     split = build_splitter(settings['sentences']) if settings['split_sentences'] else lambda line: [line.strip()]
-    segments, numbering = settings.get('segments', 0), None
+    segments, encoder = settings.get('segments', 0), None
     if settings['format'] in FORMATS:
         vocabulary = {piece: index for index, piece in enumerate(tokenizer.pieces)}
-        numbering = Numbering(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
+        encoder = SentenceEncoder(vocabulary, tokenizer.unk_id, segments=segments, strict=strict)
     writer = ShardWriter(
         directory,
         shard,
         tokenizer,
         heldout=settings['heldout'],
         split=split,
-        numbering=numbering,
+        encoder=encoder,
         segments=segments > 0,
     )
     inputs = []
@@ -60,9 +66,9 @@ def encode_shard(
         )
         for event in events:
             if type(event) is str:
-                writer.paragraph(event)
-            elif type(event) is GivenSentence:
-                writer.given(event, f'{part.path}:{event.line}')
+                writer.add_paragraph(event)
+            elif type(event) is SequenceSentence:
+                writer.add_sentence(event, f'{part.path}:{event.line}')
             elif event is Document.START:
                 writer.start()
             elif event is Document.END:
@@ -73,7 +79,7 @@ def encode_shard(
             elif strict:
                 raise broken_error(part.path, event)
             else:
-                writer.broken(f'{part.name}:{event.line}' if event.line else part.name, event)
+                writer.add_broken(f'{part.name}:{event.line}' if event.line else part.name, event)
         progress(documents % 256, 0)
         inputs.append([part.name, part.begin, part.end, part.of, part.stride, digest.hexdigest()])
     return writer.close(inputs)

@@ -1,9 +1,8 @@
-"""Text of every format as a flat stream of events, read in bounded memory.
+"""Reads text of every format as a flat stream of events, in bounded memory.
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
-that is not text has `GivenSentence`s in place of strings. A `Broken` inside a document means that the document is
-dropped; one outside of a document means that the rest of the file is dropped. A document is never held in memory as a
-whole, however long it is.
+that is not text has `SequenceSentence`s instead of strings. A `Broken` inside a document means that the document is
+dropped; one outside a document means that the rest of the file is dropped. Memory never holds a whole document.
 """
 
 import dataclasses
@@ -16,34 +15,37 @@ import re
 from collections.abc import Callable, Iterator
 
 from bertjax.corpus import datasets, sequences
-from bertjax.corpus.json_line import json_object, names_in
-from bertjax.corpus.sequences import GivenSentence
+from bertjax.corpus.json_line import list_fields, parse_json_object
+from bertjax.corpus.sequences import SequenceSentence
 from bertjax.corpus.sources import TextPart
 from bertjax.files import disk, streams
-from bertjax.files.buckets.cache import open_file
 from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
+from bertjax.remote.paths import open_file
 
-SNIFF = 1 << 16  # Bytes of a file from which its format is recognised.
-HEAD = 1 << 18  # Bytes from which it is told what its blank lines mean.
-UNREADABLE = 'damaged'  # in place of a compression
+SNIFF = 1 << 16  # the first bytes of a file, which decide its format
+HEAD = 1 << 18  # the first bytes of a file, which decide the meaning of its blank lines
+UNREADABLE = 'damaged'  # instead of a compression
 Progress = Callable[[int], None] | None
 
 
 class Document(enum.Enum):
-    """The events around a document."""
+    """The events at the start and the end of a document."""
 
     START = enum.auto()
     END = enum.auto()
 
 
-Event = Document | Broken | GivenSentence | str
+Event = Document | Broken | SequenceSentence | str
 
 
 def read_head(path: str) -> tuple[str, bytes]:
-    """(compression, the first decompressed bytes) of a file; UNREADABLE if there are none, which reading reports."""
+    """Returns (compression, the first decompressed bytes) of a file.
+
+    The compression is UNREADABLE if no byte can be read; the error is reported when the file is read.
+    """
     compression, head = UNREADABLE, b''
-    if unusual_kind(path):  # A pipe that nobody writes to would be waited for.
+    if unusual_kind(path):  # opening a pipe without a writer would block
         return compression, head
     try:
         with open_file(path) as file:
@@ -60,7 +62,7 @@ def read_head(path: str) -> tuple[str, bytes]:
 
 
 def sniff(path: str, head: bytes, format: str) -> str:
-    """The format of a file that begins with `head`; `format` is that of `Source.format`."""
+    """Returns the format of a file that begins with `head`; `format` is the result of `TextSource.format`."""
     head = head[:SNIFF]
     if not format.startswith('auto'):
         return format
@@ -79,51 +81,58 @@ def _is_json(text: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
     except ValueError:
-        return not end and re.match(rb'\{\s*"', line) is not None  # The line is longer than `text`.
+        return not end and re.match(rb'\{\s*"', line) is not None  # the line is longer than `text`
     except RecursionError:
-        return True  # Reading drops it, with the reason.
+        return True  # the reader drops the document and reports the reason
 
 
 class Picker:
     """Counts documents and selects those of a stride.
 
     Attributes:
-      inside: whether a document is open.
-      mine: whether the last one that was opened is of the stride.
+      inside: Whether a document is open.
+      selected: Whether the last opened document belongs to the stride.
     """
 
     def __init__(self, of: int, stride: int):
         self._of, self._stride, self._next = of, stride, -1
-        self.mine = self.inside = False
+        self.selected = self.inside = False
 
     def start(self) -> bool:
-        """Opens the next document and returns whether it is of the stride."""
+        """Opens the next document and returns whether it belongs to the stride."""
         self._next += 1
-        self.inside, self.mine = True, self._next % self._of == self._stride
-        return self.mine
+        self.inside, self.selected = True, self._next % self._of == self._stride
+        return self.selected
 
 
 def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator[Event]:
-    """Documents separated by blank lines, or with `single` the whole file as one document."""
+    """Yields the events of documents separated by blank lines, or of the whole file as one document if `single`."""
     for raw in lines:
         if not raw.strip():
             if pick.inside and not single:
                 pick.inside = False
-                if pick.mine:
+                if pick.selected:
                     yield Document.END
             continue
         if not pick.inside and pick.start():
             yield Document.START
-        if pick.mine:
+        if pick.selected:
             yield decode(raw, lines.number)
-    if pick.inside and pick.mine:
+    if pick.inside and pick.selected:
         yield Document.END
 
 
 def json_events(
     lines: streams.Lines, pick: Picker, key: str, sentences: Callable[[str, int, str], Iterator[Event]] | None = None
 ) -> Iterator[Event]:
-    """A document a line: the field `key` of a JSON object, as text, or as `sentences` reads it."""
+    """Yields the events of JSON lines, one document on each line.
+
+    Args:
+      lines: The lines.
+      pick: Selects the documents.
+      key: The field of the JSON object that holds the text or the sequences.
+      sentences: Reads the sequences of a line; None reads text.
+    """
     for raw in lines:
         if raw.strip() and pick.start():
             yield Document.START
@@ -137,13 +146,13 @@ def json_events(
 
 
 def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
-    record = json_object(text, number)
+    record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record
         return
     value = record.get(key)
     if not isinstance(value, str):
-        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {names_in(record)}')
+        yield Broken('missing text field', number, f'no string in the field {key!r}; there are: {list_fields(record)}')
     elif '\0' in value:
         yield Broken('NUL byte', number, 'a zero character in the JSON string')
     elif any('\ud800' <= char <= '\udfff' for char in value):
@@ -155,11 +164,11 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
 
 
 def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
-    """WikiExtractor's <doc …>, title, blank line, paragraphs, </doc>; the title is no sentence and is left out."""
+    """Yields the events of WikiExtractor's <doc …>, title, blank line, paragraphs, </doc>, without the title."""
     title = outside = False
     for raw in lines:
         if raw.startswith(b'<doc '):
-            if pick.inside and pick.mine:
+            if pick.inside and pick.selected:
                 yield Broken('unclosed <doc>', lines.number, 'a new <doc …> before </doc>')
                 yield Document.END
             title, outside = True, False
@@ -171,14 +180,14 @@ def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[
                 yield Broken('text outside <doc>', lines.number, repr(raw[:40].decode('utf-8', 'replace')))
         elif raw.startswith(b'</doc>'):
             pick.inside = False
-            if pick.mine:
+            if pick.selected:
                 yield Document.END
         elif title and raw.strip():
             title = False
-        elif pick.mine and raw.strip():
+        elif pick.selected and raw.strip():
             text = decode(raw, lines.number)
             yield html.unescape(text) if isinstance(text, str) else text
-    if pick.inside and pick.mine:
+    if pick.inside and pick.selected:
         yield Broken('unclosed <doc>', lines.number, 'the end of the file before </doc>')
         yield Document.END
 
@@ -189,11 +198,16 @@ def _layout_events(
     if format == 'jsonl':
         return json_events(lines, pick, key)
     if format in sequences.FORMATS:
-        read = functools.partial(sequences.given_sentences, format=format, segments=segments)
+        read = functools.partial(sequences.parse_sentences, format=format, segments=segments)
         return json_events(lines, pick, key, read)
     if format == 'wikiextractor':
         return wiki_events(lines, pick, first=part.stride == 0)
     return text_events(lines, pick, single=format == 'files')
+
+
+def _count_lines_before(part: TextPart) -> int:
+    with open_file(part.path) as file:
+        return streams.count_lines(file, part.begin)
 
 
 def _file_events(part: TextPart, key: str, progress: Progress, digest, segments: bool) -> Iterator[Event]:
@@ -202,7 +216,7 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
         yield Broken('unreadable file', 0, kind) if kind else Broken('empty file', 0, 'a file of 0 bytes')
         return
     pick, lines = Picker(part.of, part.stride), streams.Lines(iter(()))
-    lines_before = functools.cache(lambda: streams.count_lines(part.path, part.begin))
+    lines_before = functools.cache(lambda: _count_lines_before(part))
     try:
         with open_file(part.path) as file:
             source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
@@ -211,15 +225,15 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
             cut = format not in ('jsonl', *sequences.FORMATS)
             lines = streams.Lines(itertools.chain([head], source), cut=cut, merge_blank=True)
             for event in _layout_events(format, lines, pick, part, key, segments):
-                if part.begin and type(event) in (Broken, GivenSentence):
+                if part.begin and type(event) in (Broken, SequenceSentence):
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:
         disk.raise_passing(error, part.path)
-        mine = pick.mine if pick.inside else part.stride == 0
+        mine = pick.selected if pick.inside else part.stride == 0
         if mine:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            # A part that begins later is of a plain file: what cannot be read now cannot be counted either.
+            # A part that does not begin at 0 is of a plain file, whose earlier lines may not be readable either.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
         if mine and pick.inside:
             yield Document.END
@@ -250,14 +264,14 @@ def _tfds_events(part: TextPart, key: str, progress: Progress) -> Iterator[Event
 def read_events(
     part: TextPart, *, text_key: str = 'text', progress: Progress = None, digest=None, segments: bool = False
 ) -> Iterator[Event]:
-    """The events of a part of a source; see the module's docstring.
+    """Yields the events of a part of a source; see the module's docstring.
 
     Args:
-      part: what to read.
-      text_key: the JSON field or tfds feature with the text.
-      progress: called with the number of bytes (of a file, before decompression) or records since the last call.
-      digest: a hash object that is updated with the bytes of a file, before decompression.
-      segments: whether sequences have segment types that are wanted, see sequences.py.
+      part: The part to read.
+      text_key: The JSON field or tfds feature that holds the text.
+      progress: Called with the number of bytes (of a file, before decompression) or records since its last call.
+      digest: A hash object that is updated with the bytes of a file, before decompression.
+      segments: Whether to read the segment types of sequences, see sequences.py.
     """
     if part.kind == 'pydoc':
         return _pydoc_events(part, progress)

@@ -1,7 +1,7 @@
-"""Whether a text is the one that was read: its content decides, not its place, its dates or its folder's name.
+"""Decides whether a text is the same as at an earlier reading, by its content, not by its path, dates or folder name.
 
-What was read is kept as a list of `KnownText` (beside a store's manifest, in `inputs.json`). A file is read again, to
-compare its hash, only where its size, modification time or inode differ from what they were.
+The record of a reading is a list of `KnownText` (in `inputs.json`, beside a store's manifest). A file is read again, to
+compare its hash, only if its size, modification time or inode differ from the record.
 """
 
 import concurrent.futures
@@ -21,28 +21,28 @@ from bertjax.corpus.store import TokenStore
 from bertjax.errors import UserError
 from bertjax.files import disk, streams
 from bertjax.files.atomic import write_atomic
-from bertjax.files.buckets.cache import open_file
 from bertjax.files.small_files import read_json_or_none
+from bertjax.remote.paths import open_file
 
 RECORD = 'inputs.json'
-Range = tuple[int, int]  # The first byte, and the one after the last.
+Range = tuple[int, int]  # the first byte, and the byte after the last
 Shards = Sequence[Sequence[TextPart]]
 LogFunction = Callable[[str], None]
 
 
 def new_digest():
-    """The hash of which `digest`s are."""
+    """Returns a new hash object for the `digests` of this module."""
     return hashlib.blake2b(digest_size=16)
 
 
 @dataclasses.dataclass(frozen=True)
 class KnownText:
-    """A file or dataset as it was when it was read.
+    """The record of a file or dataset that was read.
 
     Attributes:
-      name: its name in the store.
-      facts: its size, stamp and inode (see `TextSource`); None where it must be read to be known.
-      digests: hashes of the ranges that were read; None in records of stores that do not have them.
+      name: The name in the store.
+      facts: The size, stamp and inode (see `TextSource`); None if they are not known and the file must be read again.
+      digests: The hashes of the ranges that were read; None in records of the first versions.
     """
 
     name: str
@@ -50,43 +50,43 @@ class KnownText:
     digests: dict[Range, str] | None = None
 
 
-def facts_of(source: TextSource) -> tuple[int, str, int]:
-    """What tells whether it must be read again."""
+def file_facts(source: TextSource) -> tuple[int, str, int]:
+    """Returns the facts that decide whether a source must be read again."""
     return source.size, source.stamp, source.inode
 
 
-def digests_of(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
-    """{(path, range): digest} of the parts of a build.
+def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Range], str]:
+    """Returns {(path, range): digest} of the parts of a build.
 
     Raises:
-      UserError: a file gave different bytes to those who read it one after the other.
+      UserError: Two readers of a file got different bytes.
     """
     digests: dict[tuple[str, Range], str] = {}
     for part, digest in read:
         if digests.setdefault((part.path, (part.begin, part.end)), digest) != digest:
-            found, fix = 'other content than a moment ago', 'start again when nobody writes to it'
-            raise UserError(part.path, found, 'one content while it is read', fix)
+            fix = 'start again when nothing writes to it'
+            raise UserError(part.path, found='other content than a moment ago', expected='one content', fix=fix)
     return digests
 
 
-def identify(found: Sequence[TextSource], digests: Mapping[tuple[str, Range], str]) -> list[KnownText]:
-    """The record of sources that were read."""
-    ranges: dict[str, dict[Range, str]] = {source.path: {} for source in found}
+def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, Range], str]) -> list[KnownText]:
+    """Makes the record of sources from the digests of their ranges."""
+    ranges: dict[str, dict[Range, str]] = {source.path: {} for source in sources}
     for (path, part), digest in digests.items():
         ranges[path][part] = digest
-    return [KnownText(source.name, facts_of(source), ranges[source.path]) for source in found]
+    return [KnownText(source.name, file_facts(source), ranges[source.path]) for source in sources]
 
 
 def to_json(known: Sequence[KnownText]) -> list:
-    """For `from_json`."""
+    """Converts a record to JSON values for `from_json`."""
     return [
-        [one.name, one.facts, one.digests and [[*part, digest] for part, digest in one.digests.items()]]
-        for one in known
+        [text.name, text.facts, text.digests and [[*part, digest] for part, digest in text.digests.items()]]
+        for text in known
     ]
 
 
 def from_json(rows: list) -> list[KnownText]:
-    """What `to_json` was given."""
+    """Converts the JSON values of `to_json` back to a record."""
     return [
         KnownText(name, tuple(facts), None if digests is None else {(a, b): digest for a, b, digest in digests})
         for name, facts, digests in rows
@@ -94,7 +94,11 @@ def from_json(rows: list) -> list[KnownText]:
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
-    """'files' (see `KnownText`) and 'readings' of the store whose manifest has this `content`; None if not known."""
+    """Reads inputs.json of the store whose manifest has this `content`.
+
+    Returns:
+      'files', a list of `KnownText`, and 'readings'; None if the file is absent, damaged or of other content.
+    """
 
     def parse(record: dict) -> dict[str, Any] | None:
         if record['content'] != content:
@@ -105,76 +109,78 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
 
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
-    """Writes inputs.json: beside the manifest, which is the same wherever and whenever the text is read."""
+    """Writes inputs.json, which, unlike the manifest, depends on the place and time of the reading."""
     facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
 
-def readings_of(store: TokenStore) -> list[str]:
-    """How the text of a finished store was read, in words, where that is known."""
+def read_readings(store: TokenStore) -> list[str]:
+    """Returns descriptions of how the text of a finished store was read; [] if they are not known."""
     record = read_record(store.directory, store.manifest['inputs']['content'])
     return record['readings'] if record else []
 
 
-def stale(known: Sequence[KnownText], found: Sequence[TextSource]) -> list[int]:
-    """The numbers of the sources that may have changed; both lists are of the same length."""
-    return [i for i, (one, source) in enumerate(zip(known, found, strict=True)) if one.facts != facts_of(source)]
+def find_stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[int]:
+    """Returns the indices of the sources that may have changed; both lists have the same length."""
+    return [i for i, (text, source) in enumerate(zip(known, sources, strict=True)) if text.facts != file_facts(source)]
 
 
-def with_current_files(known: Sequence[KnownText], found: Sequence[TextSource]) -> list[KnownText]:
-    """The record with the facts of the sources as they are now, when they were found to be of the same content."""
-    return [dataclasses.replace(one, facts=facts_of(source)) for one, source in zip(known, found, strict=True)]
+def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
+    """Returns the record with the present facts of the sources, which must have the same content."""
+    return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
-def other_files(known: Sequence[KnownText], found: Sequence[TextSource]) -> str | None:
-    """How the sources differ from what was read in number, size or version, in words; None where they do not."""
-    if len(known) != len(found):
-        return f'{len(found):,} in place of {len(known):,} files'
-    for one, source in zip(known, found, strict=True):
-        if source.kind != 'file' and one.facts != facts_of(source):
+def describe_other_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> str | None:
+    """Describes how the sources differ from the record in number, size or version; None if they do not."""
+    if len(known) != len(sources):
+        return f'{len(sources):,} in place of {len(known):,} files'
+    for text, source in zip(known, sources, strict=True):
+        if source.kind != 'file' and text.facts != file_facts(source):
             return f'{source.name} is another version'
-        if one.facts and one.facts[0] != source.size:
-            return f'{source.name} has changed: {source.size:,} bytes in place of {one.facts[0]:,}'
+        if text.facts and text.facts[0] != source.size:
+            return f'{source.name} has changed: {source.size:,} bytes in place of {text.facts[0]:,}'
     return None
 
 
-def difference(known: Sequence[KnownText], found: Sequence[TextSource], say: LogFunction = logging.info) -> str | None:
-    """How the sources differ from what was read, in words; None where they are the same.
+def describe_difference(
+    known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
+) -> str | None:
+    """Describes how the sources differ from the record; None if they do not.
 
-    Those that may have changed must have their digests in `known`.
+    The record must have the digests of the sources that may have changed.
     """
-    reason = other_files(known, found)
+    reason = describe_other_files(known, sources)
     if reason is not None:
         return reason
-    pairs = [(known[i], found[i]) for i in stale(known, found)]
-    digests = iter(read_again([(source, part) for one, source in pairs for part in one.digests], say))
-    for one, source in pairs:
-        now = [next(digests) for _ in one.digests]
-        if now != list(one.digests.values()):
+    pairs = [(known[i], sources[i]) for i in find_stale(known, sources)]
+    digests = iter(hash_again([(source, part) for text, source in pairs for part in text.digests], log))
+    for text, source in pairs:
+        current = [next(digests) for _ in text.digests]
+        if current != list(text.digests.values()):
             return f'{source.name} has changed'
     return None
 
 
-def read_again(wanted: Sequence[tuple[TextSource, Range]], say: LogFunction = logging.info) -> list[str]:
-    """The digests of ranges of files, read on all cores; each file that is unchanged once a process."""
-    paths = list(dict.fromkeys(source.path for source, _ in wanted if source.kind == 'file'))
+def hash_again(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
+    """Returns the digests of ranges of files, read in parallel; a process reads an unchanged file only once."""
+    paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
-        say(f'{paths[0]}{others} may have changed (dates, place or inode have): reading to compare')
+        log(f'{paths[0]}{others} may have changed (dates, path or inode differ): reading to compare')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda one: _digest_of(*one), wanted))
+        return list(pool.map(lambda pair: _digest_of(*pair), ranges))
 
 
 def _digest_of(source: TextSource, part: Range) -> str:
-    return _digest(source.path, facts_of(source), *part) if source.kind == 'file' else new_digest().hexdigest()
+    return _digest(source.path, file_facts(source), *part) if source.kind == 'file' else new_digest().hexdigest()
 
 
 @functools.lru_cache(maxsize=1 << 16)
 def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
-    """The hash of a range of a file as `formats.read_events` makes it: of a damaged file, up to the damage."""
-    del facts  # Part of the cache's key.
+    """Returns the hash of a range of a file as `formats.read_events` computes it, which stops at any damage."""
+    del facts  # part of the cache's key
     digest = new_digest()
-    if begin == end:  # Empty, or a pipe, which opening would wait for.
+    if begin == end:  # an empty file, or a pipe, which would block
         return digest.hexdigest()
     try:
         with open_file(path) as file:
@@ -185,62 +191,74 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
     return digest.hexdigest()
 
 
-def content_of(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
-    """The hash of a whole text that a manifest holds; `digests` of the ranges of each path."""
+def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
+    """Returns the hash of a whole text, for its manifest, from the digests of its ranges."""
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
     ]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def same_content(
+def match_content(
     content: str,
     known: Sequence[KnownText],
-    found: Sequence[TextSource],
+    sources: Sequence[TextSource],
     cuts: Iterable[Shards],
-    say: LogFunction = logging.info,
+    log: LogFunction = logging.info,
 ) -> list[KnownText] | None:
-    """The record of a text of which only the hash of the whole is known, with its digests; None if it is another text.
+    """Makes the record, with digests, of a text of which only the hash of the whole is known.
 
     Args:
-      content: the hash, from a manifest.
-      known: names of the sources in that store.
-      found: the sources.
-      cuts: the ways in which they may have been cut when they were read.
+      content: The hash, from a manifest.
+      known: The names of the sources in that store.
+      sources: The sources.
+      cuts: The ways in which the sources may have been cut into shards.
+      log: Logs which files are read.
+
+    Returns:
+      The record, or None if the text is another one.
     """
-    names = {source.path: one.name for one, source in zip(known, found, strict=True)}
-    sources = {source.path: source for source in found}
+    names = {source.path: text.name for text, source in zip(known, sources, strict=True)}
+    by_path = {source.path: source for source in sources}
     for cut in cuts:
         shards = [[dataclasses.replace(part, name=names[part.path]) for part in parts] for parts in cut]
         ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
-        digests = dict(zip(ranges, read_again([(sources[path], one) for path, one in ranges], say), strict=True))
-        if content == content_of(shards, digests):
-            named = [dataclasses.replace(source, name=names[source.path]) for source in found]
+        digests = dict(zip(ranges, hash_again([(by_path[path], part) for path, part in ranges], log), strict=True))
+        if content == hash_content(shards, digests):
+            named = [dataclasses.replace(source, name=names[source.path]) for source in sources]
             return identify(named, digests)
     return None
 
 
-def names_hash(found: Sequence[TextSource], names: Sequence[str]) -> str:
-    """The hash of names and sizes that a manifest holds."""
-    # The time of a file says nothing of its content; a dataset's version and the hash of Python's help do.
-    rows = [[s.kind, name, s.size, '' if s.kind == 'file' else s.stamp] for s, name in zip(found, names, strict=True)]
+def hash_names(sources: Sequence[TextSource], names: Sequence[str]) -> str:
+    """Returns the hash of names and sizes for a manifest."""
+    # The stamps of datasets and of Python's help depend on their content; the time of a file does not.
+    rows = [[s.kind, name, s.size, '' if s.kind == 'file' else s.stamp] for s, name in zip(sources, names, strict=True)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
-def names_before(found: Sequence[TextSource], inputs: dict) -> list[str] | None:
-    """The names of these sources in a store (`inputs` of its manifest), where they may be others now; None: others."""
-    if len(found) != inputs['count']:
+def find_recorded_names(sources: Sequence[TextSource], inputs: dict) -> list[str] | None:
+    """Returns the names of the sources in a store, whose files may have been renamed since.
+
+    Args:
+      sources: The sources.
+      inputs: The entry 'inputs' of the store's manifest.
+
+    Returns:
+      The names, or None if the store was built from other files.
+    """
+    if len(sources) != inputs['count']:
         return None
-    for names in _possible_names(found, inputs['first']):
-        if names_hash(found, names) == inputs['names']:
+    for names in _possible_names(sources, inputs['first']):
+        if hash_names(sources, names) == inputs['names']:
             return names
     return None
 
 
-def _possible_names(found: Sequence[TextSource], first: Sequence[str]) -> Iterator[list[str]]:
-    yield [source.name for source in found]
-    yield [source.old_name for source in found]
-    # A renamed folder, or a renamed file among the few that a manifest names.
+def _possible_names(sources: Sequence[TextSource], first: Sequence[str]) -> Iterator[list[str]]:
+    yield [source.name for source in sources]
+    yield [source.old_name for source in sources]
+    # A renamed folder, or a renamed file among the first files, whose names the manifest lists.
     top = first[0].partition('/')[0]
-    names = [f'{top}/{s.name.partition("/")[2]}' if s.single else s.name for s in found]
+    names = [f'{top}/{s.name.partition("/")[2]}' if s.single else s.name for s in sources]
     yield [*first, *names[len(first) :]]

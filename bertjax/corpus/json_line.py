@@ -1,4 +1,4 @@
-"""A line of JSON as the object that it must be, or what is wrong with it."""
+"""Parses a line of JSON that must be an object."""
 
 import json
 from collections.abc import Mapping
@@ -8,8 +8,8 @@ from bertjax.errors import printable
 from bertjax.files.streams import Broken
 
 
-def json_object(text: str, number: int) -> dict[str, Any] | Broken:
-    """The object of a line, which is the one of this `number`."""
+def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:
+    """Parses line `number` of a file; returns its object, or a `Broken` that describes the error."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -19,6 +19,6 @@ def json_object(text: str, number: int) -> dict[str, Any] | Broken:
     return record
 
 
-def names_in(record: Mapping[str, Any]) -> str:
-    """The first fields of an object by name, for a message about one that is not among them."""
+def list_fields(record: Mapping[str, Any]) -> str:
+    """Returns the names of the first fields of an object, for a message about a missing field."""
     return ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'

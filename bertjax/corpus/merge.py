@@ -1,4 +1,4 @@
-"""Merges finished shards into one store: what goes where, and the offsets. Memory does not grow with the text."""
+"""Merges finished shards into one store, in memory that does not grow with the text."""
 
 import dataclasses
 import pathlib
@@ -17,7 +17,7 @@ TRAIN, HELDOUT, DROPPED = 0, 1, 2
 
 @dataclasses.dataclass
 class Shard:
-    """A finished shard: its number, its record, and the store's directory."""
+    """A finished shard: its number, its record, and the directory of its store."""
 
     number: int
     record: dict
@@ -50,7 +50,7 @@ class Shard:
 
     @property
     def kept(self) -> pathlib.Path:
-        """What `keep_documents` writes."""
+        """The train file that `keep_documents` writes."""
         return self.train.with_name(f'{self.train.stem}-kept.tokens')
 
     @property
@@ -59,7 +59,7 @@ class Shard:
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Up to `number` smallest and largest different hashes of documents, both ascending."""
+    """Returns up to `number` smallest and largest distinct hashes of documents, both ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
         hashes = np.unique(shard.documents['hash'])
@@ -69,29 +69,32 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
-    """Documents whose hash is below this are held out: the share `heldout` of all hashes.
+    """Returns the hash below which documents are held out: the share `heldout` of all hashes.
 
-    In a small corpus it is moved so that each side has two documents (a NotNext pair needs two), or one where there are
-    not enough. With one document, or heldout=0, nothing is held out.
+    In a small corpus the threshold moves so that each side has two documents (a NotNext pair needs two), or one if
+    there are too few. With one document, or heldout=0, nothing is held out.
     """
     small, large = _extremes(shards, 4)
-    different = len(small)
-    if not heldout or different < 2:
+    distinct = len(small)
+    if not heldout or distinct < 2:
         return 0
-    aside = min(2, different // 2)
-    kept = min(2, different - aside)
-    threshold = max(hash_threshold(heldout), small[aside - 1] + 1)
-    return min(threshold, large[-kept])
+    min_heldout = min(2, distinct // 2)
+    min_train = min(2, distinct - min_heldout)
+    threshold = max(hash_threshold(heldout), small[min_heldout - 1] + 1)
+    return min(threshold, large[-min_train])
 
 
 def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
-    """For each shard, uint8 [documents]: TRAIN, HELDOUT or DROPPED.
+    """Decides the destination of each document.
 
     Args:
-      shards: all shards.
-      repeats: from `find_repeats`; repeated held-out documents are dropped.
-      threshold: from `heldout_threshold`.
-      drop: drop repeated training documents too.
+      shards: All shards.
+      repeats: The result of `find_repeats`; repeated held-out documents are dropped.
+      threshold: The result of `heldout_threshold`.
+      drop: Whether to drop repeated training documents too.
+
+    Returns:
+      TRAIN, HELDOUT or DROPPED for each document, uint8 [documents] for each shard.
     """
     result, base = [], 0
     for shard in shards:
@@ -107,10 +110,10 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
 def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsize: int, target: AtomicFile) -> None:
     """Appends the tokens of the chosen documents, in the order of `table`, to `target`."""
     begins = np.empty(len(table), np.int64)
-    for flag in (0, 1):  # Each document is in the train or in the held-out file of its shard.
-        mine = table['heldout'] == flag
-        sizes = table['tokens'][mine].astype(np.int64) * itemsize
-        begins[mine] = np.cumsum(sizes) - sizes
+    for flag in (0, 1):  # each document is in the train or the held-out file of its shard
+        in_file = table['heldout'] == flag
+        sizes = table['tokens'][in_file].astype(np.int64) * itemsize
+        begins[in_file] = np.cumsum(sizes) - sizes
     with open(shard.train, 'rb') as train, open(shard.heldout, 'rb') as heldout:
         for index in np.flatnonzero(chosen).tolist():
             file, left = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
@@ -124,15 +127,15 @@ def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsiz
 
 
 def is_changed(shard: Shard, where: np.ndarray) -> bool:
-    """Whether other documents of a shard stay in training than its train file holds; `where` is its destinations."""
+    """Returns whether the training documents of a shard, by its destinations `where`, differ from its train file."""
     return not np.array_equal(where == TRAIN, shard.documents['heldout'] == 0)
 
 
 def keep_documents(shard: Shard, where: np.ndarray, *, itemsize: int) -> str:
-    """Writes those that stay into a file of their own, and returns its checksum."""
-    # The shard's own file stays until the manifest is written, so that a killed merge can be repeated.
-    with AtomicFile(shard.kept) as kept:
-        _copy_documents(shard, np.array(shard.documents), where == TRAIN, itemsize, kept)
+    """Writes the training documents of a shard into a new train file, and returns its checksum."""
+    # The old train file stays until the manifest is written, so that a killed merge can be repeated.
+    with AtomicFile(shard.kept) as file:
+        _copy_documents(shard, np.array(shard.documents), where == TRAIN, itemsize, file)
     return checksum(shard.kept, CHECKSUM)
 
 
@@ -150,8 +153,7 @@ class _Split:
         self._segments: AtomicFile | None = None
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Counts documents of a shard, and writes the offsets of their sentences and of the documents, and the segment
-        types of their sentences where they have any."""
+        """Counts documents of a shard, and writes the offsets of documents and sentences, and any segment types."""
         if segments is not None:
             self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
             self._segments.write(segments)
@@ -198,29 +200,29 @@ def merge_shards(
     watch: Callable[[str, np.ndarray, np.ndarray], None],
     keep: Callable[[Shard, np.ndarray], str],
 ) -> dict:
-    """Writes the held-out file and the offset files, and has the changed train files written.
+    """Writes the held-out file, the offset files and the changed train files.
 
     Args:
-      shards: all shards, in order; the train file of one stays in place where its documents all stay in training.
-      directory: of the store.
-      itemsize: bytes of a token id.
-      destinations: from `choose_destinations`.
-      watch: called with (split name, DOCUMENT records, sentence lengths) of each shard's kept documents.
-      keep: called with (shard, destinations) for each that `is_changed`; writes as `keep_documents`.
+      shards: All shards, in order; a train file whose documents all stay in training is not rewritten.
+      directory: The directory of the store.
+      itemsize: The bytes of a token id.
+      destinations: The result of `choose_destinations`.
+      watch: Called with (split name, DOCUMENT records, sentence lengths) of the documents of each shard and split.
+      keep: Called with (shard, destinations) for each shard that `is_changed`; writes its file like `keep_documents`.
 
     Returns:
-      {'train': …, 'heldout': …}, the manifest's entries.
+      {'train': …, 'heldout': …}, the entries of the manifest.
     """
     splits = {TRAIN: _Split('train', directory), HELDOUT: _Split('heldout', directory)}
     with AtomicFile(directory / 'heldout-00000.tokens') as heldout:
         for shard, where in zip(shards, destinations, strict=True):
             table = np.array(shard.documents)
-            of_sentence = np.repeat(where, table['sentences'])
+            sentence_where = np.repeat(where, table['sentences'])
             lengths, segments = np.array(shard.sentences), shard.segments
             for code, split in splits.items():
-                chosen, kept = table[where == code], lengths[of_sentence == code]
-                split.add(chosen, kept, None if segments is None else segments[of_sentence == code])
-                watch(split.name, chosen, kept)
+                documents, sentences = table[where == code], lengths[sentence_where == code]
+                split.add(documents, sentences, None if segments is None else segments[sentence_where == code])
+                watch(split.name, documents, sentences)
             _copy_documents(shard, table, where == HELDOUT, itemsize, heldout)
             tokens = int(table['tokens'][where == TRAIN].sum())
             if is_changed(shard, where):

@@ -1,4 +1,4 @@
-"""Whether what a run writes lies apart from its corpus, which would find it as text at the next start."""
+"""Checks that a run does not write into its corpus, which would read these files as text at the next start."""
 
 import os
 import pathlib
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from etils import epath
 
-from bertjax.corpus.sources import components
+from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_pattern, is_remote, would_match
 
-# A name of every kind and depth that is written into a store, and by a pre-training and the verbs after it.
+# One path of every kind and depth that a store, a pre-training run and later verbs write.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
 STORE_FILES = [
     *('manifest.json', 'inputs.json', 'train-00000.tokens', 'train.sentences', 'train.documents'),
@@ -26,28 +26,28 @@ WORKDIR_FILES = [
 
 
 def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Sequence[str] = STORE_FILES) -> None:
-    """Refuses a folder for results in which the corpus would find them as text at the next start.
+    """Checks that the corpus does not match the files of an output folder.
 
     Args:
-      spec: of the corpus.
-      folder: the store, or the workdir of a run.
-      written: the files that will be there, whether they are already or not.
+      spec: The specification of the corpus.
+      folder: The store, or the workdir of a run.
+      written: The files that the run will write there.
 
     Raises:
-      UserError: a component is a directory that holds the folder, or a glob that finds one of its files.
+      UserError: A component is a directory that holds the folder, or a glob that matches one of its files.
     """
-    own = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
-    for part in components(spec):
-        if not is_remote(part) and _would_find(os.path.expanduser(part), own, written):
+    output = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
+    for part in split_components(spec):
+        if not is_remote(part) and _would_match_output(os.path.expanduser(part), output, written):
             raise UserError(
-                'config.corpus', f'{part!r}, which holds {os.fspath(folder)!r}', 'text apart from what the run writes',
-                'give another --workdir, or move the text to a folder of its own',
+                'config.corpus', f'{part!r}, which holds {os.fspath(folder)!r}', 'text outside the output folders',
+                'give another --workdir, or move the text to a separate folder',
             )  # fmt: skip
 
 
-def _would_find(part: str, own: pathlib.Path, written: Sequence[str]) -> bool:
+def _would_match_output(part: str, output: pathlib.Path, written: Sequence[str]) -> bool:
     if os.path.isdir(part):
         top = pathlib.Path(os.path.realpath(part))
-        inside = own.relative_to(top).parts if own.is_relative_to(top) else ('.',)
+        inside = output.relative_to(top).parts if output.is_relative_to(top) else ('.',)
         return not any(name.startswith(('.', '_')) for name in inside)
-    return is_pattern(part) and not os.path.exists(part) and any(would_match(part, own / name) for name in written)
+    return is_pattern(part) and not os.path.exists(part) and any(would_match(part, output / name) for name in written)

@@ -1,4 +1,4 @@
-"""What a killed build left in its store's directory: which shards are done, and of what text and settings."""
+"""The partial work of an unfinished build: its plan, and the shards that are done."""
 
 import dataclasses
 import json
@@ -15,19 +15,19 @@ from bertjax.corpus.store import token_files
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 
-# Of a shard's record, which `encode` writes.
-_FACTS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
+# The fields of a shard's record, which `encode` writes.
+_FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
 
 @dataclasses.dataclass(frozen=True)
 class BuildPlan:
-    """What partial work follows; kept beside it, as plan.json.
+    """The plan of a build, stored as plan.json beside the partial work.
 
     Attributes:
-      wanted: from `build`: what determines the store's bytes, as far as it is known before reading.
-      sources: what is read.
-      shards: how it is cut.
-      strict: whether broken input stops the build.
+      wanted: The values that determine the store's bytes, as far as they are known before reading; from `build`.
+      sources: The sources of the text.
+      shards: The parts of the sources that each shard reads.
+      strict: Whether broken input stops the build.
     """
 
     wanted: dict
@@ -39,14 +39,14 @@ class BuildPlan:
         """The content of plan.json."""
         return {
             'identity': self.wanted,
-            'inputs': [[source.path, *identity.facts_of(source)] for source in self.sources],
-            # Shards were once called units.
+            'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
+            # The key has the former name of shards.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
         }
 
     def named_as(self, former: dict) -> 'BuildPlan':
-        """The same with the names of a plan.json, which records of finished shards hold."""
+        """Returns the plan with the names of a former plan.json, which the records of finished shards contain."""
         names = {path: name for parts in former['units'] for _, path, name, *_ in parts}
         named = {s.path: names.get(path, s.name) for s, (path, *_) in zip(self.sources, former['inputs'], strict=True)}
         return dataclasses.replace(
@@ -57,27 +57,26 @@ class BuildPlan:
         )
 
 
-def prepare(directory: pathlib.Path, plan: BuildPlan, say: LogFunction = logging.info) -> tuple[BuildPlan, set[int]]:
-    """Makes the directory of partial work.
+def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging.info) -> tuple[BuildPlan, set[int]]:
+    """Makes the directory of partial work, and removes work of another plan and shards whose text has changed.
 
     Args:
-      directory: of the store, which is not finished.
-      plan: how the build would begin.
-      say: is told what is read.
+      directory: The directory of the unfinished store.
+      plan: The plan of the build.
+      log: Logs which files are read.
 
     Returns:
-      The plan to follow, which has the names of a build that is continued, and the numbers of the shards that are done
-      already. Work that follows another plan is removed, and so are shards whose text has changed since.
+      The plan, with the names of the build that is continued, if any, and the numbers of the finished shards.
     """
     partial, done = directory / 'partial', set()
     former, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
     if work == _work(plan.facts()):
         plan = plan.named_as(former)
-        done = _done(directory, plan, former['inputs'], say)
+        done = _done(directory, plan, former['inputs'], log)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
         if (partial / 'plan.json').exists():
-            logging.warning('The unfinished build in %s is of other text or settings: it is thrown away.', directory)
+            logging.warning('The unfinished build in %s is of other text or settings: it is removed.', directory)
         if partial.exists():
             shutil.rmtree(partial)
         for path in token_files(directory):
@@ -91,7 +90,7 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, say: LogFunction = logging
 
 
 def _work(facts: dict) -> dict:
-    """What of a plan decides what its shards hold: neither names nor places, nor the dates of files."""
+    """Returns the part of a plan that decides the content of its shards: without names, paths and dates of files."""
     numbers = {path: number for number, (path, *_) in enumerate(facts['inputs'])}
     kinds = {part[1]: part[0] for parts in facts['units'] for part in parts}
     inputs = [[size] if kinds.get(path) == 'file' else [size, stamp] for path, size, stamp, *_ in facts['inputs']]
@@ -101,12 +100,12 @@ def _work(facts: dict) -> dict:
     return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
 
 
-def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], say: LogFunction) -> set[int]:
-    """The shards whose files are whole, and whose text is what they were made of; records of others are removed."""
+def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], log: LogFunction) -> set[int]:
+    """Returns the shards whose files are complete and whose text is unchanged; removes the records of changed text."""
     changed = {
         source.path
         for source, (_, *facts) in zip(plan.sources, former, strict=True)
-        if tuple(facts) != identity.facts_of(source)
+        if tuple(facts) != identity.file_facts(source)
     }
     sources = {source.path: source for source in plan.sources}
     done, compared = set(), []
@@ -117,22 +116,22 @@ def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], say: Log
             for part, (*_, digest) in zip(parts, record['inputs'], strict=True):
                 if part.path in changed:
                     compared.append((number, part, digest))
-    wanted = [(sources[part.path], (part.begin, part.end)) for _, part, _ in compared]
-    for (number, _, digest), now in zip(compared, identity.read_again(wanted, say), strict=True):
-        if now != digest:
+    ranges = [(sources[part.path], (part.begin, part.end)) for _, part, _ in compared]
+    for (number, _, digest), current in zip(compared, identity.hash_again(ranges, log), strict=True):
+        if current != digest:
             done.discard(number)
             (directory / 'partial' / f'{number:05d}.json').unlink(missing_ok=True)
     return done
 
 
 def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:
-    """The record of shard number `shard`, which reads `parts`; None where it, or a file that it names, is not whole."""
+    """Reads the record of shard number `shard`, which reads `parts`; None if it or one of its files is incomplete."""
 
     def parse(record: dict) -> dict | None:
-        known = {key: record[key] for key in _FACTS}
+        known = {key: record[key] for key in _FIELDS}
         sizes = known['files']
-        places = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
-        whole = all(path.stat().st_size == sizes[name] for name, path in places.items())
-        return known if whole and len(known['inputs']) == len(parts) else None
+        paths = {name: directory / ('' if name.endswith('.tokens') else 'partial') / name for name in sizes}
+        complete = all(path.stat().st_size == sizes[name] for name, path in paths.items())
+        return known if complete and len(known['inputs']) == len(parts) else None
 
     return read_json_or_none(directory / 'partial' / f'{shard:05d}.json', parse)

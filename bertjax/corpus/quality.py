@@ -1,7 +1,7 @@
-"""What is wrong with a corpus, and what to do about it: broken input, the report's warnings, shuffled sentences.
+"""Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-Neighbouring sentences of running text share far more of their rarer words than sentences of different documents. Where
-they do not, the sentences were shuffled, and sentence pairs teach nothing: `coherence` measures it.
+Neighbouring sentences of running text share far more of their rarer words than sentences of different documents. If
+they do not, the sentences were shuffled, and sentence pairs teach nothing. `coherence` measures this.
 """
 
 import collections
@@ -15,36 +15,36 @@ from bertjax.corpus.store import StoreSplit, TokenStore
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
-PROBLEMS_KEPT = 5  # Broken inputs of each kind that are reported with file and line.
+MAX_PROBLEMS = 5  # the number of broken inputs of each kind that are reported with file and line
 
-# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces a word; its rot13, a
-# language that the vocabulary does not know, 2.6.
+# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word; Wikipedia in
+# rot13, a language that the vocabulary does not know, has 2.6.
 ONE_SENTENCE = 0.2
 DUPLICATE_DOCUMENTS = 0.01
 DUPLICATE_LINES = 0.3
 UNKNOWN = 0.01
 PIECES_PER_WORD = 2.0
-LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # See `coherence`.
-LONG_SENTENCE = 128  # Mean tokens of a sentence: more than a splitter leaves.
-FEW_HELDOUT = 1000  # Tokens.
-MUCH_HELDOUT = 3  # Times the share that was asked for.
-MANY_SENTENCES = 2000  # Of a document: more than the longest articles of Wikipedia have.
+LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # see `coherence`
+LONG_SENTENCE = 128  # mean tokens of a sentence, more than a splitter leaves
+FEW_HELDOUT = 1000  # in tokens
+MUCH_HELDOUT = 3  # as a multiple of the requested share
+MANY_SENTENCES = 2000  # in a document; more than the longest articles of Wikipedia have
 
 # The sample of `coherence`.
-DOCUMENTS = 1000  # Spread evenly over the split.
-SENTENCES = 12  # Neighbours taken from each document, more when there are few documents,
-TOTAL = 4000  # to reach this number of sentences.
-MIN_PAIRS, MIN_APART = 200, 1000  # With fewer pairs the two measures are too noisy; the second is the weaker signal.
-COMMON = 0.02  # A piece in more than this share of the sentences is not a rarer word.
+DOCUMENTS = 1000  # the number of documents, evenly spaced over the split
+SENTENCES = 12  # the number of neighbours from each document, more if there are few documents,
+TOTAL = 4000  # to reach this number of sentences
+MIN_PAIRS, MIN_FAR = 200, 1000  # with fewer pairs the two measures are too noisy; the second is the weaker signal
+COMMON = 0.02  # a piece in more than this share of the sentences is not a rarer word
 
-# Of each kind of broken input: what was expected, and how to repair it.
+# The expected text and the fix for each kind of broken input.
 _EXPECTED = {
     'invalid UTF-8': ('UTF-8 text', 'convert the file, for example with: iconv -f LATIN1 -t UTF-8'),
     'NUL byte': ('text without zero bytes', 'remove them, for example with: tr -d "\\000"'),
-    'damaged file': ('a whole, readable file', 'fetch or compress it again'),
-    'unreadable file': ('a readable file', 'check that it is there, and its permissions'),
+    'damaged file': ('a whole, readable file', 'download or compress it again'),
+    'unreadable file': ('a readable file', 'check that it exists, and its permissions'),
     'empty file': ('text', 'remove the file'),
-    'wrong JSON': ('a JSON object a line', 'correct the line or remove it'),
+    'wrong JSON': ('a JSON object on each line', 'correct the line or remove it'),
     'missing text field': ('a string in the text field', 'name the field with config.corpus_options.text_key'),
     'missing sequence': ('a list of sentences', 'name the field with config.corpus_options.text_key'),
     'wrong sequence': ('token ids, or symbols without white space', 'correct the line, or set the format'),
@@ -56,7 +56,7 @@ _EXPECTED = {
 
 
 def broken_error(path: str, broken: Broken) -> UserError:
-    """The error with which a strict build stops at broken input."""
+    """Returns the error with which a strict build stops at broken input."""
     expected, fix = _EXPECTED[broken.kind]
     where = f'{path}:{broken.line}' if broken.line else path
     found = f'{broken.kind} ({broken.detail})'
@@ -64,11 +64,14 @@ def broken_error(path: str, broken: Broken) -> UserError:
 
 
 def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
-    """The warnings of the corpus report. Manifests keep them, so equal stores of two versions need equal words."""
-    found = []
+    """Returns the warnings of the corpus report.
+
+    Manifests contain them, so any change of their wording changes the bytes of a store.
+    """
+    warnings = []
     single = facts['one_sentence_documents'] / facts['documents']
     if single > ONE_SENTENCE:
-        found.append(
+        warnings.append(
             f'{single:.0%} of the documents have one sentence: they give no true next sentence, so NSP and SOP learn '
             'little. Put blank lines between documents only, read a file as one document (a directory, or '
             'config.corpus_options.format=files), or train without pairs (config.pairs.mode=full_sentences).'
@@ -80,65 +83,67 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
             if options.drop_duplicates
             else 'config.corpus_options.drop_duplicates drops them'
         )
-        found.append(f'{copies:.1%} of the documents are copies of another: {kept}.')
+        warnings.append(f'{copies:.1%} of the documents are copies of another: {kept}.')
     repeated = facts['duplicate_lines'] / max(1, facts['lines'])
     if repeated > DUPLICATE_LINES:
-        found.append(
+        warnings.append(
             f'{repeated:.0%} of the lines are copies of another line: headings, menus and boilerplate are learnt by '
             'heart; clean them away before training.'
         )
     if facts['unknown_rate'] > UNKNOWN:
-        found.append(
+        warnings.append(
             f'{facts["unknown_rate"]:.1%} of the tokens are [UNK]: the vocabulary lacks letters of this text. Use one '
             "that has them, trained on this text (--config.tokenizer='') with room for all (config.vocab.size)."
         )
     if facts['pieces_per_word'] > PIECES_PER_WORD:
-        found.append(
+        warnings.append(
             f'{facts["pieces_per_word"]:.2f} pieces a word (English with a large vocabulary of its own has 1.1): '
             "the vocabulary is too small for this text, or another language's. Raise config.vocab.size or give more "
             "text where it was trained on this text, else train one on it (--config.tokenizer='')."
         )
     likeness, within = facts['neighbour_likeness'], facts['neighbour_likeness_within']
     if likeness is not None and likeness < LIKENESS:
-        found.append(
+        warnings.append(
             f'The text looks shuffled by sentence: neighbours share only {likeness:.1f} times the rarer words that '
             'sentences of different documents share (running text: 2.5 and more). Sentence pairs will teach nothing.'
         )
     elif within is not None and within < LIKENESS_WITHIN:
-        found.append(
+        warnings.append(
             'The sentences within documents look shuffled: neighbours are no more alike than sentences further apart '
             f'({within:.2f} times; running text: 1.4 and more). Sentence order (SOP) will teach nothing.'
         )
     if facts['tokens_per_sentence'] > LONG_SENTENCE:
-        found.append(
+        warnings.append(
             f'A sentence has {facts["tokens_per_sentence"]:.0f} tokens on average: the text has no full stops that the '
             'splitter knows, or lines are no paragraphs.'
         )
     if facts['heldout_documents'] == 0:
         why = 'one document cannot be divided' if options.heldout else 'heldout=0'
-        found.append(f'No document is held out ({why}): nothing tells how well the model does on text it has not seen.')
+        warnings.append(
+            f'No document is held out ({why}): nothing tells how well the model does on text it has not seen.'
+        )
     elif facts['heldout_tokens'] < FEW_HELDOUT:
-        found.append(
+        warnings.append(
             f'Only {facts["heldout_tokens"]:,} tokens are held out: the held-out loss will be noisy. Raise '
             f'config.corpus_options.heldout, which is {options.heldout:g}, or give more text.'
         )
     elif facts['heldout_tokens'] > MUCH_HELDOUT * options.heldout * facts['tokens']:
         share = facts['heldout_tokens'] / facts['tokens']
-        found.append(
+        warnings.append(
             f'{share:.0%} of the tokens are held out, more than the {options.heldout:.0%} asked for, as there are only '
             f'{facts["documents"]:,} documents: cut them into smaller ones, for example chapters.'
         )
     lost = sum(facts['dropped'].values())
     broken = lost - facts['dropped'].get('empty document', 0)
     if broken:
-        found.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
-    return found
+        warnings.append(f'{broken:,} documents or files were broken and left out; the first of each kind are listed.')
+    return warnings
 
 
-def long_documents(store: TokenStore) -> list[str]:
-    """The warning about documents of thousands of sentences, if there are any.
+def warn_long_documents(store: TokenStore) -> list[str]:
+    """Returns the warning about documents of thousands of sentences, if there are any.
 
-    It is made of an open store, and no part of its manifest.
+    It is computed from an open store and is not part of the manifest.
     """
     count = longest = 0
     for name in ('train', 'heldout'):
@@ -155,10 +160,10 @@ def long_documents(store: TokenStore) -> list[str]:
 
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
-    """Runs of neighbouring sentences, as ids, from some documents with two sentences or more."""
-    # Looks at more documents than wanted, because those of one sentence are of no use.
-    looked = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
-    begins, ends = split.document_offsets[looked], split.document_offsets[np.minimum(looked + 1, split.num_documents)]
+    """Returns runs of neighbouring sentences, as ids, from a sample of documents with two sentences or more."""
+    # The sample is larger than needed, because documents of one sentence are useless.
+    sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
+    begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
     several = np.flatnonzero(ends - begins > 1)
     chosen = several[np.unique(np.linspace(0, len(several) - 1, DOCUMENTS).astype(np.int64))] if len(several) else []
     result = []
@@ -172,18 +177,18 @@ def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
 
 
 def _overlap(a: set[int], b: set[int]) -> float:
-    """The share of common ids: |A ∩ B| over the root of |A| |B|."""
+    """Returns the share of common ids: |A ∩ B| / sqrt(|A| |B|)."""
     return len(a & b) / math.sqrt(len(a) * len(b))
 
 
 def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
-    """How many times more of their rarer words neighbours share than other sentences do.
+    """Measures how many times more of their rarer words neighbouring sentences share than other sentences.
 
     Returns:
-      (than sentences of different documents, than sentences further away in the same document); each is about 1 where
-      the sentences were shuffled, and None when the split is too small to tell. Measured: Wikipedia 28 and 1.6, novels
-      8 and 4.4, novels cut into documents of 20 sentences 2.6 and 1.5; Wikipedia's sentences shuffled 0.9 and 1.0,
-      shuffled within each document 20 and 1.0.
+      The ratio to sentences of different documents, and the ratio to sentences further away in the same document. Each
+      is about 1 if the sentences were shuffled, and None if the split is too small. Measured: Wikipedia 28 and 1.6,
+      novels 8 and 4.4, novels cut into documents of 20 sentences 2.6 and 1.5; shuffled Wikipedia 0.9 and 1.0,
+      Wikipedia shuffled within each document 20 and 1.0.
     """
     documents = _sample(split)
     counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))
@@ -191,7 +196,7 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
         return None
     sentences = sum(map(len, documents))
     common = {token for token, count in counts.items() if count > max(2, COMMON * sentences)}
-    near, apart, other_document = [], [], []
+    near, far, other_document = [], [], []
     other = first = [set(ids.tolist()) - common for ids in documents[0]]
     for following in [*documents[1:], None]:
         document, other = other, first
@@ -204,9 +209,9 @@ def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
                 near.append(_overlap(a, b))
                 other_document.append(_overlap(a, c))
                 if d and len(document) >= 8:
-                    apart.append(_overlap(a, d))
+                    far.append(_overlap(a, d))
     if len(near) < MIN_PAIRS:
         return None
     likeness = float(np.mean(near))
-    within = likeness / max(float(np.mean(apart)), 1e-6) if len(apart) >= MIN_APART else None
+    within = likeness / max(float(np.mean(far)), 1e-6) if len(far) >= MIN_FAR else None
     return likeness / max(float(np.mean(other_document)), 1e-6), within

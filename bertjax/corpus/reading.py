@@ -1,8 +1,8 @@
-"""What a blank line means: the end of a document, or of a paragraph of a file that is one document.
+"""Decides whether blank lines end documents, or paragraphs of a file that is one document.
 
-Both kinds of text look alike by name: 'texts/*.txt' may be BERT's own format (a sentence or paragraph a line, a blank
-line between documents) or a shelf of books. So some files are looked at, and all that were found together are read in
-the way that most of those need. How they were named, by directory, glob or one by one, makes no difference.
+Names do not tell the two apart: 'texts/*.txt' may be BERT's format (one sentence or paragraph on each line, a blank
+line between documents) or a collection of books. So some files of each component are inspected, and all of its files
+are read in the way that most of these need. It does not matter whether they were named by directory, glob or path.
 """
 
 import dataclasses
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from bertjax.corpus import formats
 from bertjax.corpus.sources import TextSource
 
-FILES_LOOKED_AT = 24
-BLOCK_OF_LINES = 2 / 3  # Share of blocks with two lines or more from which lines are sentences or paragraphs.
-LONG_BLOCK = 150  # Words: abstracts and articles have more, paragraphs of essays about 80, of novels 20 (medians).
-# Lines that another follows in their block, where they are wrapped: below 0.4 of them end a sentence, and the longer
-# ones (the 9th decile) are at most 1.2 times the usual length. Of sentences and paragraphs 0.8 and more, and 2 times.
+MAX_INSPECTED = 24
+BLOCK_OF_LINES = 2 / 3  # if more blocks have two lines or more, lines may be sentences or paragraphs
+LONG_BLOCK = 150  # in words; abstracts and articles have more, paragraphs of essays about 80, of novels 20 (medians)
+# Statistics of the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
+# 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
+# end a sentence, and the ratio is 2.
 ENDING, RAGGED = 0.5, 1.5
 _ENDS = tuple('.!?…:;。！？｡।۔؟')
 _CLOSING = '"\'”’»)]}*_ \t\r\f\v'
@@ -32,20 +33,20 @@ _HOW = {
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """How the files of one component are read.
+    """The decision about the files of one component.
 
     Attributes:
-      name: of the component, or of the files that were named one by one.
-      files: how many there are.
-      format: the format in which most of those looked at are read.
-      looked: how many were looked at.
-      against: for how many of them the other meaning of blank lines seems right.
+      name: The name of the component, or of the files that were given one by one.
+      files: The number of files.
+      format: The format of most of the inspected files.
+      inspected: The number of inspected files.
+      against: The number of inspected files whose blank lines seem to have the other meaning.
     """
 
     name: str
     files: int
     format: str
-    looked: int
+    inspected: int
     against: int
 
     def __str__(self) -> str:
@@ -55,60 +56,60 @@ class Reading:
         if self.against and self.files == 1:
             return f'{text}, although they look like paragraphs of one: leave blank lines between documents only'
         if self.against:
-            text += f' ({self.against} of the {self.looked} looked at seem to be {_HOW[other]})'
+            text += f' ({self.against} of the {self.inspected} looked at seem to be {_HOW[other]})'
         if other and self.files > 1:
             text += f'; --config.corpus_options.format={other} reads them as {_HOW[other]}'
         return text
 
 
-def choose(found: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
-    """The sources of a corpus with `single` decided by content, and what was decided for each component."""
+def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
+    """Decides `single` of each source by its content; returns the new sources and the decision for each component."""
     chosen, readings = {}, []
-    files = [source for source in found if source.kind == 'file']
+    files = [source for source in sources if source.kind == 'file']
     ordered = sorted(files, key=lambda source: source.component)
     for component, group in itertools.groupby(ordered, key=lambda source: source.component):
         members = list(group)
-        seen = [_look(source) for source in _spread(members)]
-        votes = [vote for _, vote in seen]
+        inspected = [_inspect(source) for source in _spread(members)]
+        votes = [vote for _, vote in inspected]
         single = _are_documents(votes, len(members))
         chosen |= {source.path: dataclasses.replace(source, single=single) for source in members}
-        known = [format for format, _ in seen if format]
+        known = [format for format, _ in inspected if format]
         if known:
             format = statistics.mode(known)
             format = 'files' if format == 'text' and single else format
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
             against = votes.count('text' if single else 'files')
-            readings.append(Reading(name, len(members), format, len(seen), against))
-    return [chosen.get(source.path, source) for source in found], readings
+            readings.append(Reading(name, len(members), format, len(inspected), against))
+    return [chosen.get(source.path, source) for source in sources], readings
 
 
 def _spread(members: Sequence[TextSource]) -> list[TextSource]:
-    """Some of the files, at even distances, the first and the last among them."""
-    count = min(FILES_LOOKED_AT, len(members))
+    """Returns some of the files, evenly spaced, including the first and the last."""
+    count = min(MAX_INSPECTED, len(members))
     return [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
 
 
 def _are_documents(votes: Sequence[str], files: int) -> bool:
-    """Whether each of the files is one document. A corpus of one file never is: it could not be paired or held out."""
+    """Returns whether each file is one document. A single file is not, because it could not be paired or held out."""
     return files > 1 and (votes.count('files') > votes.count('text') or not any(votes))
 
 
-def _look(source: TextSource) -> tuple[str, str]:
-    """(format of a file, '' if it cannot be read; what its blank lines speak for, '' if it has none)."""
+def _inspect(source: TextSource) -> tuple[str, str]:
+    """Returns the format of a file ('' if it cannot be read), and `classify_blank_lines` of its text."""
     compression, head = formats.read_head(source.path)
     if compression == formats.UNREADABLE or not head:
         return '', ''
     format = formats.sniff(source.path, head, 'auto/text')
     whole = len(head) >= source.size and not compression
-    return format, what_blank_lines_end(head.decode('utf-8', 'replace'), whole=whole) if format == 'text' else ''
+    return format, classify_blank_lines(head.decode('utf-8', 'replace'), whole=whole) if format == 'text' else ''
 
 
-def what_blank_lines_end(text: str, *, whole: bool = True) -> str:
-    """'text' where blank lines end documents, 'files' where they end paragraphs, '' where there are none inside.
+def classify_blank_lines(text: str, *, whole: bool = True) -> str:
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are none.
 
     Args:
-      text: of a file, from its beginning.
-      whole: whether that is all of it; otherwise its last block is not looked at.
+      text: The beginning of a file.
+      whole: Whether `text` is the whole file; otherwise its last block is ignored.
     """
     blocks = [
         list(lines)

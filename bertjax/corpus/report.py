@@ -1,4 +1,4 @@
-"""The corpus report: what a corpus holds, and what of it will impair pre-training."""
+"""The corpus report: the contents of a corpus, and its problems for pre-training."""
 
 import collections
 import itertools
@@ -7,16 +7,16 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from rich.table import Table
 
-from bertjax.corpus.quality import PROBLEMS_KEPT, find_warnings
+from bertjax.corpus.quality import MAX_PROBLEMS, find_warnings
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import printable
 from bertjax.terminal import Console
 
-BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # Upper bounds of the histogram of sentence lengths, in tokens.
+BINS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)  # upper bounds of the histogram of sentence lengths, in tokens
 
 
 class Statistics:
-    """Gathers the report's numbers shard by shard; `add` is called by `merge.merge_shards`."""
+    """Collects the numbers of the report; `merge.merge_shards` calls `add` for each shard."""
 
     def __init__(self):
         self.documents = self.sentences = self.tokens = self.unknown = self.words = 0
@@ -47,19 +47,19 @@ class Statistics:
         likeness: tuple[float, float | None] | None,
         options: CorpusOptions,
     ) -> dict:
-        """The corpus report: plain numbers, for the manifest and for `print_report`.
+        """Returns the corpus report for the manifest and for `print_report`.
 
-        Counts are of what the store keeps, except for `documents_read`, `characters`, `lines` and the duplicates, which
-        are of all documents that are not broken. `duplicate_documents` counts each document equal to an earlier one
-        (case and white space aside), `duplicate_lines` each such line.
+        Counts cover the documents of the store, except for `documents_read`, `characters`, `lines` and the duplicates,
+        which cover all documents that are not broken. `duplicate_documents` and `duplicate_lines` are the numbers of
+        documents and lines that equal an earlier one, ignoring case and white space.
 
         Args:
-          records: of the shards, from `encode.encode_shard`.
-          splits: the manifest's entries.
-          duplicate_documents: number of repeated documents.
-          distinct_lines: number of different lines.
-          likeness: from `quality.coherence`.
-          options: with which the store is built.
+          records: The records of the shards, from `encode.encode_shard`.
+          splits: The entries of the manifest.
+          duplicate_documents: The number of repeated documents.
+          distinct_lines: The number of distinct lines.
+          likeness: The result of `quality.coherence`.
+          options: The options of the store.
         """
         lines = sum(record['lines'] for record in records)
         within = likeness[1] if likeness else None
@@ -99,7 +99,7 @@ def _round(value: float) -> float:
 
 
 def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
-    """The sum of counters, largest first."""
+    """Returns the sum of counters, largest first."""
     total: collections.Counter = collections.Counter()
     for counter in counters:
         total.update(counter)
@@ -107,11 +107,11 @@ def add_counts(counters: Iterable[dict[str, int]]) -> dict[str, int]:
 
 
 def add_problems(problems: Iterable[dict[str, list[str]]]) -> dict[str, list[str]]:
-    """The first few of each kind, in the order of the shards."""
+    """Returns the first few problems of each kind, in the order of the shards."""
     total: dict[str, list[str]] = {}
     for problem in problems:
         for kind, lines in problem.items():
-            total[kind] = (total.get(kind, []) + lines)[:PROBLEMS_KEPT]
+            total[kind] = (total.get(kind, []) + lines)[:MAX_PROBLEMS]
     return dict(sorted(total.items()))
 
 
@@ -139,7 +139,7 @@ def sentence_lengths(report: dict) -> dict[str, int]:
 
 
 def print_report(report: dict, more: Sequence[str] = (), console: Console | None = None) -> None:
-    """Prints the corpus report as a table, its histogram, what was dropped, and the warnings, with those of `more`."""
+    """Prints the corpus report: a table, a histogram, the dropped input, the warnings, and the warnings `more`."""
     console = console or Console()
     table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
@@ -157,8 +157,8 @@ def print_report(report: dict, more: Sequence[str] = (), console: Console | None
     for label, count in lengths.items():
         histogram.add_row(label, f'{count:,}', '█' * round(30 * count / max(1, *lengths.values())))
     console.print(histogram)
-    for kind, lines_of in report['problems'].items():
-        for line in lines_of:
+    for kind, problems in report['problems'].items():
+        for line in problems:
             console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)
     for warning in [*report['warnings'], *more]:
         console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False, soft_wrap=True)

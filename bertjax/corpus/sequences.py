@@ -1,9 +1,9 @@
-"""Sequences that are not text, from JSON lines: a document a line, a list of sentences, each of token ids or symbols.
+"""Reads sequences that are not text from JSON lines. Each line is a document: a list of sentences of ids or symbols.
 
     {"tokens": [[17, 4, 250], [8, 8]]}                              format 'ids'
     {"codes": [["E11", "I10"], ["C10AB"]], "segments": [0, 2]}      format 'symbols'
 
-A sentence is what goes together: a visit of a patient, a shot of a film. A flat list is a document of one.
+A sentence is a unit of the data, such as a visit of a patient or a shot of a film. A flat list is one sentence.
 """
 
 import dataclasses
@@ -11,38 +11,45 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from bertjax.corpus.json_line import json_object, names_in
+from bertjax.corpus.json_line import list_fields, parse_json_object
 from bertjax.errors import UserError, printable
 from bertjax.files.streams import Broken
 
 FORMATS = ('ids', 'symbols')
 SEGMENTS = 'segments'  # the field with the segment type of each sentence
-MOST_SEGMENTS = 256  # types that a store can hold
+MAX_SEGMENTS = 256  # types that a store can hold
 
 _NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.segments'
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenSentence:
-    """A sentence of a document: ids or symbols, its segment type where the data has one, and its line in the file."""
+class SequenceSentence:
+    """A sentence of a document.
+
+    Attributes:
+      items: The ids or symbols.
+      segment: The segment type; None if the data has none.
+      line: The line in the file.
+    """
 
     items: tuple[int, ...] | tuple[str, ...]
     segment: int | None
     line: int
 
 
-def given_sentences(
+def parse_sentences(
     text: str, number: int, key: str, *, format: str, segments: bool
-) -> Iterator[GivenSentence | Broken]:
-    """The sentences of a line of JSON.
+) -> Iterator[SequenceSentence | Broken]:
+    """Yields the sentences of a line of JSON.
 
     Args:
-      text, number: the line, and which it is.
-      key: the field with the sentences.
-      format: one of FORMATS.
-      segments: whether the field with segment types is read.
+      text: The line.
+      number: The number of the line.
+      key: The field with the sentences.
+      format: One of FORMATS.
+      segments: Whether to read the field with segment types.
     """
-    record = json_object(text, number)
+    record = parse_json_object(text, number)
     if isinstance(record, Broken):
         yield record
         return
@@ -50,13 +57,13 @@ def given_sentences(
     value = record.get(key)
     if not isinstance(value, list):
         yield Broken(
-            'missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {names_in(record)}'
+            'missing sequence', number, f'no list of {kind} in the field {key!r}; there are: {list_fields(record)}'
         )
         return
-    sentences = value if value and all(isinstance(one, list) for one in value) else [value]
-    odd = next((item for sentence in sentences for item in sentence if not fits(item)), None)
-    if odd is not None:
-        yield Broken('wrong sequence', number, f'{printable(repr(odd)[:60])} in a list of {kind}')
+    sentences = value if value and all(isinstance(item, list) for item in value) else [value]
+    invalid = next((item for sentence in sentences for item in sentence if not fits(item)), None)
+    if invalid is not None:
+        yield Broken('wrong sequence', number, f'{printable(repr(invalid)[:60])} in a list of {kind}')
         return
     types = record.get(SEGMENTS) if segments else None
     if types is None:
@@ -66,7 +73,7 @@ def given_sentences(
         return
     for sentence, segment in zip(sentences, types, strict=True):
         if sentence:
-            yield GivenSentence(tuple(sentence), segment, number)
+            yield SequenceSentence(tuple(sentence), segment, number)
 
 
 def _is_id(item: object) -> bool:
@@ -77,42 +84,42 @@ def _is_symbol(item: object) -> bool:
     return isinstance(item, str) and item.split() == [item] and '\0' not in item and item.isprintable()
 
 
-class Numbering:
-    """From given sentences to ids.
+class SentenceEncoder:
+    """Converts sentences to ids.
 
     Args:
       vocabulary: {piece: id}.
-      unk_id: for symbols that it lacks.
-      segments: how many segment types there may be; 0 for none.
-      strict: refuse unknown symbols in place of counting them.
+      unk_id: The id of symbols that the vocabulary lacks.
+      segments: The number of segment types; 0 for none.
+      strict: Whether an unknown symbol is an error.
     """
 
     def __init__(self, vocabulary: Mapping[str, int], unk_id: int, *, segments: int, strict: bool):
         self._vocabulary, self._unk_id, self._segments, self._strict = vocabulary, unk_id, segments, strict
 
-    def ids(self, given: GivenSentence, where: str) -> np.ndarray:
-        """int32 [N].
+    def ids(self, sentence: SequenceSentence, where: str) -> np.ndarray:
+        """Returns the ids of a sentence, int32 [N].
 
         Args:
-          given: the sentence.
-          where: file and line, for messages.
+          sentence: The sentence.
+          where: The file and line, for messages.
 
         Raises:
-          UserError: an id beyond the vocabulary, with `strict` an unknown symbol; a segment type that cannot be.
+          UserError: An id is outside the vocabulary, a symbol is unknown (if strict), or a segment type is invalid.
         """
-        self._check_segment(given.segment, where)
+        self._check_segment(sentence.segment, where)
         size = len(self._vocabulary)
-        if isinstance(given.items[0], int):
-            if max(given.items) >= size:
-                found, fix = f'the id {max(given.items):,}', 'give the vocabulary whose ids these are'
-                raise UserError(where, found, f'ids below {size:,}, the pieces of the vocabulary', fix)
-            return np.array(given.items, np.int32)
+        if isinstance(sentence.items[0], int):
+            if max(sentence.items) >= size:
+                found, fix = f'the id {max(sentence.items):,}', 'give the vocabulary to which the ids belong'
+                raise UserError(where, found, f'ids below {size:,}, the number of pieces of the vocabulary', fix)
+            return np.array(sentence.items, np.int32)
         if self._strict:
-            unknown = next((item for item in given.items if item not in self._vocabulary), None)
+            unknown = next((item for item in sentence.items if item not in self._vocabulary), None)
             if unknown is not None:
-                fix = 'add it there, or set config.corpus_options.strict=False to read it as [UNK]'
+                fix = 'add it to the vocabulary, or set config.corpus_options.strict=False to read it as [UNK]'
                 raise UserError(where, f'the symbol {unknown!r}', 'a symbol of the vocabulary', fix)
-        return np.array([self._vocabulary.get(item, self._unk_id) for item in given.items], np.int32)
+        return np.array([self._vocabulary.get(item, self._unk_id) for item in sentence.items], np.int32)
 
     def _check_segment(self, segment: int | None, where: str) -> None:
         if not self._segments:
@@ -121,5 +128,5 @@ class Numbering:
             raise UserError(where, f'no field {SEGMENTS!r}', 'a segment type for each sentence', _NO_SEGMENTS)
         if segment >= self._segments:
             expected = f'below config.corpus_options.segments = {self._segments}'
-            fix = 'raise that and config.model.num_segments'
+            fix = 'raise this key and config.model.num_segments'
             raise UserError(where, f'the segment type {segment}', expected, fix)

@@ -1,13 +1,13 @@
-"""The files of one shard: from the events of its documents to token ids on disk.
+"""Writes the files of one shard from the events of its documents.
 
-Shard K leaves in the store's directory:
-  train-K.tokens               ids of its training documents, in the store's dtype
-  partial/K.heldout            ids of its held-out documents
-  partial/K.sentences          uint32, tokens of each sentence, all documents in the order read
-  partial/K.segments           uint8, segment type of each sentence, where the data has them
-  partial/K.documents          DOCUMENT records, in the order read
+Shard K has these files in the store's directory:
+  train-K.tokens               the ids of its training documents, in the store's dtype
+  partial/K.heldout            the ids of its held-out documents
+  partial/K.sentences          uint32, the number of tokens of each sentence, in the order of reading
+  partial/K.segments           uint8, the segment type of each sentence, if the data has them
+  partial/K.documents          DOCUMENT records, in the order of reading
   partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN
-  partial/K.json               counts and checksums, written last: the shard is done
+  partial/K.json               the record: counts and checksums, written last to mark the shard as done
 """
 
 import array
@@ -19,8 +19,8 @@ import pathlib
 
 import numpy as np
 
-from bertjax.corpus.quality import PROBLEMS_KEPT
-from bertjax.corpus.sequences import GivenSentence, Numbering
+from bertjax.corpus.quality import MAX_PROBLEMS
+from bertjax.corpus.sequences import SentenceEncoder, SequenceSentence
 from bertjax.corpus.store import CHECKSUM, id_dtype
 from bertjax.files.atomic import AtomicFile, checksum, write_atomic
 from bertjax.files.streams import Broken
@@ -29,9 +29,9 @@ from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.splitters import Splitter
 from bertjax.text.tokenizer import Tokenizer
 
-BATCH_CHARACTERS = 1 << 20  # Text that is encoded at once.
-RUN = 1 << 20  # Hashes of lines that are held before they are sorted and written.
-_HASH = 8  # Bytes of one.
+BATCH_CHARACTERS = 1 << 20  # the characters of text that are encoded at once
+RUN = 1 << 20  # the number of line hashes in memory before they are sorted and written
+_HASH = 8  # the bytes of a hash
 DOCUMENT = np.dtype(
     [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
 )
@@ -39,13 +39,13 @@ DOCUMENT = np.dtype(
 
 @dataclasses.dataclass
 class _Draft:
-    """A document being written: its hash, and what of it is on disk or in the batch already."""
+    """A document that is being written: its hashes, its counts, and the parts on disk and in the batch."""
 
-    text: object  # The hash of its normalised text so far.
-    lines: bytearray  # uint64 hashes, little-endian.
-    segments: array.array  # uint8, of its sentences, where they have segment types.
-    begin: int = 0  # Where its spilled tokens begin in the train file, in bytes.
-    first: int = 0  # Its sentences in the batch are [first, last).
+    text: object  # the hash object of its normalised text
+    lines: bytearray  # uint64 hashes of its lines, little-endian
+    segments: array.array  # uint8, the segment types of its sentences, if the data has them
+    begin: int = 0  # the byte of the train file where its spilled tokens begin
+    first: int = 0  # its sentences in the batch are [first, last)
     last: int = 0
     characters: int = 0
     tokens: int = 0
@@ -56,7 +56,7 @@ class _Draft:
 
 
 class ShardWriter:
-    """Takes the events of a shard and writes its files; of `given` sentences where there is a `numbering`."""
+    """Takes the events of a shard and writes its files. If `encoder` is not None, documents are sequences."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class ShardWriter:
         *,
         heldout: float,
         split: Splitter,
-        numbering: Numbering | None = None,
+        encoder: SentenceEncoder | None = None,
         segments: bool = False,
     ):
         partial = directory / 'partial'
@@ -77,19 +77,19 @@ class ShardWriter:
         self._documents = AtomicFile(partial / f'{name}.documents')
         self._lines = AtomicFile(partial / f'{name}.lines')
         self._segments = AtomicFile(partial / f'{name}.segments') if segments else None
-        self._numbering = numbering
+        self._encoder = encoder
         self._record = partial / f'{name}.json'
         self._tokenizer, self._split, self._threshold = tokenizer, split, hash_threshold(heldout)
         self._dtype = id_dtype(tokenizer.vocab_size)
-        self._batch: list = []  # Texts, or ids of given sentences.
+        self._batch: list = []  # texts, or ids of sentences of sequences
         self._finished: list[_Draft] = []
         self._characters = 0
         self._run = bytearray()
         self._runs: list[int] = []
         self._open: _Draft | None = None
         self._spilled_lengths: list[np.ndarray] = []
-        self._lengths: list[np.ndarray] = []  # of the sentences of finished documents, and their DOCUMENT records
-        self._rows: list[tuple] = []
+        self._lengths: list[np.ndarray] = []  # the lengths of the sentences of finished documents
+        self._rows: list[tuple] = []  # the DOCUMENT records of finished documents
         self._dropped: collections.Counter = collections.Counter()
         self._problems: dict[str, list[str]] = {}
         self._counts: collections.Counter = collections.Counter()
@@ -98,19 +98,19 @@ class ShardWriter:
         """Opens a document."""
         self._open = _Draft(hashlib.blake2b(digest_size=8), bytearray(), array.array('B'), first=len(self._batch))
 
-    def paragraph(self, text: str) -> None:
+    def add_paragraph(self, text: str) -> None:
         """Adds text to the open document."""
         document = self._open
-        # Of what is not printable is all white space but the plain space: most text has none to be made one.
-        plain = text.isprintable() and '  ' not in text
-        normal = (text.strip() if plain else ' '.join(text.split())).lower()
+        # All white space except U+0020 is not printable, so most text passes this cheap check and needs no split.
+        has_single_spaces = text.isprintable() and '  ' not in text
+        normal = (text.strip() if has_single_spaces else ' '.join(text.split())).lower()
         if not normal or document.broken:
             return
         data = normal.encode('utf-8')
         document.text.update(b' ' + data)
         document.lines += hashlib.blake2b(data, digest_size=8).digest()
         sentences = self._split(text)
-        if self._tokenizer.family == 'bpe':  # the space in front of a word belongs to it
+        if self._tokenizer.family == 'bpe':  # a word includes the space before it
             sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
         document.characters += len(text)
         if len(text) > BATCH_CHARACTERS:
@@ -122,27 +122,27 @@ class ShardWriter:
             self._flush()
 
     def _add_long(self, sentences: list[str]) -> None:
-        """Encodes a paragraph of many megabytes, such as a JSON line may hold, in bounded memory.
+        """Adds a paragraph of many megabytes, such as a JSON line may hold, in bounded memory.
 
         A sentence longer than a batch is cut at white space, as `streams.Lines` cuts a line.
         """
         for sentence in sentences:
             while sentence:
-                at = len(sentence)
-                if at > BATCH_CHARACTERS:
-                    at = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
-                self._batch.append(sentence[:at])
-                sentence = sentence[at:]
-                self._characters += at
+                end = len(sentence)
+                if end > BATCH_CHARACTERS:
+                    end = sentence.rfind(' ', 0, BATCH_CHARACTERS) + 1 or BATCH_CHARACTERS
+                self._batch.append(sentence[:end])
+                sentence = sentence[end:]
+                self._characters += end
                 if self._characters > BATCH_CHARACTERS:
                     self._flush()
 
-    def given(self, sentence: GivenSentence, where: str) -> None:
+    def add_sentence(self, sentence: SequenceSentence, where: str) -> None:
         """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""
         document = self._open
         if document.broken:
             return
-        self._batch.append(self._numbering.ids(sentence, where))
+        self._batch.append(self._encoder.ids(sentence, where))
         kind = '' if self._segments is None else f'{sentence.segment}:'
         data = (kind + ' '.join(map(str, sentence.items))).encode('utf-8')
         document.text.update(b' ' + data)
@@ -154,39 +154,39 @@ class ShardWriter:
         if self._characters > BATCH_CHARACTERS:
             self._flush()
 
-    def broken(self, where: str, broken: Broken) -> None:
-        """Marks the open document to be dropped, or counts a broken file where none is open."""
-        kept = self._problems.setdefault(broken.kind, [])
-        if len(kept) < PROBLEMS_KEPT:
-            kept.append(f'{where}: {broken.detail}')
+    def add_broken(self, where: str, broken: Broken) -> None:
+        """Marks the open document to be dropped, or counts a broken file if no document is open."""
+        problems = self._problems.setdefault(broken.kind, [])
+        if len(problems) < MAX_PROBLEMS:
+            problems.append(f'{where}: {broken.detail}')
         if self._open is None:
             self._dropped[broken.kind] += 1
         elif not self._open.broken:
             self._open.broken = broken.kind
 
     def end(self) -> None:
-        """Closes the document."""
+        """Closes the open document."""
         document, self._open = self._open, None
         if document.broken:
             self._dropped[document.broken] += 1
             del self._batch[document.first :]
-            self._forget(document)
+            self._remove(document)
             return
         document.last = len(self._batch)
         self._finished.append(document)
-        if document.tokens:  # Some of it is on disk: the rest must follow before any other document.
+        if document.tokens:  # its beginning is on disk, so its rest must follow before any other document
             self._flush()
 
-    def _forget(self, document: _Draft) -> None:
-        """Removes from disk what was written of a document."""
+    def _remove(self, document: _Draft) -> None:
+        """Removes the written part of a document from disk."""
         if document.tokens:
             self._train.file.seek(document.begin)
             self._train.file.truncate()
         self._spilled_lengths = []
 
     def _flush(self) -> None:
-        """Encodes the batch: finished documents go to their files, the beginning of the open one to the train file."""
-        ids, lengths = flatten(self._batch) if self._numbering else self._tokenizer.encode_flat(self._batch)
+        """Encodes the batch, and writes finished documents to their files and the open document to the train file."""
+        ids, lengths = flatten(self._batch) if self._encoder else self._tokenizer.encode_flat(self._batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
         unknown = np.concatenate([[0], np.cumsum(flat == self._tokenizer.unk_id)])
@@ -194,20 +194,20 @@ class ShardWriter:
         for document in [*self._finished, *([self._open] if self._open else [])]:
             first, last = document.first, len(self._batch) if document is self._open else document.last
             a, b = ends[first], ends[last]
-            some = lengths[first:last]
-            some = some[some > 0]
+            sentences = lengths[first:last]
+            sentences = sentences[sentences > 0]
             document.unknown += int(unknown[b] - unknown[a])
             document.words += int(words[b] - words[a])
-            document.sentences += len(some)
+            document.sentences += len(sentences)
             if document is self._open:
                 if not document.tokens:
                     document.begin = self._train.file.tell()
                 self._train.write(flat[a:b])
-                self._spilled_lengths.append(some.astype('<u4'))
+                self._spilled_lengths.append(sentences.astype('<u4'))
                 document.tokens += int(b - a)
                 document.first = 0
             else:
-                self._finish(document, flat[a:b], some)
+                self._finish(document, flat[a:b], sentences)
         self._batch, self._finished, self._characters = [], [], 0
         self._sentences.write(np.concatenate([*self._lengths, np.empty(0, '<u4')], dtype='<u4', casting='unsafe'))
         self._documents.write(np.array(self._rows, DOCUMENT))
@@ -241,12 +241,12 @@ class ShardWriter:
     def _move(self, begin: int) -> None:
         """Moves the end of the train file, from byte `begin`, to the held-out file."""
         file = self._train.file
-        at, end = begin, file.tell()
-        while at < end:
-            file.seek(at)
-            data = file.read(min(1 << 20, end - at))
+        position, end = begin, file.tell()
+        while position < end:
+            file.seek(position)
+            data = file.read(min(1 << 20, end - position))
             self._heldout.file.write(data)
-            at += len(data)
+            position += len(data)
         file.seek(begin)
         file.truncate()
 
@@ -257,7 +257,7 @@ class ShardWriter:
             self._run = bytearray()
 
     def close(self, inputs: list[list]) -> dict:
-        """Finishes the files and returns the shard's record, the JSON object whose file marks it as done."""
+        """Finishes the files, and writes and returns the record of the shard, which marks it as done."""
         self._flush()
         self._spill_lines()
         outputs = [self._train, self._heldout, self._sentences, self._documents, self._lines]

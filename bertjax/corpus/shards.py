@@ -1,4 +1,4 @@
-"""Cuts a corpus into shards; their number and bounds depend on the corpus alone, not on the workers."""
+"""Cuts a corpus into shards, whose number and bounds depend on the corpus alone, not on the workers."""
 
 import dataclasses
 import itertools
@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from bertjax.corpus import formats, sequences
 from bertjax.corpus.sources import TextPart, TextSource
 from bertjax.files import streams
-from bertjax.files.buckets.cache import open_file
+from bertjax.remote.paths import open_file
 
-MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # Bytes of plain text (estimated) that a shard reads.
-SHARDS_WANTED = 64  # Enough for the cores of a large machine to finish at about the same time.
+MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the (estimated) bytes of plain text that a shard reads
+TARGET_SHARDS = 64  # enough for the cores of a large machine to finish at about the same time
 FILES_A_SHARD = 10_000
-RECORDS_A_SHARD = 20_000  # Of a tfds dataset.
+RECORDS_A_SHARD = 20_000  # of a tfds dataset
 # A large compressed file cannot be cut: several workers decompress all of it, and each encodes every n-th document.
 MAX_STRIDES = 8
-STRIDE_BYTES = 8 << 20  # Compressed bytes for which another worker is worth it.
-EXPANSION = 3.5  # Bytes of text in a compressed byte, estimated.
+STRIDE_BYTES = 8 << 20  # the compressed bytes that justify another worker
+EXPANSION = 3.5  # the estimated bytes of text in a compressed byte
 
 _BOUNDARY = {
     'text': re.compile(rb'\n[ \t\r\f\v]*\n'),
@@ -27,25 +27,25 @@ _BOUNDARY = {
 }
 
 
-def _boundary(file, at: int, size: int, format: str) -> int:
-    """The first byte at or after `at` where a document begins; `size` if none does."""
-    pattern, at = _BOUNDARY[format], at - 1
-    file.seek(at)
+def _boundary(file, position: int, size: int, format: str) -> int:
+    """Returns the first byte at or after `position` where a document begins; `size` if there is none."""
+    pattern, position = _BOUNDARY[format], position - 1
+    file.seek(position)
     window = b''
-    while at < size:
+    while position < size:
         window += file.read(streams.CHUNK)
         match = pattern.search(window)
         if match:
-            return min(at + match.end(), size)
-        keep = window[-256:]
-        at, window = at + len(window) - len(keep), keep
+            return min(position + match.end(), size)
+        tail = window[-256:]
+        position, window = position + len(window) - len(tail), tail
         if file.tell() >= size:
             break
     return size
 
 
 def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
-    """Byte ranges of a large plain file, of about `target` bytes each, that begin and end between documents."""
+    """Cuts a large plain file into ranges of about `target` bytes that begin and end between documents."""
     cuts = [0]
     with open_file(source.path) as file:
         while cuts[-1] + target + target // 2 < source.size:
@@ -57,7 +57,7 @@ def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
 
 
 def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[TextPart, bool]]:
-    """The parts of a source, each with whether it may share a shard with other files; `chosen` is the user's format."""
+    """Yields the parts of a source, each with whether it may share a shard; `chosen` is the user's format."""
     if source.kind == 'pydoc':
         yield TextPart('pydoc', source.path, source.name, 0, source.size), False
         return
@@ -86,22 +86,22 @@ def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[Te
 
 
 def _text_size(source: TextSource) -> float:
-    """Bytes of plain text in a file, estimated by its name; records of a dataset."""
+    """Returns the bytes of plain text in a file, estimated by its name, or the records of a dataset."""
     return source.size * (EXPANSION if streams.named_compressed(source.path) else 1)
 
 
 def _target(sources: list[TextSource]) -> int:
-    """Bytes of plain text that a shard should read."""
-    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / SHARDS_WANTED)))
+    """Returns the bytes of plain text that a shard should read."""
+    return int(min(MAX_SHARD, max(MIN_SHARD, sum(map(_text_size, sources)) / TARGET_SHARDS)))
 
 
 def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]:
-    """The same text in pieces of about the same size, one after the other as it would be read whole."""
+    """Cuts a corpus into pieces of about equal size, in the order of the text."""
     target = _target(sources)
     pieces, group, size = [], [], 0.0
     for source in sources:
         for part, small in _parts_of(source, format, target):
-            if part.stride:  # Whoever reads the documents in order reads all of them.
+            if part.stride:  # the first stride, with `of` = 1, reads all documents in order
                 continue
             group.append(dataclasses.replace(part, of=1))
             size += _text_size(source) if small else target
@@ -112,7 +112,7 @@ def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]
 
 
 def cut_shards(sources: list[TextSource], format: str) -> list[list[TextPart]]:
-    """The shards of a corpus: for each, the parts that it reads, in order."""
+    """Cuts a corpus into shards; returns the parts that each reads, in order."""
     target = _target(sources)
     shards, group, size = [], [], 0.0
     for source in sources:

@@ -1,4 +1,4 @@
-"""From what a user writes in `config.corpus` to a sorted list of files and datasets, and how to read them."""
+"""Resolves `config.corpus` to a sorted list of files and datasets, and holds the options of reading them."""
 
 import dataclasses
 import os
@@ -8,9 +8,10 @@ from typing import Any
 
 from etils import epath
 
+from bertjax.config.ranges import number, one_of, text, whole
+from bertjax.config.schema import Change, check_fields, key
 from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
-from bertjax.files.buckets.finding import found_in_bucket
 from bertjax.files.disk import raise_passing
 from bertjax.files.paths import (
     check_address,
@@ -19,65 +20,64 @@ from bertjax.files.paths import (
     match_files,
     unusual_kind,
     unwritten_bytes,
-    user_path,
     walk_files,
 )
-from bertjax.ranges import check_fields, number, one_of, ranged, text, whole
+from bertjax.remote.paths import find_objects, user_path
 from bertjax.text.splitters import check_splitter
 
 FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS)
-UNREADABLE = 'unreadable'  # the stamp of a file that cannot be looked at
-AUTO = 'auto'  # in place of a weight: by size
+UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
+AUTO = 'auto'  # instead of a weight: a weight by size
 _WHERE = 'config.corpus'
-_HEAVIEST = 1e30  # weight of a component: the sum of several must stay a number
-_OF_NO_STORE = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
+_MAX_WEIGHT = 1e30  # of a component, so that the sum of several stays finite
+_NOT_OF_STORE = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusOptions:
-    """How text is read and what the store keeps of it.
+    """The options of reading text and building a store.
 
     Attributes:
-      format: 'auto' looks at the content (WikiExtractor and JSON lines are recognised file by file; the others are read
-        as `reading.choose` decides for all of them); 'text' has blank lines between documents; 'files' has a document
-        a file; 'jsonl' and 'wikiextractor' as the names say; 'ids' and 'symbols' are JSON lines of sequences that are
-        not text (see `sequences`).
-      text_key: the field of a JSON line, or the feature of a tfds dataset, that holds the text.
-      segments: of sequences, how many segment types their field `segments` has; 0: they have none.
-      strict: stop at the first broken input instead of dropping and counting the document.
-      heldout: share of documents, by hash of their text, that training never sees.
-      split_sentences: False when each line is a sentence already.
-      sentences: what splits: 'rules', or 'pysbd', which takes a language too: 'pysbd:de' (see text/splitters.py).
-      drop_duplicates: keep only the first of equal training documents (held-out ones are always kept once).
-      smoothing: of a mixture whose weights are `=auto`: a corpus of n tokens has a share in proportion to n^smoothing;
-        1 is by size, 0 the same for all. It does not change a store.
-      workers: processes; 0 is one a core. It does not change the result.
+      format: 'auto' decides by content: it recognises WikiExtractor and JSON lines in each file, and
+        `reading.choose_readings` decides for all other files of a component together. 'text' has blank lines between
+        documents. 'files' has one document in each file. 'jsonl' is JSON lines, and 'wikiextractor' the output of
+        WikiExtractor. 'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`).
+      text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
+      segments: The number of segment types in the field `segments` of sequences; 0 for none.
+      strict: Whether to stop at the first broken input instead of dropping and counting the document.
+      heldout: The share of documents, by the hash of their text, that training never sees.
+      split_sentences: Whether to split text into sentences; False if each line is a sentence.
+      sentences: The splitter: 'rules', or 'pysbd', with an optional language: 'pysbd:de' (see text/splitters.py).
+      drop_duplicates: Whether to keep only the first of equal training documents (held-out ones are always kept once).
+      smoothing: The power of a mixture with weights `=auto`: a corpus of n tokens has a share in proportion to
+        n^smoothing; 1 is by size, 0 is equal shares. It does not change a store.
+      workers: The number of processes; 0 is one for each core. It does not change the result.
     """
 
-    format: str = ranged('auto', one_of(FORMATS))
-    text_key: str = ranged('text', text(empty=False))
-    segments: int = ranged(0, whole(0, sequences.MOST_SEGMENTS))
+    format: str = key('auto', one_of(FORMATS))
+    text_key: str = key('text', text(empty=False))
+    segments: int = key(0, whole(0, sequences.MAX_SEGMENTS))
     strict: bool = False
-    heldout: float = ranged(0.02, number(0, 1, below=True))
+    heldout: float = key(0.02, number(0, 1, below=True))
     split_sentences: bool = True
     sentences: str = 'rules'
     drop_duplicates: bool = False
-    smoothing: float = ranged(0.7, number(0, 1))
-    workers: int = ranged(0, whole(0, 4096))
+    smoothing: float = key(0.7, number(0, 1))
+    workers: int = key(0, whole(0, 4096), change=Change.VERB)
 
     def __post_init__(self):
         check_fields(self, 'corpus_options')
         check_splitter(self.sentences)
         if self.segments and self.format not in sequences.FORMATS:
             expected = f'0 with config.corpus_options.format={self.format}, or one of {", ".join(sequences.FORMATS)}'
-            fix = 'leave it out: the segments of text are A and B'
+            fix = 'remove it: the segments of text are A and B'
             raise UserError('config.corpus_options.segments', str(self.segments), expected, fix)
 
     def settings(self) -> dict:
-        """The options that determine the bytes of a store."""
-        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _OF_NO_STORE}
+        """Returns the options that determine the bytes of a store."""
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_OF_STORE}
         if not self.segments:
-            del settings['segments']  # as before there were any
+            del settings['segments']  # stores without segments have no such key
         return settings
 
 
@@ -87,15 +87,16 @@ class TextSource:
 
     Attributes:
       kind: 'file', 'pydoc' or 'tfds'.
-      path: how this machine reaches it.
-      name: its name in reports, without an absolute path, so that equal builds are equal.
-      size: bytes of a file; records of a dataset.
-      stamp: tells whether the content may have changed: a file's modification time in ns, a dataset's version.
-      single: a file whose format is not recognised is one document. As `resolve` gives it, it was found in a directory,
-        by which the first versions decided; `reading.choose` decides by content.
-      inode: of a local file.
-      component: the directory or glob that it was found by; '' of one that was named.
-      old_name: its name in stores of the first versions.
+      path: The path or specification by which this machine reads it.
+      name: The name in reports, without an absolute path, so that equal builds are equal.
+      size: The bytes of a file, or the records of a dataset.
+      stamp: A value that changes when the content may have changed: a file's modification time in ns, or a dataset's
+        version.
+      single: Whether a file of unknown format is one document. `resolve_sources` sets it for files of a directory,
+        as the first versions did; `reading.choose_readings` decides by content.
+      inode: The inode of a local file.
+      component: The directory or glob that matched the file; '' if it was named.
+      old_name: The name in stores of the first versions.
     """
 
     kind: str
@@ -109,13 +110,13 @@ class TextSource:
     old_name: str = ''
 
     def format(self, chosen: str) -> str:
-        """The format to read it in: `chosen`, or for 'auto' what `formats.sniff` falls back to."""
+        """Returns the format for reading: `chosen`, or for 'auto' the format to which `formats.sniff` falls back."""
         return chosen if chosen != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
 @dataclasses.dataclass(frozen=True)
 class TextPart:
-    """A part of a source: of its bytes (or records) [begin, end), the documents n with n % of == stride."""
+    """A part of a source: the documents n with n % of == stride in its bytes (or records) [begin, end)."""
 
     kind: str
     path: str
@@ -130,14 +131,14 @@ class TextPart:
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]; =auto gives the weight AUTO.
 
-    A weighted component becomes a store of its own; components without weights make one store together.
+    Each weighted component becomes a store; components without weights make one store together.
 
     Raises:
-      UserError: an empty component, some weighted and some not, a weight that is not positive, or numbers beside AUTO.
+      UserError: A component is empty, only some have weights, a weight is not positive, or numbers are mixed with AUTO.
     """
     parts = [part.strip() for part in spec.split(',')]
     if not all(parts):
-        fix = 'remove the empty part; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
+        fix = 'remove the empty part; for a name with a comma use a glob such as "a?b.txt"'
         raise UserError(_WHERE, f'an empty component in {spec!r}', 'PATH, or PATH,PATH, or PATH=0.7,PATH=0.3', fix)
     weighted: list[tuple[str, float | str | None]] = []
     for part in parts:
@@ -152,49 +153,50 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
             weight = float(match[2])
         except ValueError:
             weight = -1.0
-        if not 0 < weight <= _HEAVIEST:
-            expected = f'a number above 0, to {_HEAVIEST:g}'
+        if not 0 < weight <= _MAX_WEIGHT:
+            expected = f'a number above 0, to {_MAX_WEIGHT:g}'
             raise UserError(_WHERE, f'the weight {match[2][:40]!r}', expected, 'write for example PATH=0.7')
         weighted.append((match[1], weight))
-    without = [part for part, weight in weighted if weight is None]
-    if len(without) == len(weighted):
-        return [(','.join(without), None)]
-    if without:
-        fix = f'give {without[0]!r} a weight too, or none to all'
+    unweighted_parts = [part for part, weight in weighted if weight is None]
+    if len(unweighted_parts) == len(weighted):
+        return [(','.join(unweighted_parts), None)]
+    if unweighted_parts:
+        fix = f'give {unweighted_parts[0]!r} a weight too, or none to all'
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
-        fix = 'give each its number, or =auto to all'
+        fix = 'give each a number, or =auto to all'
         raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', fix)
     return weighted
 
 
-def unweighted(spec: str | Sequence[str]) -> list[str]:
-    """What is given for one store, as a list.
+def list_unweighted(spec: str | Sequence[str]) -> list[str]:
+    """Returns the specifications of one store as a list.
 
     Raises:
-      UserError: weights, which are of several stores.
+      UserError: A specification has weights, which need several stores.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
-    for one in specs:
-        if any(weight is not None for _, weight in parse_mixture(one)):
-            raise UserError(_WHERE, f'the weights of {one!r}', 'one component a store', 'build each by itself')
+    for item in specs:
+        if any(weight is not None for _, weight in parse_mixture(item)):
+            fix = 'build each component separately'
+            raise UserError(_WHERE, f'the weights of {item!r}', 'one component for each store', fix)
     return specs
 
 
-def components(spec: str | Sequence[str]) -> list[str]:
-    """The paths, globs and datasets of a specification, or of several, without weights."""
-    joined = [part for one in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(one)]
+def split_components(spec: str | Sequence[str]) -> list[str]:
+    """Returns the paths, globs and datasets of one or several specifications, without weights."""
+    joined = [part for item in ([spec] if isinstance(spec, str) else spec) for part, _ in parse_mixture(item)]
     return [part.strip() for part in ','.join(joined).split(',')]
 
 
-def _file(path: epath.Path, name: str, **found: Any) -> TextSource:
-    found = {'old_name': name, **found}
+def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
+    fields = {'old_name': name, **fields}
     try:
         stat = os.stat(path)
-    except OSError as error:  # For example a dangling link: reading reports it.
+    except OSError as error:  # for example a dangling link, which the reader reports
         raise_passing(error, path)
-        return TextSource('file', os.fspath(path), name, 1, UNREADABLE, **found)
-    return TextSource('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **found)
+        return TextSource('file', os.fspath(path), name, 1, UNREADABLE, **fields)
+    return TextSource('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **fields)
 
 
 def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
@@ -207,21 +209,19 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
         return [TextSource('tfds', spec, name, size, stamp, old_name=name)]
     if is_remote(spec):
         check_address(spec, _WHERE)
-        found, searched = found_in_bucket(spec, _WHERE)
-        facts = {'component': spec} if searched else {}
-        return [
-            TextSource('file', o.url, o.name, o.size, o.tag, single=o.single, old_name=o.name, **facts) for o in found
-        ]
+        objects, kind = find_objects(spec, _WHERE)
+        fields = {'component': '' if kind == 'object' else spec, 'single': kind == 'folder'}
+        return [TextSource('file', url, name, o.size, o.version, old_name=name, **fields) for url, name, o in objects]
     path = user_path(spec, _WHERE)
     if path.is_dir():
         top = path.name or path.resolve().name
-        found = [
+        sources = [
             _file(file, f'{top}/{file.relative_to(path).as_posix()}', single=True, component=spec)
             for file in walk_files(path)
         ]
-        if not found:
+        if not sources:
             raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
-        return found
+        return sources
     if kind := unusual_kind(path):
         fix = 'write its text into a file first: a corpus is read more than once'
         raise UserError(_WHERE, f'{kind}, {spec!r}', 'a file', fix)
@@ -236,37 +236,41 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
             for file in files
             for name in [file.relative_to(root).as_posix()]
         ]
-    fix = 'check the path; a name that holds a comma cannot be given, use a glob such as "a?b.txt"'
+    fix = 'check the path; for a name with a comma use a glob such as "a?b.txt"'
     raise UserError(_WHERE, f'no such file {spec!r}', 'a file, directory, glob, pydoc: or tfds:NAME', fix)
 
 
 def _old_name(name: str, root: epath.Path) -> str:
-    """Where a glob began in the working directory, names lost their first letter in the first versions."""
+    """Returns the name in the first versions, which dropped its first letter for a glob in the working directory."""
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
-def resolve(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
-    """All sources of a specification, each component's in sorted order.
+def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
+    """Returns all sources of a specification, those of each component in sorted order.
 
     Raises:
-      UserError: a component matches nothing, or cannot be read.
+      UserError: A component matches nothing, or cannot be read.
     """
-    found = [source for part in components(spec) for source in _resolve_one(part, text_key)]
+    sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, TextSource] = {}
-    for source in found:
+    for source in sources:
         unique.setdefault(source.path, source)
     for source in unique.values():
         if source.kind == 'file':
-            _refuse_holes(source)
+            _check_not_sparse(source)
     return list(unique.values())
 
 
-def _refuse_holes(source: TextSource) -> None:
-    """Refuses a file that is mostly zeros which nobody wrote: it would be read for hours, and is no text."""
+def _check_not_sparse(source: TextSource) -> None:
+    """Checks that a file is not mostly unwritten zeros, which are not text and would take hours to read.
+
+    Raises:
+      UserError: The file is sparse.
+    """
     try:
         unwritten = unwritten_bytes(source.path)
-    except OSError:  # Reading reports it.
+    except OSError:  # the reader reports it
         return
     if unwritten:
-        found = f'a sparse file, {unwritten:,} of whose {source.size:,} bytes were never written'
-        raise UserError(source.path, found, 'text', 'copy it again, or take it away')
+        found = f'a sparse file: {unwritten:,} of its {source.size:,} bytes were never written'
+        raise UserError(source.path, found, 'text', 'copy it again, or remove it')

@@ -1,10 +1,10 @@
-"""The token store: a directory of memory-mapped token ids, with the bounds of sentences and documents.
+"""The token store: a directory of memory-mapped token ids, with the offsets of sentences and documents.
 
-manifest.json, written last, names every other file with its size and checksum:
-  train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; a document never crosses a file
-  SPLIT.sentences                        int64 [sentences + 1], where each begins in the split's tokens
-  SPLIT.documents                        int64 [documents + 1], the first sentence of each
-  SPLIT.segments                         uint8 [sentences], their segment types, where the data has them
+manifest.json, written last, lists every other file with its size and checksum:
+  train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; a document never spans two files
+  SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence in the split
+  SPLIT.documents                        int64 [documents + 1], the first sentence of each document
+  SPLIT.segments                         uint8 [sentences], the segment type of each sentence, if the data has them
 """
 
 import bisect
@@ -30,7 +30,7 @@ _REBUILD = 'remove the directory and build it again from the text (--config.run=
 
 
 def id_dtype(vocab_size: int) -> np.dtype:
-    """The dtype of token ids: uint16 where all ids fit, else int32, little-endian."""
+    """Returns the dtype of token ids: uint16 if all ids fit, else int32, little-endian."""
     return np.dtype('<u2' if vocab_size <= 1 << 16 else '<i4')
 
 
@@ -39,11 +39,11 @@ class StoreSplit:
 
     Attributes:
       name: 'train' or 'heldout'.
-      num_documents, num_sentences, num_tokens: counts.
+      num_documents, num_sentences, num_tokens: The counts of the split.
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
-      segments: uint8 [num_sentences], the segment type of each; None of text, whose segments are A and B.
-      sha: hash of the split's content, hex.
+      segments: uint8 [num_sentences], the segment type of each sentence; None for text, whose segments are A and B.
+      sha: The hash of the split's content, hex.
     """
 
     def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):
@@ -52,8 +52,8 @@ class StoreSplit:
         self.num_tokens = entry['tokens']
         self.sentence_offsets = map_array(directory / entry['sentence_offsets']['file'], '<i8')
         self.document_offsets = map_array(directory / entry['document_offsets']['file'], '<i8')
-        named = entry.get('segments')
-        self.segments = map_array(directory / named['file'], 'u1') if named and named['bytes'] else None
+        segments = entry.get('segments')
+        self.segments = map_array(directory / segments['file'], 'u1') if segments and segments['bytes'] else None
         self._paths = [directory / shard['file'] for shard in entry['shards']]
         self._starts = list(itertools.accumulate((shard['tokens'] for shard in entry['shards']), initial=0))
         self._shards: list[np.ndarray | None] = [None] * len(self._paths)
@@ -61,10 +61,10 @@ class StoreSplit:
         self.sha = _digest_of(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Token ids [length] from token offset `start`, as a read-only view; all of one document.
+        """Returns the token ids [length] from token offset `start`, all of one document, as a read-only view.
 
         Raises:
-          IndexError: the range leaves the split, or crosses two files and so two documents.
+          IndexError: The range is outside the split, or spans two files and so two documents.
         """
         index = bisect.bisect_right(self._starts, start) - 1
         if start < 0 or length < 0 or start + length > self.num_tokens:
@@ -80,7 +80,7 @@ class StoreSplit:
         return shard[begin : begin + length]
 
     def document(self, index: int) -> list[np.ndarray]:
-        """The sentences of a document, each an array of token ids."""
+        """Returns the sentences of a document, each an array of token ids."""
         first, last = int(self.document_offsets[index]), int(self.document_offsets[index + 1])
         bounds = self.sentence_offsets[first : last + 1].tolist()
         return [self.tokens(a, b - a) for a, b in itertools.pairwise(bounds)]
@@ -95,7 +95,7 @@ class TokenStore:
 
     @property
     def fingerprint(self) -> str:
-        """sha256 (hex) of what the store holds: content, dtype and tokenizer."""
+        """The sha256 (hex) of the store's content, dtype and tokenizer."""
         facts = {key: self.manifest[key] for key in ('version', 'dtype', 'tokenizer', 'splits')}
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -105,7 +105,7 @@ class TokenStore:
         return self.manifest['report']
 
     def split(self, name: str) -> StoreSplit:
-        """The split 'train' or 'heldout'; the latter may be empty."""
+        """Returns the split 'train' or 'heldout'; the latter may be empty."""
         return StoreSplit(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
 
 
@@ -114,12 +114,12 @@ def _digest_of(entry: dict) -> str:
 
 
 def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """The files of tokens in the directory of a store, finished or not, and what is left there of another one."""
+    """Returns the token files in the directory of a store, finished or not, including leftovers of another store."""
     return [*directory.glob('train-*.tokens'), *directory.glob('heldout-*.tokens')]
 
 
 def manifest_files(manifest: dict) -> list[dict]:
-    """The entries (file, bytes, checksum) of all files of a store but the manifest."""
+    """Returns the entries (file, bytes, checksum) of all files of a store except the manifest."""
     entries = []
     for split in manifest['splits'].values():
         entries += [*split['shards'], split['sentence_offsets'], split['document_offsets']]
@@ -128,10 +128,10 @@ def manifest_files(manifest: dict) -> list[dict]:
 
 
 def read_manifest(directory: epath.PathLike) -> dict:
-    """The manifest of a store of this version.
+    """Reads and checks the manifest of a store of this version.
 
     Raises:
-      UserError: no store, not a store, or one of another version.
+      UserError: The directory has no store, the file is not a manifest, or the version is another one.
     """
     path = pathlib.Path(directory) / 'manifest.json'
     if not path.is_file():
@@ -144,9 +144,9 @@ def read_manifest(directory: epath.PathLike) -> dict:
         manifest = json.loads(path.read_text('utf-8'))
         known = isinstance(manifest, dict) and manifest.get('format') == STORE_FORMAT
     except (ValueError, RecursionError) as error:
-        raise UserError(str(path), f'no JSON ({error})', 'the manifest of a token store', _REBUILD) from error
+        raise UserError(str(path), f'invalid JSON ({error})', 'the manifest of a token store', _REBUILD) from error
     if not known:
-        raise UserError(str(path), 'something else', f'the manifest of a {STORE_FORMAT}', 'check the path')
+        raise UserError(str(path), 'another file', f'the manifest of a {STORE_FORMAT}', 'check the path')
     if manifest.get('version') != STORE_VERSION:
         raise UserError(str(path), f'version {manifest.get("version")!r}', f'version {STORE_VERSION}', _REBUILD)
     facts = {key: value for key, value in manifest.items() if key != 'checksum'}
@@ -156,9 +156,9 @@ def read_manifest(directory: epath.PathLike) -> dict:
 
 
 def manifest_text(manifest: dict) -> str:
-    """The content of manifest.json, with a checksum of the manifest."""
+    """Returns the content of manifest.json, including a checksum of the manifest."""
     text = json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
-    # Half a surrogate pair, as Python has it in names of files that are not UTF-8, as JSON writes it.
+    # Lone surrogates, which Python uses in file names that are not UTF-8, become JSON escapes.
     return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 
 
@@ -168,12 +168,13 @@ def open_store(
     """Opens a finished store.
 
     Args:
-      directory: where `build_store` put it; a local path, as it is memory-mapped.
-      tokenizer_fingerprint: of the tokenizer that it will be used with; None does not compare.
-      verify: read every file once, on all cores, and compare checksums; sizes are always compared.
+      directory: The local directory of the store, which is memory-mapped.
+      tokenizer_fingerprint: The fingerprint of the tokenizer to use with the store; None does not compare.
+      verify: Whether to read every file, in parallel, and compare checksums; sizes are always compared.
 
     Raises:
-      UserError: not a store, another version, built with another tokenizer, or a file is missing, cut or changed.
+      UserError: The directory is not a store, the version or the tokenizer is another one, or a file is missing, cut or
+        changed.
     """
     directory = pathlib.Path(directory)
     manifest = read_manifest(directory)

@@ -1,4 +1,4 @@
-"""The paragraphs of a corpus, in the order of its files: what a vocabulary is trained on."""
+"""Iterates over the paragraphs of a corpus in the order of its files, to train a vocabulary."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,8 +6,8 @@ from bertjax.corpus import identity
 from bertjax.corpus.formats import read_events
 from bertjax.corpus.identity import KnownText
 from bertjax.corpus.quality import broken_error
-from bertjax.corpus.sequences import GivenSentence
-from bertjax.corpus.sources import CorpusOptions, TextPart, resolve, unweighted
+from bertjax.corpus.sequences import SequenceSentence
+from bertjax.corpus.sources import CorpusOptions, TextPart, list_unweighted, resolve_sources
 from bertjax.errors import UserError
 from bertjax.files.streams import Broken
 
@@ -18,48 +18,55 @@ def iter_texts(
     note: Callable[[KnownText], object] = lambda known: None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[str]:
-    """The paragraphs of a corpus one by one, held-out documents too.
+    """Yields the paragraphs of a corpus, including those of held-out documents.
 
     Broken input is left out (`build_store` reports it). Memory does not grow with the corpus.
 
     Args:
-      spec, options: see `build.build_store`.
-      note: is called for each file or dataset when it was read, for `identity.difference`.
-      progress: see `formats.read_events`.
+      spec, options: See `build.build_store`.
+      note: Called with the record of each file or dataset after it was read, for `identity.describe_difference`.
+      progress: See `formats.read_events`.
 
     Raises:
-      UserError: nothing matches, or there is no text at all; broken input, when strict.
+      UserError: Nothing matches, there is no text, or the input is broken (if strict).
     """
-    empty, first = True, ''
-    for source in resolve(unweighted(spec), options.text_key):
+    empty, first_broken = True, ''
+    for source in resolve_sources(list_unweighted(spec), options.text_key):
         digest, broken = identity.new_digest(), []
         part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
-        for text in texts_of(part, options, broken, digest, progress):
+        for text in iter_part_texts(part, options, broken, digest, progress):
             empty = False
             yield text
-        first = first or next(iter(broken), '')
+        first_broken = first_broken or next(iter(broken), '')
         note(*identity.identify([source], {(source.path, (0, source.size)): digest.hexdigest()}))
     if empty:
-        raise no_text(spec, first)
+        raise no_text_error(spec, first_broken)
 
 
-def texts_of(
+def iter_part_texts(
     part: TextPart,
     options: CorpusOptions,
     broken: list[str],
     digest=None,
     progress: Callable[[int], object] | None = None,
 ) -> Iterator[str]:
-    """The paragraphs of a part of a corpus. Its first broken input is told in `broken`; `digest` takes its bytes.
+    """Yields the paragraphs of a part of a corpus.
+
+    Args:
+      part: The part.
+      options: The options of reading.
+      broken: A list that receives a description of the first broken input.
+      digest: A hash object that is updated with the bytes of the part.
+      progress: See `formats.read_events`.
 
     Raises:
-      UserError: broken input, when strict.
+      UserError: The input is broken, if strict.
     """
     segments = options.segments > 0
     for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
         if type(event) is str:
             yield event
-        elif type(event) is GivenSentence:
+        elif type(event) is SequenceSentence:
             yield ' '.join(map(str, event.items))
         elif type(event) is Broken and options.strict:
             raise broken_error(part.path, event)
@@ -68,7 +75,7 @@ def texts_of(
             broken.append(f' ({where}: {event.kind}: {event.detail})')
 
 
-def no_text(spec: str | Sequence[str], broken: str) -> UserError:
-    """The error of a corpus in which nothing is text; `broken` is of the first input that is none."""
+def no_text_error(spec: str | Sequence[str], broken: str) -> UserError:
+    """Returns the error of a corpus without text; `broken` describes its first broken input."""
     fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
     return UserError('config.corpus', f'no text at all in {spec!r}{broken}', 'at least one document', fix)

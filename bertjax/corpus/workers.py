@@ -1,6 +1,6 @@
-"""Encodes shards in this process and in others beside it, each the next one when it is done with one.
+"""Encodes shards in this process and in worker processes; each process takes the next shard from a queue.
 
-The others are spawned, not forked: this process may have JAX's threads. It encodes while they are still starting.
+Workers are spawned, not forked, because this process may have JAX's threads. It encodes while they start.
 """
 
 import concurrent.futures
@@ -32,21 +32,21 @@ from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 16 << 20  # Bytes of text that one process encodes in little more time than others take to start.
-LOG_EVERY = 20.0  # Seconds.
+SMALL = 16 << 20  # the bytes of text that one process encodes in about the time that workers take to start
+LOG_EVERY = 20.0  # in seconds
 
-_RECORD = 1000  # Estimated bytes of a record of a tfds dataset.
+_RECORD = 1000  # the estimated bytes of a record of a tfds dataset
 
 _worker: dict = {}
 
 
-class _Stopped(Exception):  # noqa: N818  Not an error: the parent has stopped the build.
+class _Stopped(Exception):  # noqa: N818  not an error: the parent has stopped the build
     pass
 
 
 def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, shards, counters) -> None:
-    """Prepares a worker process. It ends when its parent dies; otherwise it would wait for work forever."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which stops the workers.
+    """Prepares a worker process, which ends when its parent dies instead of waiting for work forever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which stops the workers
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
@@ -56,7 +56,7 @@ def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool
     threading.Thread(target=watch, daemon=True).start()
     tokenizer = load_tokenizer(pathlib.Path(directory) / 'partial' / 'tokenizer')
     if tokenizer.fingerprint != fingerprint:
-        raise RuntimeError('the tokenizer that was saved for the workers is another one when it is loaded')
+        raise RuntimeError('the tokenizer that was saved for the workers changed when it was loaded')
     _worker.update(
         directory=pathlib.Path(directory), tokenizer=tokenizer, settings=settings, strict=strict, shards=shards,
         counters=counters,
@@ -80,13 +80,13 @@ def _count(counters, documents: int, size: int) -> None:
 
 
 class Progress:
-    """Counts documents and bytes; use it in a `with` block. Shows a bar on a terminal, else a line now and then.
+    """A context manager that counts documents and bytes. It shows a bar on a terminal, else prints occasional lines.
 
     Args:
-      total: bytes to come, or records.
-      shown: False shows nothing.
-      in_bytes: whether sizes are bytes; those of datasets are records.
-      title: what is being done.
+      total: The total number of bytes or records.
+      shown: Whether to show anything.
+      in_bytes: Whether sizes are in bytes; those of datasets are in records.
+      title: The description of the work.
     """
 
     def __init__(self, total: int, *, shown: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
@@ -95,14 +95,14 @@ class Progress:
         self._began = self._logged = time.monotonic()
         self._bar = None
         if shown and sys.stderr.isatty():
-            counted = [
+            columns = [
                 rich_progress.TextColumn('{task.fields[documents]}'),
                 rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
                 rich_progress.TransferSpeedColumn(table_column=Column(no_wrap=True)),
             ]
             if not in_bytes:
-                counted = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
-            self._bar = make_bar(*counted, console=Console(stderr=True), transient=True)
+                columns = [rich_progress.MofNCompleteColumn(), rich_progress.TextColumn('documents')]
+            self._bar = make_bar(*columns, console=Console(stderr=True), transient=True)
             self._task = self._bar.add_task(title, total=self._total, documents='')
 
     def __enter__(self) -> 'Progress':
@@ -116,9 +116,9 @@ class Progress:
 
     def add(self, documents: int, size: int) -> None:
         """Adds to the counts."""
-        self.at(self._documents + documents, self._size + size)
+        self.set_counts(self._documents + documents, self._size + size)
 
-    def at(self, documents: int, size: int) -> None:
+    def set_counts(self, documents: int, size: int) -> None:
         """Sets the counts."""
         self._documents, self._size = documents, size
         now = time.monotonic()
@@ -136,14 +136,14 @@ class Progress:
         return filesize.decimal(int(size)) if self._in_bytes else f'{size:,.0f} records'
 
 
-def _processes(shards: dict[int, list[TextPart]], wanted: int) -> int:
-    """Number of processes for the shards: one for little text, which is encoded before a second one has started."""
+def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
+    """Returns the number of processes: one for little text, which is encoded before a worker would have started."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
-    return min(wanted or (1 if size < SMALL else available_cores()), len(shards))
+    return min(requested or (1 if size < SMALL else available_cores()), len(shards))
 
 
 def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
-    """Bytes of text in parts of a corpus, or in whole sources, estimated."""
+    """Returns the estimated bytes of text in parts of a corpus, or in whole sources."""
     return sum(map(_text_bytes, parts))
 
 
@@ -156,9 +156,9 @@ def _text_bytes(part: TextPart | TextSource) -> float:
 
 @contextlib.contextmanager
 def _without_main() -> Iterator[None]:
-    """Processes that are started meanwhile do not import the program that runs.
+    """Hides the main module, so that processes started in the block do not import it.
 
-    They do not need it, and it may import JAX, or be a script that would begin with the very call that started them.
+    They do not need it. It may import JAX, or be a script that would make the same call again.
     """
     main = sys.modules['__main__']
     sys.modules['__main__'] = types.ModuleType('__main__')
@@ -175,11 +175,18 @@ def encode_shards(
     options: CorpusOptions,
     progress: Progress,
 ) -> None:
-    """Encodes shards, by number, in as many processes as the options say, of which this is one.
+    """Encodes shards in this process and in workers.
+
+    Args:
+      directory: The directory of the store.
+      shards: {number: parts} of the shards.
+      tokenizer: The tokenizer.
+      options: The options; `workers` is the number of processes, including this one.
+      progress: Receives the counts.
 
     Raises:
-      UserError: broken input, when strict.
-      RuntimeError: a worker died.
+      UserError: The input is broken, if strict.
+      RuntimeError: A worker died.
     """
 
     def encode(shard: int, parts: list[TextPart], count: Callable[[int, int], None]) -> None:
@@ -191,7 +198,7 @@ def encode_shards(
             encode(shard, parts, progress.add)
         return
     context = multiprocessing.get_context('spawn')
-    waiting, counters = context.Queue(), context.Array('q', 3)  # Documents, bytes, whether to stop.
+    waiting, counters = context.Queue(), context.Array('q', 3)  # documents, bytes, whether to stop
     for item in (*shards.items(), *[None] * number):
         waiting.put(item)
     tokenizer.save(directory / 'partial' / 'tokenizer')
@@ -201,35 +208,35 @@ def encode_shards(
     )
     try:
         with _without_main():
-            others = {pool.submit(_work) for _ in range(number - 1)}
+            futures = {pool.submit(_work) for _ in range(number - 1)}
 
         def count(documents: int, size: int) -> None:
-            if any(other.done() and other.exception() for other in others):
-                raise _Stopped  # Not the error itself, which the reader of the text might take for one of its own.
+            if any(future.done() and future.exception() for future in futures):
+                raise _Stopped  # not the error itself, which the reader of the text might catch
             _count(counters, documents, size)
-            progress.at(*counters[:2])
+            progress.set_counts(*counters[:2])
 
         with contextlib.suppress(_Stopped):
-            while (item := _next(waiting, others)) is not None:
+            while (item := _next(waiting, futures)) is not None:
                 encode(*item, count)
-        while others:
-            done, others = concurrent.futures.wait(others, 0.2, concurrent.futures.FIRST_COMPLETED)
-            progress.at(*counters[:2])
-            for other in done:
-                other.result()
+        while futures:
+            done, futures = concurrent.futures.wait(futures, 0.2, concurrent.futures.FIRST_COMPLETED)
+            progress.set_counts(*counters[:2])
+            for future in done:
+                future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
-        fix = 'was memory short? The same command continues; config.corpus_options.workers=1 needs least'
+        fix = 'was memory short? The same command continues; config.corpus_options.workers=1 needs the least memory'
         raise RuntimeError(f'a worker process died; {fix}') from error
     finally:
         counters[2] = 1
         pool.shutdown(wait=True, cancel_futures=True)
-        waiting.cancel_join_thread()  # What nobody took is not waited for.
+        waiting.cancel_join_thread()  # do not wait for items left in the queue
         waiting.close()
 
 
-def _next(shards, others: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
-    """The next shard of the queue, None where there is no more, or where another process has failed."""
-    while not any(other.done() and other.exception() for other in others):
-        with contextlib.suppress(queue.Empty):  # A worker that was killed may have held the queue's lock.
+def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
+    """Returns the next shard of the queue; None if there is none, or if another process has failed."""
+    while not any(future.done() and future.exception() for future in futures):
+        with contextlib.suppress(queue.Empty):  # a killed worker may have held the queue's lock
             return shards.get(timeout=0.2)
     return None

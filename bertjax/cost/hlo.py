@@ -1,147 +1,184 @@
-"""A compiled program as text (HLO), read: computations, their instructions, and what these call."""
+"""Read a compiled program (XLA's HLO as text): computations, their instructions, shapes and loops."""
 
 import dataclasses
 import functools
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-# The compiler's word for what it has no estimate of: the largest int64.
+# libtpu writes the largest int64 where it has no estimate.
 _NO_ESTIMATE = 2**63 - 1
 _COMPUTATION = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\{$')
-_INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = ')
-_OPCODE = re.compile(r'\s*([\w-]+)\(')
-_CALLED = re.compile(r'\b(calls|body|condition|to_apply|branch_computations|true_computation|false_computation)=')
-_OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
-_NAME = re.compile(r'%([\w.-]+)')
+_INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)(?:, (.*))?$')
+_ARRAY = re.compile(r'\b([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?')
+# Opcodes that return their operand unchanged or converted.
+_TRANSPARENT = {'copy', 'bitcast', 'copy-done', 'copy-start', 'reshape', 'convert'}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
     """One line of a computation.
 
     Attributes:
-      name: unique in the program.
-      opcode: such as 'fusion', 'while', 'all-reduce-start'.
-      shape: of the result, as it is written, layout included.
-      operands: names of instructions of the same computation; of a constant or a parameter its value or number.
-      attributes: what stands behind the operands.
+      computation: the computation that contains it.
       is_root: whether it is the computation's result.
+      name: unique in the program.
+      shape: of the result, as text, with its layout.
+      opcode: such as 'fusion', 'while', 'all-reduce-start'.
+      operands: the text between the parentheses: names of instructions, or the value of a constant.
+      attributes: the text after the operands.
     """
 
-    name: str
-    opcode: str
-    shape: str
-    operands: tuple[str, ...]
-    attributes: str
+    computation: 'Computation'
     is_root: bool
+    name: str
+    shape: str
+    opcode: str
+    operands: str
+    attributes: str
+
+    @functools.cached_property
+    def inputs(self) -> tuple['Instruction', ...]:
+        """The operands that are instructions of the same computation."""
+        known = self.computation.instructions
+        return tuple(known[name] for name in re.findall(r'%([\w.-]+)', self.operands) if name in known)
 
     @functools.cached_property
     def op_name(self) -> str:
-        """Where it comes from, as JAX names it: 'jit(step)/jvp(Model)/encoder/…/dot_general'; '' where not known."""
-        found = _OP_NAME.search(self.attributes)
-        return found.group(1) if found else ''
+        """JAX's name of the operation: 'jit(step)/jvp(Model)/encoder/…/dot_general'; '' if unknown."""
+        return self.find(r'op_name="((?:[^"\\]|\\.)*)"') or ''
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The compiler's estimate for one execution; None where it has none."""
-        found = _CYCLES.search(self.attributes)
-        return int(found.group(1)) if found and int(found.group(1)) != _NO_ESTIMATE else None
+        """The compiler's estimate of one execution; None if it has none."""
+        cycles = int(self.find(r'"estimated_cycles":"?(\d+)') or _NO_ESTIMATE)
+        return None if cycles == _NO_ESTIMATE else cycles
 
-    @functools.cached_property
-    def called(self) -> Mapping[str, tuple[str, ...]]:
-        """Computations by how they are called: {'calls': (…,)}, {'condition': (…,), 'body': (…,)}."""
-        found = {}
-        for match in _CALLED.finditer(self.attributes):
-            rest = self.attributes[match.end() :]
-            names = rest[: rest.index('}')] if rest.startswith('{') else re.split(r'[,\s]', rest, maxsplit=1)[0]
-            found[match.group(1)] = tuple(name.strip().removeprefix('%') for name in names.strip('{').split(','))
-        return found
+    @property
+    def index(self) -> int:
+        """The element that a get-tuple-element takes."""
+        return int(self.find(r'\bindex=(\d+)'))
 
-    def attribute(self, name: str) -> str:
-        """What `name=` is followed by, to the end of the line; '' where it is missing."""
-        found = re.search(rf'\b{name}=', self.attributes)
-        return self.attributes[found.end() :] if found else ''
+    def find(self, pattern: str) -> str | None:
+        """The first group of a regular expression in the attributes; None without a match."""
+        match = re.search(pattern, self.attributes)
+        return match.group(1) if match else None
+
+    def called(self, *attributes: str) -> list['Computation']:
+        """The computations that attributes such as 'calls', 'body' or 'branch_computations' name."""
+        texts = (self.find(rf'\b{name}=(\{{[^}}]*\}}|[^\s,]+)') or '' for name in attributes)
+        return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
+
+    def inside(self) -> Iterator['Instruction']:
+        """The instructions of a fusion or an asynchronous wrapper, nested ones included; otherwise the instruction."""
+        if self.opcode in ('fusion', 'async-start'):
+            for each in self.called('calls')[0].instructions.values():
+                yield from each.inside()
+        else:
+            yield self
+
+    def source(self) -> 'Instruction':
+        """The instruction whose value this one passes on through copies and conversions."""
+        return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """Instructions in the order in which they are executed, by name."""
+    """Instructions by name, in execution order.
 
-    name: str
-    instructions: Mapping[str, Instruction]
+    Attributes:
+      module: all computations of the program, by name.
+    """
+
+    module: Mapping[str, 'Computation']
+    instructions: dict[str, Instruction] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def root(self) -> Instruction:
         """The result."""
         return next(one for one in self.instructions.values() if one.is_root)
 
-    def operands(self, instruction: Instruction) -> list[Instruction]:
-        """Those of its operands that are instructions."""
-        return [self.instructions[name] for name in instruction.operands if name in self.instructions]
 
-    @functools.cached_property
-    def users(self) -> Mapping[str, list[Instruction]]:
-        """Who has an instruction among its operands, by its name."""
-        found: dict[str, list[Instruction]] = {}
-        for one in self.instructions.values():
-            for name in dict.fromkeys(one.operands):
-                found.setdefault(name, []).append(one)
-        return found
-
-    @functools.cached_property
-    def parameters(self) -> Mapping[int, Instruction]:
-        """By their numbers."""
-        found = (one for one in self.instructions.values() if one.opcode == 'parameter')
-        return {int(one.operands[0]): one for one in found}
-
-
-@dataclasses.dataclass(frozen=True)
-class Module:
-    """A program: its computations by name, and the one that it begins with."""
-
-    computations: Mapping[str, Computation]
-    entry: Computation
-
-
-def parse(text: str) -> Module:
-    """The program that `compiled.as_text()` gives.
+def parse(text: str) -> Computation:
+    """The entry computation of the program that `compiled.as_text()` returns.
 
     Raises:
-      ValueError: no such text.
+      ValueError: the text is not a compiled program.
     """
-    computations, entry, name, instructions = {}, '', '', {}
+    module: dict[str, Computation] = {}
+    entry = None
     for line in text.splitlines():
         if header := _COMPUTATION.match(line):
-            name, instructions = header.group(2), {}
-            computations[name] = Computation(name, instructions)
-            entry = name if header.group(1) else entry
-        elif name and (head := _INSTRUCTION.match(line)):
-            one = _instruction(head.group(2), line[head.end() :], is_root=bool(head.group(1)))
-            instructions[one.name] = one
-        elif line.startswith('}'):
-            name = ''
-    if not entry:
-        raise ValueError('no compiled program: it has no ENTRY')
-    return Module(computations, computations[entry])
+            computation = module[header.group(2)] = Computation(module)
+            entry = computation if header.group(1) else entry
+        elif module and (match := _INSTRUCTION.match(line)):
+            root, name, *rest = match.groups(default='')
+            computation.instructions[name] = Instruction(computation, bool(root), name, *rest)
+    if entry is None:
+        raise ValueError('not a compiled program: it has no ENTRY')
+    return entry
 
 
-def _instruction(name: str, text: str, is_root: bool) -> Instruction:
-    end = _closing(text, 0) + 1 if text.startswith('(') else text.index(' ')
-    opcode = _OPCODE.match(text, end)
-    if opcode is None:
-        raise ValueError(f'no instruction: {text[:80]}')
-    close = _closing(text, opcode.end() - 1)
-    inside = text[opcode.end() : close]
-    operands = tuple(_NAME.findall(inside)) or ((inside,) if inside else ())
-    return Instruction(name, opcode.group(1), text[:end], operands, text[close + 1 :], is_root)
+def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
+    """Bytes of the numbers of all arrays of a shape: `f32[64,128]{1,0:T(8,128)}`, or a tuple of such.
+
+    Args:
+      shape: as text.
+      hbm_only: leave out arrays in other memory spaces, which are on the chip itself (`S(1)`) or hold no data.
+    """
+    total = 0
+    for dtype, dims, layout in _ARRAY.findall(shape):
+        bits = 8 if dtype == 'pred' else int((re.search(r'\d+', dtype) or [0])[0])  # a token has none
+        elsewhere = hbm_only and re.search(r'S\([^0]\)', layout)
+        total += 0 if elsewhere else math.prod(int(n) for n in dims.split(',') if n) * bits // 8
+    return total
 
 
-def _closing(text: str, start: int) -> int:
-    """Where the parenthesis that opens at `start` is closed."""
-    depth = 0
-    for at in range(start, len(text)):
-        depth += (text[at] == '(') - (text[at] == ')')
-        if depth == 0:
-            return at
-    raise ValueError(f'a parenthesis that stays open: {text[:80]}')
+def trip_count(loop: Instruction) -> int | None:
+    """How often a `while` executes its body; None if the text does not say.
+
+    Either the compiler states it, or the loop counts from a constant by a constant up to a constant, as the loops of
+    `jax.lax` do.
+    """
+    if known := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
+        return int(known)
+    compare = loop.called('condition')[0].root
+    counter, bound = _operands_outside(compare)
+    if counter is None or counter.opcode != 'get-tuple-element':
+        return None
+    direction = next((one.find(r'direction=(\w+)') for one in compare.inside() if one.opcode == 'compare'), None)
+    start = _number(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
+    step = _step(loop.called('body')[0], counter.index)
+    bound = _number(bound)
+    if None in (start, step, bound) or direction not in ('LT', 'LE', 'GT', 'GE', 'NE') or not step:
+        return None
+    distance = (bound - start) * (1 if step > 0 else -1) + (direction in ('LE', 'GE'))
+    return max(-(-distance // abs(step)), 0)
+
+
+def _operands_outside(one: Instruction) -> tuple[Instruction | None, Instruction | None]:
+    """The two operands of a comparison or an addition, or of the fusion whose result it is."""
+    root = one.called('calls')[0].root if one.opcode == 'fusion' else one
+    sides = [side.source() for side in root.inputs]
+    if one is not root:
+        sides = [one.inputs[int(side.operands)].source() if side.opcode == 'parameter' else side for side in sides]
+    return (sides[0], sides[1]) if len(sides) == 2 else (None, None)
+
+
+def _step(body: Computation, index: int) -> int | None:
+    """What an execution of the body adds to one of the loop's values."""
+    if body.root.opcode != 'tuple':
+        return None
+    value = body.root.inputs[index].source()
+    root = value.called('calls')[0].root if value.opcode == 'fusion' else value
+    counter, added = _operands_outside(value)
+    if _number(counter) is not None:
+        counter, added = added, counter
+    adds = root.opcode == 'add' and counter is not None and counter.opcode == 'get-tuple-element'
+    return _number(added) if adds and counter.index == index else None
+
+
+def _number(one: Instruction | None) -> int | None:
+    one = one and one.source()
+    constant = one is not None and one.opcode == 'constant' and re.fullmatch(r'-?\d+', one.operands)
+    return int(one.operands) if constant else None

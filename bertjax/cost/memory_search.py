@@ -16,16 +16,16 @@ import numpy as np
 
 from bertjax.cost.step_cost import step_cost
 from bertjax.model.config import train_flops_per_sequence
-from bertjax.model.encoder import remat_of
+from bertjax.model.encoder import resolve_remat
 from bertjax.parallel.compiler_flags import FLAGS
 from bertjax.parallel.gpu_targets import UNTIMED
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count
 from bertjax.train.setup import Setup
-from bertjax.train.throughput import peak_flops
 
 TRIES = 3  # compiles, at most, for each way to need less memory
 
@@ -60,14 +60,14 @@ class MemorySearch:
 
     def setup(self, way: MemoryPlan) -> Setup:
         """The setup under the keys of `way`."""
-        remat = way.get('model.remat', self.settings.model_fields['remat'])
-        mesh = {axis: way.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh.items()}
+        remat = way.get('model.remat', self.settings.model.remat)
+        mesh = {axis: way.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh_axes.items()}
         key = (remat, *mesh.values())
         if key not in self._setups:
-            fields = {**self.settings.model_fields, 'remat': remat}
-            settings = dataclasses.replace(self.settings, model_fields=fields, mesh=mesh)
-            model = settings.model(settings.vocab['size'])
-            self._setups[key] = build_pretraining_setup(settings, model, make_mesh(mesh, self.devices))
+            model = dataclasses.replace(self.settings.model, remat=remat)
+            settings = dataclasses.replace(self.settings, model=model)
+            config = settings.model_config(settings.vocab.size)
+            self._setups[key] = build_pretraining_setup(settings, config, make_mesh(mesh, self.devices))
         return self._setups[key]
 
     def compile(self, phase: PretrainingPhase, way: MemoryPlan | None = None) -> CompileResult:
@@ -126,55 +126,23 @@ class MemorySearch:
             yield result
 
     def remedies(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
-        """What is tried for a phase that does not fit, with the result of each.
+        """Compiles other ways to compute a phase that does not fit.
 
-        Of the parts of a batch, of recomputing and of splitting the weights each the least that fits, with at most
-        TRIES compiles; where none of the three does, all of them together.
+        More parts of a batch, more recomputing and weights split over more chips: of each the mildest that fits, with
+        at most TRIES compiles; where none of the three fits, all of them together.
 
         Args:
           phase: that does not fit.
           result: of `compile`.
         """
         fitted = False
-        for search in (self._parts, self._recomputed, self._split):
-            for way, tried in search(phase, result):
+        for ways in (self._parts(phase, result), self._recomputed(), self._split(result)):
+            for way, tried in self._until_one_fits(phase, ways[:TRIES]):
                 fitted |= tried['fits']
                 yield way, tried
         if not fitted:
-            yield from self._everything(phase)
-
-    def _parts(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
-        """More parts of a batch: from those that should do upwards, and downwards where these fit."""
-        rows, fixed = self._rows(phase), _fixed_bytes(result)
-        ways = [{'accumulate': phase.accumulate * n} for n in range(2, rows + 1) if rows % n == 0]
-        shares = [phase.accumulate / way['accumulate'] for way in ways]
-        needed = [fixed + (_needed(result) - fixed) * share for share in shares]
-        enough = (i for i, size in enumerate(needed) if size <= result['hbm_bytes_available'])
-        at, tried = next(enough, len(ways) - 1), {}
-        while 0 <= at < len(ways) and at not in tried and len(tried) < TRIES:
-            tried[at] = self.compile(phase, ways[at])
-            yield ways[at], tried[at]
-            at += -1 if tried[at]['fits'] else 1
-
-    def _recomputed(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
-        """More recomputing, the mildest first."""
-        config = self.setup({}).model.config
-        own = REMAT_BY_MEMORY.index(remat_of(config, self.devices[0].platform))
-        return self._until_one_fits(phase, [{'model.remat': remat} for remat in REMAT_BY_MEMORY[own + 1 :]])
-
-    def _split(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
-        """Weights and optimiser split over chips, where these are what does not fit."""
-        fixed = _fixed_bytes(result)
-        rest = _needed(result) - fixed
-        splits = {way['mesh.fsdp']: way for way in self._meshes()}
-        needed = {size: rest + fixed * self._axis('fsdp') / size for size in splits}
-        enough = [way for size, way in splits.items() if needed[size] <= result['hbm_bytes_available']]
-        return self._until_one_fits(phase, enough[:TRIES])
-
-    def _everything(self, phase: PretrainingPhase) -> Iterator[tuple[MemoryPlan, CompileResult]]:
-        """All that can be done at once, with the mesh of the config and with weights split as far as they can be."""
-        most: MemoryPlan = {'accumulate': phase.accumulate * self._rows(phase), 'model.remat': 'full'}
-        return self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
+            most: MemoryPlan = {'accumulate': phase.accumulate * self._rows(phase), 'model.remat': 'full'}
+            yield from self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
 
     def _until_one_fits(
         self, phase: PretrainingPhase, ways: Sequence[MemoryPlan]
@@ -185,6 +153,26 @@ class MemorySearch:
             if tried['fits']:
                 return
 
+    def _parts(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
+        """More parts of a batch: from the count on before the first that should be enough."""
+        rows, fixed, available = self._rows(phase), _fixed_bytes(result), result['hbm_bytes_available']
+        counts = [n for n in range(2, rows + 1) if rows % n == 0]
+        enough = [i for i, n in enumerate(counts) if fixed + (_needed(result) - fixed) / n <= available]
+        first = max(min(enough, default=len(counts) - 1) - 1, 0)
+        return [{'accumulate': phase.accumulate * n} for n in counts[first:]]
+
+    def _recomputed(self) -> list[MemoryPlan]:
+        """More recomputing, the mildest first."""
+        remat = resolve_remat(self.setup({}).model.config, self.devices[0].platform)
+        return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
+
+    def _split(self, result: CompileResult) -> list[MemoryPlan]:
+        """Weights and optimiser split over chips, if these are what does not fit."""
+        fixed, axis = _fixed_bytes(result), self._axis('fsdp')
+        rest = _needed(result) - fixed
+        ways = self._meshes()
+        return [way for way in ways if rest + fixed * axis / way['mesh.fsdp'] <= result['hbm_bytes_available']]
+
     def _rows(self, phase: PretrainingPhase) -> int:
         """Rows of a part of a batch on a chip."""
         return phase.batch_size // phase.accumulate // row_shards(self.setup({}).mesh)
@@ -194,9 +182,9 @@ class MemorySearch:
 
     def _meshes(self) -> list[MemoryPlan]:
         """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
-        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model_fields['width']
+        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
-        rest = self.settings.mesh['data'] == -1  # it is what the others leave
+        rest = self.settings.mesh_axes['data'] == -1  # it is what the others leave
         return [{'mesh.fsdp': own * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
 
 
@@ -209,7 +197,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     (lowered,) = setup.lower(phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':
         compiled = lowered.compile({**FLAGS, **UNTIMED})
-        return {'fits': True, **_memory(compiled), 'text': compiled.as_text()}
+        return {'fits': True, **_analyses(compiled), 'text': compiled.as_text()}
     with tempfile.TemporaryDirectory() as folder:
         try:
             compiled = lowered.compile({'xla_dump_to': folder, 'xla_dump_hlo_as_text': True})
@@ -218,21 +206,23 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
                 raise
             return {'fits': False, **_said(str(error)), 'temporary_bytes': None}
         (text,) = Path(folder).glob('*.after_codegen.txt')
-        return {'fits': True, **_memory(compiled), 'text': text.read_text(encoding='utf-8')}
+        return {'fits': True, **_analyses(compiled), 'text': text.read_text(encoding='utf-8')}
 
 
-def _memory(compiled: jax.stages.Compiled) -> dict[str, int]:
-    memory = compiled.memory_analysis()
+def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
+    memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
         'hbm_bytes_per_chip': used + memory.temp_size_in_bytes + memory.generated_code_size_in_bytes,
         'temporary_bytes': memory.temp_size_in_bytes,
+        'compiled_flops': cost.get('flops'),
+        'accessed_bytes': cost.get('bytes accessed'),
     }
 
 
 def flags_of(way: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
     """`way` on the command line; the parts of a batch are those of the phase alone, where the config has phases."""
-    own = f'phases[{phase.number}].' if settings.recorded['phases'] else ''
+    own = f'phases[{phase.number}].' if settings.phases else ''
     flags = [f'--config.{own if key == "accumulate" else ""}{key}={value}' for key, value in way.items()]
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 

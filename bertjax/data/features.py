@@ -1,4 +1,4 @@
-"""Tokenised sequences of a task, ragged: as read once, kept in a cache, and padded batch by batch."""
+"""The tokenised sequences of a task: stored ragged, cached on disk, padded batch by batch."""
 
 import dataclasses
 import hashlib
@@ -12,28 +12,29 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.files.atomic import write_atomic
 
-_TOKEN = 'token_'  # prefix of a batch's arrays with one value a token
-INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # of every model, int32 [B, S] each
-FEATURES_VERSION = 2  # of the cache: raise it with any change after which the same records give other rows
+_TOKEN = 'token_'  # the prefix of a batch's arrays with one value for each token
+INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] each
+FEATURES_VERSION = 2  # part of the cache's key: increase it when the same records give other rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
     """N sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, which form N/C rows.
 
-    A row is what gets one label: a sequence, or with `choices` C > 1 that many consecutive ones. A record of the task
-    may have several rows (windows of a long text).
+    A row gets one label. It is one sequence, or `choices` = C > 1 consecutive sequences. A record of the task may have
+    several rows (windows of a long text).
 
     Attributes:
       tokens: int32 [T], all sequences, concatenated.
-      offsets: int64 [N + 1], where each begins.
-      second: int32 [N], the position in the sequence where segment 1 begins; its length where there is none.
+      offsets: int64 [N + 1], the first token of each sequence; the last entry is T.
+      second: int32 [N], the position in the sequence where segment 1 begins; its length if it has no segment 1.
       record: int32 [N/C], the number of the record that a row comes from, ascending.
-      row: {name: [N/C, ...]} what a batch has for each row, such as int32 `labels`. `weights` (float32), how much a row
-        counts, is always among them.
-      token: {name: [T]} what a batch has for each token, such as int32 `token_labels`; names begin with `token_`.
+      row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. They always include
+        `weights` (float32), the weight of a row in the loss.
+      token: {name: [T]}, the arrays with one value for each token, such as int32 `token_labels`; names begin with
+        `token_`.
       choices: C.
-      notes: lines for the user on what became of the records; not part of the fingerprint.
+      notes: Lines for the user about the conversion of the records; not part of the fingerprint.
     """
 
     tokens: np.ndarray
@@ -46,22 +47,22 @@ class Features:
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        """Rows."""
+        """The number of rows."""
         return len(self.record)
 
     @property
     def sequence_lengths(self) -> np.ndarray:
-        """int64 [N]."""
+        """The length of each sequence, int64 [N]."""
         return np.diff(self.offsets)
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [N/C], of each row's longest sequence."""
+        """The length of each row's longest sequence, int64 [N/C]."""
         return self.sequence_lengths.reshape(-1, self.choices).max(1)
 
     @property
     def fingerprint(self) -> str:
-        """sha256 (hex) of all of it."""
+        """The sha256 (hex) of all arrays."""
         digest = hashlib.sha256(str(self.choices).encode())
         for name, x in sorted(self._arrays().items()):
             digest.update(f'{name} {x.dtype} {x.shape}'.encode())
@@ -74,19 +75,19 @@ class Features:
         return arrays | {f'token/{name}': x for name, x in self.token.items()}
 
     def spec(self, rows: int, length: int) -> BatchSpec:
-        """Shape and dtype of each array of a batch of so many rows, padded to S = `length`."""
+        """Returns the shape and dtype of each array of a batch of `rows` rows, padded to S = `length`."""
         shape = (rows, self.choices, length) if self.choices > 1 else (rows, length)
         ids = {name: (shape, np.dtype(np.int32)) for name in INPUTS}
         tokens = {name: (shape, x.dtype) for name, x in self.token.items()}
         return {**ids, **tokens, **{name: ((rows, *x.shape[1:]), x.dtype) for name, x in self.row.items()}}
 
     def batch(self, rows: np.ndarray, length: int, pad_id: int) -> dict[str, np.ndarray]:
-        """The batch of the given rows, padded to S = `length`.
+        """Returns the batch of the given rows, padded to S = `length`.
 
         Args:
-          rows: int64 [B]; -1 for a row that counts for nothing: all padding, weight 0.
-          length: at least the longest of them.
-          pad_id: of [PAD].
+          rows: int64 [B]; -1 for an empty row: all padding, weight 0.
+          length: The padded length, at least that of the longest row.
+          pad_id: The id of [PAD].
 
         Returns:
           input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] with choices; row arrays.
@@ -97,22 +98,22 @@ class Features:
         columns = np.arange(length)
         inside = columns < self.sequence_lengths[sequences][:, None]  # [B·C, S]
         inside &= np.repeat(real, C)[:, None]
-        at = np.where(inside, self.offsets[sequences][:, None] + columns, 0)
+        token_index = np.where(inside, self.offsets[sequences][:, None] + columns, 0)
         shape = (B, C, length) if C > 1 else (B, length)
         batch = {
-            'input_ids': np.where(inside, self.tokens[at], np.int32(pad_id)),
+            'input_ids': np.where(inside, self.tokens[token_index], np.int32(pad_id)),
             'segment_ids': (inside & (columns >= self.second[sequences][:, None])).astype(np.int32),
             'attention_mask': inside.astype(np.int32),
-            **{name: np.where(inside, x[at], x.dtype.type(0)) for name, x in self.token.items()},
+            **{name: np.where(inside, x[token_index], x.dtype.type(0)) for name, x in self.token.items()},
         }
         batch = {name: x.reshape(shape) for name, x in batch.items()}
         for name, x in self.row.items():
-            chosen = x[np.maximum(rows, 0)]
-            batch[name] = np.where(real.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, x.dtype.type(0))
+            values = x[np.maximum(rows, 0)]
+            batch[name] = np.where(real.reshape(-1, *[1] * (values.ndim - 1)), values, x.dtype.type(0))
         return batch
 
     def save(self, path: pathlib.Path) -> None:
-        """Writes an .npz, whole or not at all."""
+        """Writes an .npz atomically."""
         buffer = io.BytesIO()
         notes = np.array(self.notes, np.str_)
         np.savez(buffer, choices=np.int32(self.choices), notes=notes, **self._arrays())
@@ -120,10 +121,10 @@ class Features:
 
     @staticmethod
     def load(path: pathlib.Path) -> 'Features':
-        """Reads what `save` wrote.
+        """Reads a file that `save` wrote.
 
         Raises:
-          OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile: another file, or a damaged one.
+          OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile: The file is damaged or of another kind.
         """
         with np.load(path) as file:
             arrays = dict(file)
@@ -146,8 +147,8 @@ class FeatureBuilder:
         self._row: dict[str, list] = {}
         self._token: dict[str, list[np.ndarray]] = {}
 
-    def sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
-        """Adds a sequence with its special tokens; `second` is where segment 1 begins, if there is one."""
+    def add_sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
+        """Adds a sequence, special tokens included; `second` is the position where segment 1 begins, if it has one."""
         self._tokens.append(np.asarray(tokens, np.int32))
         self._second.append(len(tokens) if second is None else second)
         for name, values in token.items():
@@ -155,14 +156,14 @@ class FeatureBuilder:
                 raise ValueError(f'{name} with {len(values)} values for {len(tokens)} tokens')
             self._token.setdefault(name, []).append(np.asarray(values))
 
-    def row(self, record: int, **values: np.ndarray | float | int) -> None:
-        """Makes a row of the sequences since the last one. `weights` is 1 unless it is given."""
+    def add_row(self, record: int, **values: np.ndarray | float | int) -> None:
+        """Makes a row of the sequences added since the last row. `weights` is 1 by default."""
         self._record.append(record)
         for name, value in {'weights': np.float32(1), **values}.items():
             self._row.setdefault(name, []).append(value)
 
     def build(self, notes: Sequence[str] = ()) -> Features:
-        """All rows; there must be one."""
+        """Returns all rows; there must be at least one."""
         lengths = [len(tokens) for tokens in self._tokens]
         if len(lengths) != len(self._record) * self._choices:
             raise ValueError(f'{len(lengths)} sequences for {len(self._record)} rows of {self._choices}')
@@ -178,15 +179,21 @@ class FeatureBuilder:
         )
 
 
-def cached(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
-    """The features that `make` gives, cached in `folder` by a hash of `key`; its repr must hold all they depend on."""
+def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features]) -> Features:
+    """Loads the features of `key` from `folder`, or calls `make` and saves its result there.
+
+    Args:
+      folder: The directory of the cache.
+      key: A value whose repr holds everything that the features depend on; the file is named by its hash.
+      make: Makes the features.
+    """
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'
     try:
         return Features.load(path)
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        path.unlink(missing_ok=True)  # damaged: made again
+        path.unlink(missing_ok=True)  # damaged: make it again
     features = make()
     features.save(path)
     return features

@@ -1,11 +1,11 @@
-"""Random numbers without a generator: each is a hash of (seed, stream, n, position), and so is an index permutation.
+"""Counter-based random numbers and permutations: each number is a hash of (seed, stream, n, position).
 
-A generator has a state, and whoever wants number n must have drawn the n - 1 before it. Here example n can be made
-alone, in any order and on any host, and a whole batch costs a few array operations.
+A stateful generator must draw n - 1 numbers before number n. With hashes, example n can be made alone, in any order
+and on any host, and a whole batch costs a few array operations.
 
-The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators"; the
-constants are Stafford's "Mix13"). A stream's numbers over `position` are the SplitMix64 sequence started at a key mixed
-from (seed, stream, n).
+The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
+with the constants of Stafford's "Mix13". The numbers of a stream over `position` are a SplitMix64 sequence that starts
+at a key mixed from (seed, stream, n).
 """
 
 import enum
@@ -19,7 +19,7 @@ _ROUNDS = 6
 
 
 class Stream(enum.IntEnum):
-    """What a number is drawn for. One table, so that no two uses share their numbers; never renumber one."""
+    """The purpose of a random number. No two uses share a stream; never change the number of a stream."""
 
     PHASE = 1
     SHORT = 2
@@ -53,7 +53,7 @@ def _mix_int(x: int) -> int:
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
-    """The same on an array of uint64 that belongs to the caller: it is overwritten."""
+    """Applies `_mix_int` to an array of uint64 in place."""
     scratch = x >> np.uint64(30)
     x ^= scratch
     x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -71,29 +71,32 @@ def _unsigned(x: npt.ArrayLike) -> np.ndarray:
 
 
 def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
-    """64 random bits for each (seed, stream, n, position).
+    """Returns 64 random bits for each (seed, stream, n, position).
 
     Args:
-      seed: any integer; its low 64 bits count.
-      stream: what the number is for, a `Stream`.
-      n: integers, any shape: the example (or plan, or whatever counts here).
-      position: integers that broadcast against n.
+      seed: An integer; its low 64 bits are used.
+      stream: The purpose of the number, a `Stream`.
+      n: Integers of any shape: the number of the example, plan or row.
+      position: Integers that broadcast against n.
 
     Returns:
-      uint64, of the broadcast shape (at least 1-d arrays stay arrays; scalars give a 0-d array).
+      uint64 of the broadcast shape (a 0-d array for scalars).
     """
     n, position = _unsigned(n), _unsigned(position)
     shape = np.broadcast_shapes(n.shape, position.shape)
     return _numbers(_keys(seed, stream, n), position).reshape(shape)
 
 
-def hash_bits_of(counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike) -> np.ndarray:
-    """`hash_bits` of the first of n (int64 [B]) at counts[0] positions, of the second at counts[1] more, and so on.
+def hash_bits_ragged(
+    counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike
+) -> np.ndarray:
+    """Returns `hash_bits` for ragged rows: n[i] has counts[i] positions, the rows one after the other.
 
     Args:
-      counts: int64 [B].
-      seed, stream, n: see `hash_bits`.
-      position: int64 [N], as many as all counts together.
+      counts: int64 [B], which add up to N.
+      seed, stream: See `hash_bits`.
+      n: int64 [B].
+      position: int64 [N].
 
     Returns:
       uint64 [N].
@@ -102,9 +105,9 @@ def hash_bits_of(counts: np.ndarray, seed: int, stream: int, n: npt.ArrayLike, p
 
 
 def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Where each n's numbers start, uint64."""
+    """Returns the start of the SplitMix64 sequence of each n, uint64."""
     start = _mix_int((_mix_int(int(seed) & _BITS) + (int(stream) + 1) * _GOLDEN) & _BITS)
-    # 1-d at least: numpy warns of overflow on scalars, and wraps silently, as is meant here, on arrays.
+    # At least 1-d: numpy warns of overflow on scalars, but wraps silently on arrays, as intended here.
     return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + np.uint64(start))
 
 
@@ -113,44 +116,45 @@ def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:
 
 
 def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
-    """`hash_bits` of one number, as a Python int: a seed derived from another."""
+    """Returns `hash_bits` of one number as a Python int, to derive a seed from another."""
     return int(hash_bits(seed, stream, n, position))
 
 
 def uniform(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
-    """Float64 in [0, 1), multiples of 2**-53, for each (seed, stream, n, position)."""
-    return as_uniform(hash_bits(seed, stream, n, position))
+    """Draws a float64 in [0, 1), a multiple of 2**-53, for each (seed, stream, n, position)."""
+    return bits_to_uniform(hash_bits(seed, stream, n, position))
 
 
-def as_uniform(bits: np.ndarray) -> np.ndarray:
-    """Float64 in [0, 1), multiples of 2**-53, of 64 random bits each."""
+def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
+    """Converts 64 random bits (uint64) to a float64 in [0, 1), a multiple of 2**-53."""
     return (bits >> np.uint64(11)) * 2.0**-53
 
 
-def below(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
-    """Int64 uniform in 0..bound-1 for each (seed, stream, n, position); `bound` (positive, below 2**53) broadcasts."""
-    # A uniform below 1 - 2**-53 times a bound below 2**53 can round up to the bound; the minimum keeps the promise.
+def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
+    """Draws an int64 in 0..bound-1 for each (seed, stream, n, position); `bound` (positive, below 2**53) broadcasts."""
+    # The product of a number below 1 and the bound can round up to the bound, so the result is clipped.
     bound = np.asarray(bound, np.int64)
     return np.minimum((uniform(seed, stream, n, position) * bound).astype(np.int64), bound - 1)
 
 
 def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np.ndarray:
-    """Where a pseudo-random permutation of 0..size-1 sends each index, computed without a table.
+    """Applies a pseudo-random permutation of 0..size-1 to each index without a table.
 
-    A Feistel network over pairs (left, right) of Z_a x Z_b with a, b about sqrt(size) and a * b >= size; what falls
-    outside 0..size-1 is sent through again until it is inside (cycle walking; rare, for a * b - size < a). Each round
-    adds a hash of one half to the other, which can be undone, so the whole is a bijection for every size.
+    The permutation is a Feistel network over pairs (left, right) of Z_a x Z_b with a, b about sqrt(size) and
+    a * b >= size. A result outside 0..size-1 goes through the network again until it is inside (cycle walking; this is
+    rare, because a * b - size < a). Each round adds a hash of one half to the other. A round can be inverted, so the
+    network is a bijection for every size.
 
     Args:
       index: int64 [N], each in 0..size-1.
-      size: int64, a scalar or [N]: how many are permuted, 1 to 2**62.
-      key: uint64, a scalar or [N]: which permutation.
+      size: int64, a scalar or [N], from 1 to 2**62.
+      key: uint64, a scalar or [N], which selects the permutation.
 
     Returns:
       int64 [N].
 
     Raises:
-      ValueError: an index is outside 0..size-1.
+      ValueError: An index is outside 0..size-1.
     """
     index, size, key = np.broadcast_arrays(np.atleast_1d(np.asarray(index, np.int64)), size, _unsigned(key))
     size = size.astype(np.int64)

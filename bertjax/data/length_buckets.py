@@ -1,4 +1,4 @@
-"""Batches of sequences of about one length, in a handful of static shapes."""
+"""Length bucketing: batches of sequences of similar length, padded to a few static lengths."""
 
 from collections.abc import Callable, Iterator
 
@@ -8,42 +8,42 @@ from bertjax.data.batch import BatchSpec
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 
-MOST_LENGTHS = 8
+MAX_LENGTHS = 8
 
 
-def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, compiling: float, longest: int) -> int:
-    """How many padded lengths cost least in all, computed and compiled, at most MOST_LENGTHS.
+def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, compile_cost: float, longest: int) -> int:
+    """Returns the number of padded lengths, at most MAX_LENGTHS, with the lowest cost of computing and compiling.
 
-    Nothing but the rows and the config decides, so that a run that is begun again has as many.
+    The result depends on the rows and the config alone, so that a resumed run has the same number.
 
     Args:
-      lengths: int [N], of the rows.
-      cost: of one row of so many tokens, however often it is computed.
-      compiling: cost of one more length, in the same unit.
-      longest: see `choose_lengths`.
+      lengths: int [N], the lengths of the rows.
+      cost: The total cost of a row, over all epochs, from its padded length.
+      compile_cost: The cost of compiling one more length, in the same unit.
+      longest: See `choose_lengths`.
     """
 
     def total(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, longest=longest)
-        rows = np.bincount(pad_to(lengths, shapes), minlength=len(shapes))
-        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compiling
+        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
+        return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
 
-    return min(range(1, MOST_LENGTHS + 1), key=total)
+    return min(range(1, MAX_LENGTHS + 1), key=total)
 
 
 def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:
-    """The at most `count` padded lengths, ascending, with which the fewest tokens are padding.
+    """Chooses at most `count` padded lengths, ascending, that minimise the number of padding tokens.
 
     Args:
-      lengths: int [N], of the rows.
-      count: how many shapes may be compiled.
-      longest: the longest that the model takes, at least that of all rows.
-      multiple: every padded length is a multiple of it, or `longest`.
+      lengths: int [N], the lengths of the rows.
+      count: The maximum number of padded lengths.
+      longest: The longest sequence that the model accepts, at least that of all rows.
+      multiple: Every padded length is a multiple of it, or `longest`.
     """
     steps = -(-np.asarray(lengths) // multiple)
-    rows = np.bincount(steps)  # rows[i] of i·multiple tokens, rounded up
+    rows = np.bincount(steps)  # rows[i]: the number of rows of i·multiple tokens, rounded up
     top, before = len(rows) - 1, np.concatenate([[0], np.cumsum(rows)])  # before[i]: rows shorter than i steps
-    # best[i]: fewest steps of padded length over all rows of up to i steps, with the buckets allowed so far.
+    # best[i]: the least total padded length, in steps, of all rows of up to i steps, with the buckets allowed so far.
     best = np.array([i * before[i + 1] for i in range(top + 1)])
     choice = [np.full(top + 1, -1)]
     for _ in range(count - 1):
@@ -59,35 +59,35 @@ def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: i
     return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if before[i + 1])
 
 
-def pad_to(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
-    """The number in `shapes` (ascending) of the shortest that holds each length."""
+def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
+    """Returns for each length the index of the shortest padded length in `shapes` (ascending) that holds it."""
     return np.searchsorted(np.asarray(shapes), lengths)
 
 
 class BucketedExamples:
-    """Endless examples, epoch after epoch; each batch is of one padded length.
+    """Endless examples, epoch after epoch; each batch has one padded length.
 
-    Example n sits in row n % B of batch n // B; which record it is depends on (seed, n), and on B. An epoch sees every
-    row of the features once. What is left of a bucket after its full batches moves to the next longer one, so that only
-    the last batch of an epoch can have empty places, which weigh nothing.
+    Example n is row n % B of batch n // B; its record depends on (seed, n) and on B. An epoch visits every row of the
+    features once. The remainder of a bucket after its full batches moves to the next longer bucket, so that only the
+    last batch of an epoch can have empty rows, whose weight is 0.
 
-    The sequence of padded lengths is the same whatever the seed: runs that differ only in their seed can be trained
-    together (train/vmapped_runs.py).
+    The sequence of padded lengths does not depend on the seed, so that runs which differ only in their seed can be
+    trained together (train/vmapped_runs.py).
     """
 
     def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):
         self._features = features
         self._seed = seed
         self._pad_id = pad_id
-        self._bucket = pad_to(features.lengths, shapes)  # [N]
+        self._bucket = find_buckets(features.lengths, shapes)  # [N]
         self.shapes = shapes
         self.batch_size = batch_size
-        self.batches = -(-len(features) // batch_size)  # of an epoch
+        self.batches = -(-len(features) // batch_size)  # in an epoch
         self.cycle_length = self.batches * batch_size
         self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """int64 [B'] examples of one batch (all of it or a host's part) -> arrays of B' rows."""
+        """Returns the arrays of the examples `indices`, int64 [B'], all of one batch or a host's part of it."""
         batch = int(indices[0]) // self.batch_size
         if (indices // self.batch_size != batch).any():
             raise ValueError('examples of different batches have different lengths')
@@ -97,43 +97,46 @@ class BucketedExamples:
         return self._features.batch(chosen, self.shapes[shapes[number]], self._pad_id)
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
-        """{padded length: shapes and dtypes of its batches} of all that an epoch has."""
+        """Returns {padded length: the shapes and dtypes of its batches} for all padded lengths of an epoch."""
         used = np.unique(self._order(0)[1])  # the same in every epoch
         return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
 
-    def coming(self, first: int, batches: int) -> list[int]:
-        """The padded lengths of so many batches from example `first` on, each once, in the order in which they come."""
+    def upcoming_lengths(self, first: int, batches: int) -> list[int]:
+        """Returns the distinct padded lengths of the next `batches` batches from example `first`, in order of use."""
         begin = first // self.batch_size
-        soon = range(begin, begin + min(batches, 2 * self.batches))  # two epochs hold a whole one, and so each length
-        places = [self._order(n // self.batches)[1][n % self.batches] for n in soon]
-        return [self.shapes[place] for place in dict.fromkeys(places)]
+        # Two epochs are enough: they contain a whole epoch, which has every length.
+        numbers = range(begin, begin + min(batches, 2 * self.batches))
+        buckets = [self._order(n // self.batches)[1][n % self.batches] for n in numbers]
+        return [self.shapes[bucket] for bucket in dict.fromkeys(buckets)]
 
     @property
     def mean_length(self) -> float:
-        """Padded length of a row, on average over an epoch."""
+        """The mean padded length of a row over an epoch."""
         return float(np.asarray(self.shapes)[self._order(0)[1]].mean())
 
     def records(self, indices: np.ndarray) -> np.ndarray:
-        """The record that each example is of, -1 for an empty place."""
+        """Returns the record number of each example, -1 for an empty row."""
         rows = np.array([self._order(n // self.cycle_length)[0][n % self.cycle_length] for n in indices.tolist()])
         return np.where(rows < 0, -1, self._features.record[rows])
 
     def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
-        """The epoch's rows [batches·B], -1 for empty places, and the bucket of each batch."""
-        kept = self._epoch  # one look: another thread may put another epoch there
-        if kept is None or kept[0] != epoch:
+        """Returns the epoch's rows [batches·B], -1 for empty rows, and the bucket of each batch."""
+        cached = self._epoch  # read once: another thread may store another epoch
+        if cached is None or cached[0] != epoch:
             count = len(self._features)
             order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
             rows, shapes = fill_last_batch(order, self._bucket[order], len(self.shapes), self.batch_size)
-            # Not by the run's seed: see the class.
+            # The seed is a constant, so that all runs have one sequence of padded lengths.
             mixed = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
-            kept = self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
-        return kept[1], kept[2]
+            cached = self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
+        return cached[1], cached[2]
 
 
 def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ...]) -> Iterator[tuple[np.ndarray, int]]:
-    """(rows [B], padded length) of batches that see every row once; empty places are -1."""
-    rows, buckets = fill_last_batch(np.arange(len(features)), pad_to(features.lengths, shapes), len(shapes), batch_size)
+    """Yields (rows [B], padded length) of batches that visit every row once; empty rows are -1."""
+    rows, buckets = fill_last_batch(
+        np.arange(len(features)), find_buckets(features.lengths, shapes), len(shapes), batch_size
+    )
     for row, bucket in zip(rows.reshape(-1, batch_size), buckets, strict=True):
         yield row, shapes[bucket]
 
@@ -141,10 +144,19 @@ def sorted_batches(features: Features, *, batch_size: int, shapes: tuple[int, ..
 def fill_last_batch(
     order: np.ndarray, bucket: np.ndarray, count: int, batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rows batch after batch, bucket after bucket, -1 for empty places, and the bucket of each batch.
+    """Divides rows into batches, bucket after bucket.
 
-    What is left of a bucket after its full batches goes to the next one, and the rest to the last. How many batches
-    each has depends on the counts alone, not on the order.
+    The remainder of a bucket after its full batches goes to the next bucket; the last remainder fills one more batch.
+    The number of batches of each bucket depends on the counts alone, not on the order.
+
+    Args:
+      order: int64 [N], the rows in order.
+      bucket: int64 [N], the bucket of each.
+      count: The number of buckets.
+      batch_size: B.
+
+    Returns:
+      The rows of all batches, int64 [batches·B], -1 for empty rows, and the bucket of each batch, int64 [batches].
     """
     rows, shapes, carried = [], [], order[:0]
     for k in range(count):

@@ -1,71 +1,73 @@
-"""Which positions are to be predicted and what replaces their ids, for a whole batch at once.
+"""Chooses the positions to predict and replaces their ids, for a whole batch at once.
 
-The budget of a row is `rate` of its maskable positions (no [CLS], [SEP] or padding), at least 1, at most P. Units:
+The budget of a row is `rate` times its maskable positions (all but [CLS], [SEP] and padding), from 1 to P. The units:
 
 * token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
-* word: words in random order, each masked whole; one that exceeds what is left of the budget is passed over (the same
-  function with `do_whole_word_mask`).
-* span: 1 to `max_span` whole words from a random word on, a length n drawn with p(n) proportional to 1/n; shortened to
-  fit the budget, passed over where it meets one already taken (ALBERT, arXiv 1909.11942 section 3.1 and its
-  `create_pretraining_data.py`).
+* word: whole words in random order; a word that exceeds the rest of the budget is skipped (the same function with
+  `do_whole_word_mask`).
+* span: 1 to `max_span` whole words from a random word on, with a length n drawn with p(n) proportional to 1/n. A span
+  is shortened to fit the budget, and skipped if it overlaps an earlier one (ALBERT, arXiv 1909.11942 section 3.1 and
+  its `create_pretraining_data.py`).
 
-Each position to predict then becomes [MASK], a random id, or stays, drawn on its own.
+Each chosen position then becomes [MASK] or a random id, or keeps its id, by a draw of its own.
 """
 
 import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, as_uniform, hash_bits, hash_bits_of
+from bertjax.config.ranges import number, one_of, whole
+from bertjax.config.schema import check_fields, key
+from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
-from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 UNITS = ('token', 'word', 'span')
 
 
 @dataclasses.dataclass(frozen=True)
 class MaskOptions:
-    """How positions are masked.
+    """The options of masking.
 
     Attributes:
-      rate: share of the maskable positions that are predicted.
-      mask, random: of those, the shares that become [MASK] and a random id; the rest stays as it is.
+      rate: The share of the maskable positions that are predicted.
+      mask, random: The shares of the predicted positions that become [MASK] and a random id; the rest keeps its id.
       unit: 'token', 'word' or 'span'.
-      max_span: the most words in a span, for unit 'span'.
-      static: draw by (plan, slot) in place of the example number: a pair has the same masks each time it comes up,
-        and `config.pair_plans` is Google's `dupe_factor`. Otherwise masks are new each time.
-      eval_rate: `rate` for held-out text, whatever the training masks: losses at different rates do not compare.
+      max_span: The most words in a span, for unit 'span'.
+      static: Whether a pair has the same masks each time it occurs, drawn by (plan, slot) instead of the example
+        number; `config.pair_plans` is then Google's `dupe_factor`. Otherwise masks are new each time.
+      eval_rate: The rate for held-out text, independent of `rate`, because losses at different rates cannot be
+        compared.
     """
 
-    rate: float = ranged(0.15, number(0, 1, above=True))
-    mask: float = ranged(0.8, number(0, 1))
-    random: float = ranged(0.1, number(0, 1))
-    unit: str = ranged('token', one_of(UNITS))
-    max_span: int = ranged(3, whole(1, 1000))
+    rate: float = key(0.15, number(0, 1, above=True))
+    mask: float = key(0.8, number(0, 1))
+    random: float = key(0.1, number(0, 1))
+    unit: str = key('token', one_of(UNITS))
+    max_span: int = key(3, whole(1, 1000))
     static: bool = False
-    eval_rate: float = ranged(0.15, number(0, 1, above=True))
+    eval_rate: float = key(0.15, number(0, 1, above=True))
 
     def __post_init__(self):
         check_fields(self, 'masking')
         if self.mask + self.random > 1 + 1e-9:
             raise UserError(
                 'config.masking.random',
-                f'{self.random} with mask={self.mask}',
-                'mask + random of at most 1',
-                'lower one of them; what is left to 1 stays unchanged',
+                found=f'{self.random} with mask={self.mask}',
+                expected='mask + random of at most 1',
+                fix='lower one of them; the remaining share stays unchanged',
             )
 
     def for_evaluation(self) -> 'MaskOptions':
-        """How held-out text is masked."""
+        """Returns the options for held-out text."""
         return dataclasses.replace(self, rate=self.eval_rate)
 
 
 def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
-    """Int32: the ids from which random replacements are drawn, all but special, unused and padding ones.
+    """Returns the ids (int32) from which random replacements are drawn: all but `special_ids`.
 
     Raises:
-      UserError: there are none.
+      UserError: No id is left.
     """
     allowed = np.setdiff1d(np.arange(vocab_size, dtype=np.int32), special_ids)
     if not allowed.size:
@@ -73,8 +75,8 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     return allowed
 
 
-def budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
-    """Int64 [B]: how many of so many `maskable` positions of a row are predicted."""
+def prediction_budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
+    """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions."""
     budget = np.rint(maskable * options.rate).astype(np.int64)
     return np.minimum(np.clip(budget, 1, max_predictions), maskable)
 
@@ -92,58 +94,57 @@ def mask_batch(
     n: np.ndarray,
     within_budget: bool = False,
 ) -> dict[str, np.ndarray]:
-    """Masks `input_ids` in place and returns what was there.
+    """Masks `input_ids` in place and returns the original ids of the masked positions.
 
     Args:
       input_ids: int32 [B, S].
       maskable: bool [B, S].
-      options: how.
+      options: The options of masking.
       max_predictions: P.
-      mask_id: the id of [MASK].
-      allowed_ids: what random replacements are drawn from, see `replacement_ids`.
-      continues_word: bool [V], the pieces that continue the word before them.
-      seed, n: what the draws are keyed by; n int64 [B].
-      within_budget: hold the budget also where every word of a row exceeds it, by masking a part of the shortest.
+      mask_id: The id of [MASK].
+      allowed_ids: The ids of random replacements, see `replacement_ids`.
+      continues_word: bool [V], whether a piece continues the word before it.
+      seed, n: The keys of the draws; n is int64 [B].
+      within_budget: Whether a row whose words all exceed the budget masks only a part of its shortest word.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
     rows, seq_len = input_ids.shape
-    budget = budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
+    budget = prediction_budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
     if options.unit == 'token':
         scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
         chosen = _choose_tokens(scores, maskable, budget)
     else:
-        longest = options.max_span if options.unit == 'span' else 1
-        most = budget if within_budget else np.full_like(budget, max_predictions)
+        max_words = options.max_span if options.unit == 'span' else 1
+        max_positions = budget if within_budget else np.full_like(budget, max_predictions)
         words = find_words(input_ids, maskable, continues_word)
-        chosen = choose_spans(words, budget, most, longest, seed, n)
+        chosen = choose_spans(words, budget, max_positions, max_words, seed, n)
     counts = np.diff(np.searchsorted(chosen, np.arange(rows + 1) * seq_len))
     positions = chosen - np.repeat(np.arange(rows) * seq_len, counts)
 
     flat_ids = input_ids.reshape(-1)
     labels = flat_ids[chosen]
-    action = as_uniform(hash_bits_of(counts, seed, Stream.MASK_ACTION, n, positions))
-    drawn = as_uniform(hash_bits_of(counts, seed, Stream.MASK_TOKEN, n, positions))
+    action = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_ACTION, n, positions))
+    drawn = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_TOKEN, n, positions))
     drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
     masked = np.where(action < options.mask, mask_id, np.where(action < options.mask + options.random, drawn, labels))
     flat_ids[chosen] = masked
 
     used = np.arange(max_predictions) < counts[:, None]
-    found = {name: np.zeros(used.shape, np.int32) for name in ('masked_positions', 'masked_ids')}
-    found['masked_positions'][used] = positions
-    found['masked_ids'][used] = labels
-    return {**found, 'masked_weights': used.astype(np.float32)}
+    masks = {name: np.zeros(used.shape, np.int32) for name in ('masked_positions', 'masked_ids')}
+    masks['masked_positions'][used] = positions
+    masks['masked_ids'][used] = labels
+    return {**masks, 'masked_weights': used.astype(np.float32)}
 
 
 def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Int64: the `budget` maskable positions of least score of each row, among all B·S, ascending."""
+    """Returns the `budget` maskable positions with the lowest scores of each row, int64 among all B·S, ascending."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
-    # The position is packed into the low bits of its score: sorting numbers is several times faster than sorting their
-    # indices.
+    # Each score holds its position in its low bits, because sorting is several times faster than argsort.
     keys = np.where(maskable, (scores & ~low) | np.arange(seq_len, dtype=np.uint64), ~np.uint64(0))
     keys.sort(axis=1)
     width = int(budget.max(initial=0))
-    least = (keys[:, :width] & low).astype(np.int64) + np.arange(rows)[:, None] * seq_len
-    return np.sort(least[np.arange(width) < budget[:, None]])
+    lowest = (keys[:, :width] & low).astype(np.int64) + np.arange(rows)[:, None] * seq_len
+    return np.sort(lowest[np.arange(width) < budget[:, None]])

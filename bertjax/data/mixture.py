@@ -1,4 +1,4 @@
-"""Several corpora in one stream of examples, in given proportions."""
+"""A mixture of several corpora: one stream of examples in given proportions."""
 
 from collections.abc import Sequence
 
@@ -8,34 +8,34 @@ from bertjax.data.hashing import hash_int, permute
 from bertjax.data.packed import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
-# Over so many examples the proportions hold exactly (to one part in BLOCK).
+# The number of examples over which the proportions hold exactly (to one part in BLOCK).
 BLOCK = 4096
-# Stream number of the order within a block; those of data/hashing.py are small.
+# The stream of the order within a block; it differs from those of data/hashing.py, which are small.
 _ORDER = 0x6D6978
 
 
 def block_counts(weights: Sequence[float]) -> np.ndarray:
-    """How many of BLOCK examples each component gets: int64, in proportion, by largest remainder, at least 1 each."""
+    """Divides BLOCK examples in proportion to `weights`, at least 1 each, by largest remainder; returns the counts."""
     shares = np.asarray(weights, np.float64) / np.sum(weights) * BLOCK
     counts = np.maximum(np.floor(shares).astype(np.int64), 1)
     while counts.sum() < BLOCK:
         counts[(shares - counts).argmax()] += 1
-    while counts.sum() > BLOCK:  # rare components were raised to 1: the others pay
+    while counts.sum() > BLOCK:  # components that were raised to 1 take from the others
         counts[np.where(counts > 1, shares - counts, np.inf).argmin()] -= 1
     return counts
 
 
 class MixedExamples:
-    """Example n of a mixture: a pure function of n, like its components.
+    """The examples of a mixture; example n is a pure function of n.
 
-    Each block of BLOCK consecutive numbers holds every component in its exact proportion, in an order permuted by the
-    block's number. Of a component with c examples a block, block b uses the examples c·b to c·b + c - 1: none is left
-    out and none comes twice.
+    Each block of BLOCK consecutive numbers holds every component in its exact proportion, in an order that depends on
+    the block's number. A component with c examples in each block contributes the examples c·b to c·b + c - 1 to block
+    b, so that none is left out and none is repeated.
 
     Args:
-      components: examples of each corpus, of equal shapes; or packed rows, of which the shares then are.
-      weights: their shares of the stream; they need not add up to 1.
-      seed, phase: of the order within blocks.
+      components: The examples (or packed rows) of each corpus, of equal shapes.
+      weights: The shares of examples (or packed rows); they need not add up to 1.
+      seed, phase: The keys of the order within blocks.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class MixedExamples:
 
     @property
     def cycle_length(self) -> int:
-        """Examples until every component has gone through its own cycle at least once."""
+        """The number of examples after which every component has completed its own cycle."""
         blocks = [-(-c.cycle_length // int(n)) for c, n in zip(self._components, self._counts, strict=True)]
         return max(blocks) * BLOCK
 
@@ -63,21 +63,21 @@ class MixedExamples:
         return {'components': [component.report for component in self._components]}
 
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Which component each number leads to, and which of its examples: int64 [B], int64 [B]."""
+        """Returns the component of each example, int64 [B], and the example's number in it, int64 [B]."""
         indices = np.asarray(indices, np.int64)
-        block, place = np.divmod(indices, BLOCK)
+        block, slot = np.divmod(indices, BLOCK)
         keys = np.array([hash_int(self._key, _ORDER, int(b)) for b in block], np.uint64)
-        place = permute(place, BLOCK, keys).astype(np.int64)
-        component = np.searchsorted(self._ends, place, side='right')
-        rank = place - (self._ends - self._counts)[component]
+        slot = permute(slot, BLOCK, keys).astype(np.int64)
+        component = np.searchsorted(self._ends, slot, side='right')
+        rank = slot - (self._ends - self._counts)[component]
         return component, block * self._counts[component] + rank
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of these numbers, a row each."""
+        """Returns the examples `indices` (int64 [B]), one in each row."""
         component, numbers = self.locate(indices)
         rows: dict[str, np.ndarray] = {}
         for c in np.unique(component):
-            chosen = component == c
-            for name, x in self._components[c].batch(numbers[chosen]).items():
-                rows.setdefault(name, np.zeros((len(component), *x.shape[1:]), x.dtype))[chosen] = x
+            selected = component == c
+            for name, x in self._components[c].batch(numbers[selected]).items():
+                rows.setdefault(name, np.zeros((len(component), *x.shape[1:]), x.dtype))[selected] = x
         return rows

@@ -4,10 +4,10 @@ import functools
 
 import numpy as np
 
-from bertjax.data.batch import in_pieces, most_examples, padding_rows, pretraining_batch_spec
+from bertjax.data.batch import make_in_chunks, max_examples, padding_rows, pretraining_batch_spec
 from bertjax.data.hashing import Stream
-from bertjax.data.packing import Packing, load_packings
-from bertjax.data.plans import place_in_plans
+from bertjax.data.packing import Packing, load_packings, ordinals, starts_in_rows
+from bertjax.data.plans import locate_in_plans
 from bertjax.data.pretraining import PretrainingExamples
 
 
@@ -56,14 +56,14 @@ class PackedExamples:
           int64 [X] each, in order of the rows, and in each row in that of its examples: the place in `indices` of the
           row that an example is in, its number in the first cycle, and the cycle of its masks.
         """
-        cycle, plan, row, _ = place_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
+        cycle, plan, row, _ = locate_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
         first, count = np.empty_like(row), np.empty_like(row)
         for number in np.unique(plan).tolist():
             here, starts = plan == number, self._packings[number].starts
             first[here] = starts[row[here]]
             count[here] = starts[row[here] + 1] - first[here]
         which = np.repeat(np.arange(len(row)), count)
-        member = first[which] + _ordinals(count)
+        member = first[which] + ordinals(count)
         begins = np.cumsum([0, *self._examples.plan_lengths])
         numbers = np.empty_like(member)
         for number in np.unique(plan).tolist():
@@ -73,22 +73,22 @@ class PackedExamples:
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """The rows of these numbers (int64 [B]), as `batch.py` describes them."""
-        return in_pieces(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         which, numbers, cycle = self.locate(indices)
-        single = self._examples.masked_anew(numbers, cycle)  # rows of one example, [X, S]
+        single = self._examples.batch_with_new_masks(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
-        ordinal = _ordinals(np.bincount(which, minlength=len(indices)))
-        begin = _within(tokens, ordinal)
+        ordinal = ordinals(np.bincount(which, minlength=len(indices)))
+        begin = starts_in_rows(tokens, ordinal)
         # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen
         # from all of them one after the other lands where it belongs.
         at = _filled(which, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = at.astype(np.int32)
         rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
-        rows['position_ids'][at] = _ordinals(tokens)
+        rows['position_ids'][at] = ordinals(tokens)
         for name in ('input_ids', 'segment_ids'):
             rows[name][at] = single[name][real]
         at = _filled(which, predictions, rows['masked_ids'].shape)
@@ -104,7 +104,7 @@ class PackedExamples:
     def report(self) -> dict[str, object]:
         """That of the examples, in which `real_positions` is of the rows, and more, over all plans.
 
-        `unpacked_real_positions`: without packing; `rows_per_plan`, and `examples_per_row`, of at most `most_examples`.
+        `unpacked_real_positions`: without packing; `rows_per_plan`, and `examples_per_row`, of at most `max_examples`.
         """
         alone, rows = self._examples.report, self.cycle_length
         return {
@@ -113,19 +113,8 @@ class PackedExamples:
             'unpacked_real_positions': alone['real_positions'],
             'rows_per_plan': rows / len(self._packings),
             'examples_per_row': self._examples.cycle_length / rows,
-            'most_examples': most_examples(self._examples.seq_len),
+            'most_examples': max_examples(self._examples.seq_len),
         }
-
-
-def _ordinals(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
-    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
-
-
-def _within(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    """Int64 [X]: the sizes of what is before each example in its row."""
-    before = np.cumsum(sizes) - sizes
-    return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))
 
 
 def _filled(which: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

@@ -12,8 +12,8 @@ import pathlib
 
 import numpy as np
 
-from bertjax.data.batch import most_examples
-from bertjax.data.masking import budgets
+from bertjax.data.batch import max_examples
+from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import read_array, write_array
 from bertjax.data.pretraining import PretrainingExamples
 
@@ -89,8 +89,8 @@ def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarr
     An example counts as many positions as it has tokens, and at least S/P for each of its predictions, and S/E.
     """
     S, P = examples.seq_len, examples.max_predictions
-    for_predictions = -(-budgets(maskable, examples.masking, P) * S // P)
-    return np.maximum(np.maximum(tokens, for_predictions), -(-S // most_examples(S)))
+    for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
+    return np.maximum(np.maximum(tokens, for_predictions), -(-S // max_examples(S)))
 
 
 def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -126,3 +126,20 @@ def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple
         some |= 1 << (room - size)
     row_of = np.array(row_of, np.int64)
     return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))
+
+
+def rows_of(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int64 [N] each, of `best_fit`'s order: the row of each item, and its place among those of its row."""
+    counts = np.diff(ends, prepend=0)
+    return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
+
+
+def ordinals(counts: np.ndarray) -> np.ndarray:
+    """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
+    return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
+
+
+def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
+    """int64 [N], the sizes of what is before each item in its row."""
+    before = np.cumsum(sizes) - sizes
+    return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))

@@ -1,59 +1,63 @@
-"""What a pairing plan is: how sentences become examples, and the record of one pass. `walking.py` makes the passes."""
+"""Pairing plans: the options by which sentences become examples, and the record of one pass over a corpus.
+
+`walking.py` makes the passes.
+"""
 
 import dataclasses
 from typing import Protocol
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, below, uniform
+from bertjax.config.ranges import number, one_of, whole
+from bertjax.config.schema import Change, check_fields, key
+from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.errors import UserError
-from bertjax.ranges import check_fields, number, one_of, ranged, whole
 
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 
 
-# Pairs: `start` is a sentence, `a` and `b` count sentences; b is 0 where B is drawn from another document (nsp) or
-# where there is none (sop). Sentences without pairs: `start` is a token, `a` counts tokens, `b` the documents they lie
-# in.
+# With pairs, `start` is a sentence, and `a` and `b` count sentences; b is 0 if B is drawn from another document (nsp)
+# or absent (sop). Without pairs, `start` is a token, `a` counts tokens, and `b` counts the documents they span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
 
 
 class TokenSplit(Protocol):
-    """What is needed of one side of a token store. Offsets may be memory-mapped; no sentence or document is empty."""
+    """The interface of one side of a token store. Offsets may be memory-mapped; no sentence or document is empty."""
 
     num_documents: int
     num_sentences: int
     num_tokens: int
-    sentence_offsets: np.ndarray  # int64 [N + 1], tokens
-    document_offsets: np.ndarray  # int64 [D + 1], sentences
-    segments: np.ndarray | None  # uint8 [N], given segment types; None: A and B
+    sentence_offsets: np.ndarray  # int64 [N + 1], the first token of each sentence
+    document_offsets: np.ndarray  # int64 [D + 1], the first sentence of each document
+    segments: np.ndarray | None  # uint8 [N], the segment type of each sentence; None for 0 in A and 1 in B
     sha: str
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """The ids of tokens start..start+length-1, which lie in one document."""
+        """Returns the ids of tokens start..start+length-1, which belong to one document."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairOptions:
-    """How sentences become examples.
+    """The options by which sentences become examples.
 
     Attributes:
-      mode: 'nsp', BERT's pairs, next or random; 'sop', ALBERT's (arXiv 1909.11942): B follows A, and half of the time
-        they are swapped; 'full_sentences' and 'doc_sentences', RoBERTa's (arXiv 1907.11692 section 4.2): one segment of
-        contiguous sentences, across documents (with a separator between) or not, and no objective on pairs.
-      plans: how many different walks over the corpus before the first is used again in another order. With static masks
-        it is Google's `dupe_factor`.
-      short_probability: share of documents (pairs only) with a target length uniform in 2..S-3 in place of S-3.
-      balanced: for 'nsp': make half of *all* examples IsNext. Google's rules toss a fair coin only where a chunk has
-        two sentences or more, and a chunk of one (about 10 % on Wikipedia at S=128) is always NotNext, so the published
-        models saw 45 % IsNext. Off by default: it is the published recipe, and NSP losses and accuracies stay
-        comparable with it; the class weights of a head that fine-tuning throws away are no reason to differ. Either
-        share is reported.
+      mode: 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's (arXiv 1909.11942): B
+        follows A, and they are swapped half of the time. 'full_sentences' and 'doc_sentences' are RoBERTa's (arXiv
+        1907.11692 section 4.2): one segment of contiguous sentences and no objective on pairs; 'full_sentences' crosses
+        documents, with a separator between them.
+      plans: The number of different walks over the corpus before the first is used again in another order. With static
+        masks it is Google's `dupe_factor`.
+      short_probability: The share of documents (pairs only) with a target length uniform in 2..S-3 instead of S-3.
+      balanced: For 'nsp', whether half of *all* examples are IsNext. Google's rules toss a fair coin only if a chunk
+        has two sentences or more, and a chunk of one (about 10 % on Wikipedia at S=128) is always NotNext, so the
+        published models saw 45 % IsNext. False is the published recipe and keeps NSP losses and accuracies comparable
+        with it. The share of IsNext is reported in either case.
     """
 
-    mode: str = ranged('nsp', one_of(MODES))
-    plans: int = ranged(10, whole(1, 10_000), key='pair_plans')  # all are made before the first step
-    short_probability: float = ranged(0.1, number(0, 1))
+    mode: str = key('nsp', one_of(MODES), change=Change.STATE)
+    # All plans are made before the first step.
+    plans: int = key(10, whole(1, 10_000), 'passes over the text that differ, before they repeat', key='pair_plans')
+    short_probability: float = key(0.1, number(0, 1))
     balanced: bool = False
 
     def __post_init__(self):
@@ -61,9 +65,9 @@ class PairOptions:
         if self.balanced and self.mode != 'nsp':
             raise UserError(
                 'config.pairs.balanced',
-                f'True with mode {self.mode!r}',
-                "mode 'nsp'",
-                'leave it False: there is no NotNext here',
+                found=f'True with mode {self.mode!r}',
+                expected="mode 'nsp'",
+                fix='leave it False: this mode has no NotNext',
             )
 
     @property
@@ -77,9 +81,9 @@ class PairPlan:
     """One pass over a split.
 
     Attributes:
-      chunks: `CHUNK` array, one an example, in corpus order.
-      one_sentence: how many of them hold a single sentence; 0 without pairs.
-      next_probability: the chance of IsNext that the others had.
+      chunks: An array of `CHUNK`, one for each example, in corpus order.
+      one_sentence: The number of chunks with a single sentence; 0 without pairs.
+      next_probability: The probability of IsNext for the other chunks.
     """
 
     chunks: np.ndarray
@@ -88,7 +92,11 @@ class PairPlan:
 
 
 def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
-    """Raises UserError when no examples of `seq_len` tokens can be made of the split in this mode."""
+    """Checks that the split gives examples of `seq_len` tokens in this mode.
+
+    Raises:
+      UserError: `seq_len` is too short, or the split has too little text.
+    """
     smallest = 5 if options.paired else 3
     if seq_len < smallest:
         raise UserError('config.seq_len', str(seq_len), f'at least {smallest}', 'use 128')
@@ -98,18 +106,27 @@ def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
         raise UserError(
             'config.corpus',
             'one document on a side of the corpus, training or held out',
-            'two or more, for next-sentence pairs take B from another document',
+            'two or more, because next-sentence pairs take B from another document',
             'separate documents by blank lines, hold out a larger share, '
             "or set config.pairs.mode to 'sop' or 'doc_sentences'",
         )
 
 
-def target_lengths(document: np.ndarray, options: PairOptions, seq_len: int, seed: int, plan: np.ndarray) -> np.ndarray:
-    """Tokens that a chunk of each document aims at, int64: S - 3 (less [CLS] and two [SEP]), or at times fewer.
+def draw_target_lengths(
+    document: np.ndarray, options: PairOptions, seq_len: int, seed: int, plan: np.ndarray
+) -> np.ndarray:
+    """Draws the target length of the chunks of each document: S - 3 ([CLS] and two [SEP] are extra), or sometimes less.
 
     Args:
-      document, plan: integers that broadcast: document numbers and plan numbers.
+      document: int64, document numbers.
+      options: The options of pairing.
+      seq_len: S.
+      seed: The seed of the draws.
+      plan: int64, plan numbers, which broadcast against `document`.
+
+    Returns:
+      int64, in tokens.
     """
-    most = seq_len - 3
+    max_length = seq_len - 3
     short = uniform(seed, Stream.SHORT, plan, document) < options.short_probability
-    return np.where(short, 2 + below(most - 1, seed, Stream.TARGET, plan, document), most)
+    return np.where(short, 2 + randint(max_length - 1, seed, Stream.TARGET, plan, document), max_length)

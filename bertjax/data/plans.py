@@ -1,4 +1,4 @@
-"""Plans on disk: walked once, then memory-mapped."""
+"""Pairing plans on disk: walked once, then memory-mapped."""
 
 import hashlib
 import io
@@ -16,28 +16,30 @@ from bertjax.files.atomic import checksum, write_atomic
 from bertjax.files.mapped import note_mapped
 from bertjax.files.small_files import read_json_or_none
 
-# Part of every plan's name: raise it with any change to what a walk gives.
+# Part of the name of every plan: increase it with any change to the result of a walk.
 WALK_VERSION = 1
 
 T = TypeVar('T')
 
 
-def place_in_plans(
+def locate_in_plans(
     indices: np.ndarray, ends: np.ndarray, seed: int, stream: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Where numbers lead that go through all plans, one after the other, each in an order of the cycle's own.
+    """Maps example numbers to slots of plans.
+
+    A cycle goes through all plans one after the other. Each plan is permuted anew in each cycle.
 
     Args:
-      indices: int64 [B], none negative.
-      ends: int64 [plans], where each plan ends within a cycle.
-      seed: of the phase.
-      stream: what the order is hashed with, a `Stream`.
+      indices: int64 [B], not negative.
+      ends: int64 [plans], the end of each plan within a cycle.
+      seed: The seed of the phase.
+      stream: The stream of the permutation, a `Stream`.
 
     Returns:
-      int64 [B] each: the cycle, the plan, the place within the plan, and where the plan begins within a cycle.
+      The cycle, the plan, the slot within the plan, and the start of the plan within a cycle, int64 [B] each.
 
     Raises:
-      ValueError: a negative number.
+      ValueError: A number is negative.
     """
     indices = np.asarray(indices, np.int64)
     if (indices < 0).any():
@@ -52,14 +54,18 @@ def place_in_plans(
 def load_plans(
     split: TokenSplit, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
 ) -> list[PairPlan]:
-    """The `options.plans` plans of a split, from `cache_dir` where they are there and whole, else walked and put there.
+    """Loads the `options.plans` plans of a split from `cache_dir`; walks and saves those that are absent or damaged.
 
-    A plan is named by the split's hash, the rules and the seed. `NAME.npy` holds the chunks, `NAME.json` their number,
-    checksum and the plan's other facts; a pair of files that do not agree is walked again. Processes that walk the same
-    plan at the same time write the same bytes.
+    The name of a plan is a hash of the split's hash, the rules and the seed. `NAME.npy` holds the chunks; `NAME.json`
+    holds their number, their checksum and the other fields of the plan. A plan whose files do not agree is walked
+    again. Processes that walk the same plan at the same time write the same bytes.
 
     Args:
-      cache_dir: a local directory, made when absent; None keeps the plans in memory.
+      split: One side of a token store.
+      options: The options of pairing.
+      seq_len: S.
+      seed: The seed of the walks.
+      cache_dir: A local directory, made if absent; None keeps the plans in memory.
     """
     check_split(split, options, seq_len)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]
@@ -81,7 +87,7 @@ def load_plans(
 
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:
-    """Removes what processes that were killed left of plans; no other process may be writing there."""
+    """Removes the temporary files of killed processes; no other process may write plans at the same time."""
     for path in (*cache_dir.glob('.plan-*.tmp-*'), *cache_dir.glob('.packing-*.tmp-*')):
         path.unlink()
 
@@ -96,7 +102,7 @@ def _write(stem: pathlib.Path, plan: PairPlan) -> None:
 
 
 def _read(stem: pathlib.Path) -> PairPlan | None:
-    """The plan, or None when it is absent or damaged."""
+    """Returns the plan, or None if it is absent or damaged."""
 
     def load(chunks: np.ndarray, facts: dict) -> PairPlan | None:
         if chunks.dtype != CHUNK or chunks.shape != (facts['chunks'],):
@@ -107,7 +113,7 @@ def _read(stem: pathlib.Path) -> PairPlan | None:
 
 
 def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) -> None:
-    """Writes STEM.npy, then STEM.json: its facts and its checksum."""
+    """Writes STEM.npy, then STEM.json, which holds `facts` and the checksum of the array."""
     file = io.BytesIO()
     np.save(file, array)
     data = file.getbuffer()
@@ -117,15 +123,22 @@ def write_array(stem: pathlib.Path, array: np.ndarray, facts: dict[str, Any]) ->
 
 
 def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], T | None]) -> T | None:
-    """What `load` makes of an array of `write_array`, memory-mapped, and its facts; None where they are absent or
-    damaged."""
+    """Reads the files of `write_array`.
+
+    Args:
+      stem: The path of the files without suffix.
+      load: Makes the result from the array, memory-mapped, and the facts; None if they do not fit.
+
+    Returns:
+      The result of `load`, or None if the files are absent or damaged.
+    """
     path = stem.with_suffix('.npy')
 
-    def checked(facts: dict[str, Any]) -> T | None:
+    def verify(facts: dict[str, Any]) -> T | None:
         if checksum(path) != facts['sha256']:
             return None
         array = np.load(path, mmap_mode='r', allow_pickle=False).view(np.ndarray)
         note_mapped(path, path.stat().st_size)
         return load(array, facts)
 
-    return read_json_or_none(stem.with_suffix('.json'), checked)
+    return read_json_or_none(stem.with_suffix('.json'), verify)

@@ -1,4 +1,4 @@
-"""Example number -> row of a pre-training batch: law 1 of the architecture, the number alone decides."""
+"""Pre-training examples by number: each row is a function of its number alone (law 1 of docs/architecture.md)."""
 
 import dataclasses
 import functools
@@ -8,19 +8,19 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.data import rows
-from bertjax.data.batch import in_pieces
+from bertjax.data.batch import make_in_chunks
 from bertjax.data.hashing import Stream, hash_int
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, target_lengths
-from bertjax.data.plans import WALK_VERSION, load_plans, place_in_plans
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, draw_target_lengths
+from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
 from bertjax.errors import UserError
 
-# How many examples, evenly over a cycle, the sampled figures of `report` are taken from.
+# The number of examples, evenly spaced over a cycle, in the sampled figures of `report`.
 _SAMPLE = 8192
 
 
 class Vocabulary(Protocol):
-    """What is needed of a tokenizer; see `bertjax.text.tokenizer.Tokenizer`."""
+    """The part of a tokenizer that examples need; see `bertjax.text.tokenizer.Tokenizer`."""
 
     vocab_size: int
     pad_id: int
@@ -34,7 +34,7 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """What example numbers lead to; arrays [B]. `key`: the number that the example's own draws are keyed by."""
+    """The slots of examples; arrays [B]. `key` is the number by which the draws of an example are keyed."""
 
     cycle: np.ndarray
     plan: np.ndarray
@@ -45,22 +45,23 @@ class _Slots:
 
 
 class PretrainingExamples:
-    """The examples of one phase, by number: 0, 1, 2, ... without end.
+    """The endless examples of one phase, by number: 0, 1, 2, ...
 
-    The numbers run through the plans one after the other (a cycle), then through all of them again; within a plan the
-    slots come in an order permuted by (seed, phase, cycle, plan). Each slot is used once a cycle.
+    The numbers go through the plans one after the other (a cycle), then through all plans again. The slots of a plan
+    come in an order permuted by (seed, phase, cycle, plan). Each slot is used once in a cycle.
 
     Args:
-      split: one side of a token store.
-      vocabulary: a tokenizer.
+      split: One side of a token store.
+      vocabulary: A tokenizer.
       seq_len: S.
       max_predictions: P.
-      pairs, masking: the rules.
-      seed, phase: with the number, all that an example depends on besides the text and the rules.
-      cache_dir: a local directory where plans are kept; None keeps them in memory.
+      pairs: The options of pairing.
+      masking: The options of masking.
+      seed, phase: An example depends on these, its number, the text and the options, and on nothing else.
+      cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:
-      UserError: lengths or rules that cannot be met, naming the config key.
+      UserError: A length or an option that cannot be satisfied; it names the config key.
     """
 
     def __init__(
@@ -77,12 +78,8 @@ class PretrainingExamples:
         cache_dir: str | pathlib.Path | None,
     ):
         if not 1 <= max_predictions <= seq_len:
-            raise UserError(
-                'config.max_predictions',
-                str(max_predictions),
-                f'1 to seq_len={seq_len}',
-                'use about 0.15 x seq_len',
-            )
+            expected, fix = f'1 to seq_len={seq_len}', 'use about 0.15 x seq_len'
+            raise UserError('config.max_predictions', str(max_predictions), expected, fix)
         self.split, self.vocabulary = split, vocabulary
         self.seq_len, self.max_predictions = seq_len, max_predictions
         self.pairs, self.masking = pairs, masking
@@ -93,7 +90,7 @@ class PretrainingExamples:
 
     @functools.cached_property
     def _plans(self) -> list[PairPlan]:
-        """Walked when they are first asked for: a long run's later phases cost nothing at its start."""
+        """The plans, walked at the first use, so that the later phases of a long run cost nothing at its start."""
         return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self.cache_dir)
 
     @functools.cached_property
@@ -102,45 +99,45 @@ class PretrainingExamples:
 
     @property
     def cycle_length(self) -> int:
-        """How many examples all plans hold together."""
+        """The number of examples in all plans."""
         return int(self._ends[-1])
 
     @property
     def plan_lengths(self) -> list[int]:
-        """How many examples each plan holds."""
+        """The number of examples in each plan."""
         return [len(plan.chunks) for plan in self._plans]
 
     @property
     def identity(self) -> list[object]:
-        """JSON-ready: all that the examples of a cycle depend on, but for their masks."""
+        """Everything that the examples of a cycle depend on, except for the masks, as JSON values."""
         text = [self.split.sha, self.vocabulary.separators, self.seq_len, self._walk_seed, self.phase_seed]
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of these numbers (int64 [B], none negative), a row each, as `batch.py` describes."""
-        return in_pieces(self._batch, np.asarray(indices, np.int64), self.seq_len)
+        """Returns the examples `indices` (int64 [B], not negative) as the arrays that `batch.py` describes."""
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         slots = self._find(indices)
         return self._make(slots, slots.key)
 
-    def masked_anew(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of these numbers, with the masks that are drawn in another cycle (int64 [B]); 0 is the first.
+    def batch_with_new_masks(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the examples `indices` with the masks of cycles `cycle` (int64 [B], from 0).
 
-        None has more positions to predict than its budget, see `masking.mask_batch`.
+        No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
         slots = self._find(indices)
         anew = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
         return self._make(slots, anew, within_budget=True)
 
     def _make(self, slots: _Slots, n: np.ndarray, within_budget: bool = False) -> dict[str, np.ndarray]:
-        """Rows whose masks are drawn by n."""
+        """Makes the rows of `slots`; their masks are keyed by n."""
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
-            between = self.vocabulary.separators
-            segments = rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, between)
-            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids, between)
+            separators = self.vocabulary.separators
+            segments = rows.truncate(self._draw(slots), self.seq_len, self.phase_seed, slots.key, separators)
+            laid_out = rows.lay_out_pairs(self.split, segments, self.seq_len, *ids, separators)
             labels, paired = segments.labels, segments.paired
         else:
             laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, *ids)
@@ -168,12 +165,13 @@ class PretrainingExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """What the examples are like, JSON-ready: counts and shares over all plans, lengths over a sample of a cycle.
+        """Statistics of the examples as JSON values: counts and shares of all plans, lengths of a sample of a cycle.
 
-        `is_next` is the share of all examples, `is_next_of_two` of those from chunks of two sentences or more,
-        `one_sentence` the share of chunks of one (NotNext in 'nsp', without a pair in 'sop'); null where there are no
-        pairs or no such chunks. `real_positions` is the share of positions that are not padding; `mean_a` and `mean_b`
-        are tokens after truncation (`mean_b` over rows that have a B), `truncated` the share of rows that lost some.
+        `is_next` is the share of IsNext among all examples, `is_next_of_two` among those from chunks of two sentences
+        or more. `one_sentence` is the share of chunks of one sentence (NotNext in 'nsp', no pair in 'sop'). These are
+        null without pairs or without such chunks. `real_positions` is the share of positions that are not padding.
+        `mean_a` and `mean_b` are tokens after truncation (`mean_b` over rows that have a B), and `truncated` is the
+        share of rows that lost tokens.
         """
         total, paired = self.cycle_length, self.pairs.paired
         single = sum(plan.one_sentence for plan in self._plans)
@@ -202,32 +200,32 @@ class PretrainingExamples:
         return report
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Of the examples of these numbers: positions that are not padding, and those that may be masked, int64 [B]."""
+        """Returns the positions of each example that are not padding, and those that may be masked, int64 [B] each."""
         a, b, real, _ = self._lengths(self._find(indices))
         return real, a + b
 
     def _lengths(self, slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Tokens of A and of B, positions that are not padding, and tokens before truncation, int64 [B]."""
+        """Returns tokens of A, tokens of B, positions without padding, and tokens before truncation, int64 [B] each."""
         if not self.pairs.paired:
             a = slots.chunks['a'].astype(np.int64)
             return a, np.zeros_like(a), a + slots.chunks['b'] + 1, a
-        drawn, between = self._draw(slots), self.vocabulary.separators
-        left = rows.truncate(drawn, self.seq_len, self.phase_seed, slots.key, between)
-        a, b = left.a_length, left.b_length
-        return a, b, a + b + np.where(b > 0, 2 + between, 2), drawn.a_length + drawn.b_length
+        drawn, separators = self._draw(slots), self.vocabulary.separators
+        segments = rows.truncate(drawn, self.seq_len, self.phase_seed, slots.key, separators)
+        a, b = segments.a_length, segments.b_length
+        return a, b, a + b + np.where(b > 0, 2 + separators, 2), drawn.a_length + drawn.b_length
 
     def _find(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
-        cycle, plan, slot, begin = place_in_plans(indices, self._ends, self.phase_seed, Stream.ORDER)
+        cycle, plan, slot, begin = locate_in_plans(indices, self._ends, self.phase_seed, Stream.ORDER)
         chunks = np.empty(len(indices), CHUNK)
         for number in np.unique(plan).tolist():
-            here = plan == number
-            chunks[here] = self._plans[number].chunks[slot[here]]
+            selected = plan == number
+            chunks[selected] = self._plans[number].chunks[slot[selected]]
         document = rows.locate_documents(self.split, chunks, self.pairs)
         return _Slots(cycle, plan, slot, chunks, document, begin + slot if self.masking.static else indices)
 
     def _draw(self, slots: _Slots) -> rows.Segments:
-        target = target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
+        target = draw_target_lengths(slots.document, self.pairs, self.seq_len, self._walk_seed, slots.plan)
         return rows.draw_pairs(
             self.split, slots.chunks, target, slots.document, self.pairs.mode, self.phase_seed, slots.key
         )

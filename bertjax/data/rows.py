@@ -1,22 +1,22 @@
-"""From chunks to rows: what a plan leaves open is drawn here, for a whole batch at once, and tokens are laid out."""
+"""Turns chunks into rows, a whole batch at once: draws random segments, truncates pairs and lays out tokens."""
 
 import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, below, hash_bits
+from bertjax.data.hashing import Stream, hash_bits, randint
 from bertjax.data.pairs import CHUNK, PairOptions, TokenSplit
 
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Two ranges of tokens for each row: int64 [B] each. `b_length` 0 where there is no B.
+    """Two ranges of tokens for each row, int64 [B] each.
 
     Attributes:
-      a_start, a_length, b_start, b_length: token offsets in the split, and counts.
-      labels: 0 B follows A, 1 B is from elsewhere, or A and B are swapped.
-      paired: bool, whether there is a pair to judge.
-      a_document, b_document: the documents they are taken from.
+      a_start, a_length, b_start, b_length: Token offsets in the split, and counts; `b_length` is 0 if there is no B.
+      labels: 0 if B follows A, 1 if B is from elsewhere or A and B are swapped.
+      paired: bool, whether there is a pair to classify.
+      a_document, b_document: The documents of A and B.
     """
 
     a_start: np.ndarray
@@ -32,17 +32,17 @@ class Segments:
 def draw_pairs(
     split: TokenSplit, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
 ) -> Segments:
-    """The segments of pairs, whole sentences, before truncation.
+    """Returns the segments of pairs, as whole sentences, before truncation.
 
-    NotNext takes its B from a document drawn uniformly from all but A's, from a sentence drawn uniformly, on until it
-    has the tokens that A left of the target or its document ends.
+    The B of a NotNext pair comes from a document drawn uniformly from all documents but A's. It starts at a sentence
+    drawn uniformly and ends when A and B together reach the target length or the document ends.
 
     Args:
-      split: the text.
-      chunks: [B] of a plan.
-      target, document: int64 [B], of each chunk.
+      split: The text.
+      chunks: [B], the chunks of a plan.
+      target, document: int64 [B], the target length and the document of each chunk.
       mode: 'nsp' or 'sop'.
-      seed, n: what the draws are keyed by; n int64 [B].
+      seed, n: The keys of the draws; n is int64 [B].
     """
     start, a, b = (chunks[name].astype(np.int64) for name in CHUNK.names)
     offsets = split.sentence_offsets
@@ -59,13 +59,13 @@ def draw_pairs(
     drawn = np.nonzero(b == 0)[0]
     if drawn.size:
         key = n[drawn]
-        other = below(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
+        other = randint(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
         other += other >= document[drawn]
         first, end = split.document_offsets[other], split.document_offsets[other + 1]
-        sentence = first + below(end - first, seed, Stream.OTHER_SENTENCE, key)
+        sentence = first + randint(end - first, seed, Stream.OTHER_SENTENCE, key)
         begin = offsets[sentence]
-        wanted = np.maximum(target[drawn] - a_length[drawn], 1)
-        stop = np.minimum(np.searchsorted(offsets, begin + wanted), end)
+        tokens_left = np.maximum(target[drawn] - a_length[drawn], 1)
+        stop = np.minimum(np.searchsorted(offsets, begin + tokens_left), end)
         b_document = document.copy()
         b_document[drawn], b_start[drawn], b_stop[drawn] = other, begin, offsets[stop]
     labels = (b == 0).astype(np.int64)
@@ -73,13 +73,13 @@ def draw_pairs(
 
 
 def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:
-    """Cuts pairs to S - 3 tokens (S - 2 where there is no B), as google-research/bert's `truncate_seq_pair` does.
+    """Cuts pairs to S - 3 tokens as google-research/bert's `truncate_seq_pair` does.
 
-    With two `separators` between A and B to S - 4.
+    The limit is S - 2 if there is no B, and S - 4 with two `separators` between A and B.
 
-    That rule takes one token at a time from the longer segment, from B when they are equal, and tosses a coin whether
-    from its front or its end. So the longer loses tokens until they are equal, then B and A take turns; and how many of
-    a segment's tokens go at the front is the number of heads among as many coins.
+    Google's rule removes one token at a time from the longer segment, from B if both are equal, and tosses a coin to
+    remove it from the front or the end. So the longer segment loses tokens until both are equal, then B and A take
+    turns. The number of tokens removed from the front is the number of heads among as many coins.
     """
     a, b = segments.a_length, segments.b_length
     room = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
@@ -90,15 +90,15 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
     cut_b = np.where(a > b, 0, first) + (turns + 1) // 2
     return dataclasses.replace(
         segments,
-        a_start=segments.a_start + heads(cut_a, seed, Stream.TRUNCATE_A, n),
+        a_start=segments.a_start + count_heads(cut_a, seed, Stream.TRUNCATE_A, n),
         a_length=a - cut_a,
-        b_start=segments.b_start + heads(cut_b, seed, Stream.TRUNCATE_B, n),
+        b_start=segments.b_start + count_heads(cut_b, seed, Stream.TRUNCATE_B, n),
         b_length=b - cut_b,
     )
 
 
-def heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """How many of the first `coins` (int64 [B]) coins of n's stream are heads; coin t is bit t % 64 of hash t // 64."""
+def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
+    """Counts the heads among the first `coins` (int64 [B]) coins of each n; coin t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:
@@ -112,7 +112,7 @@ def heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarra
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Laid out, not yet masked. `input_ids`, `segment_ids` int32 [B, S]; `real`, `maskable` bool [B, S]."""
+    """Rows before masking: `input_ids`, `segment_ids` int32 [B, S]; `real` (not padding), `maskable` bool [B, S]."""
 
     input_ids: np.ndarray
     segment_ids: np.ndarray
@@ -123,10 +123,10 @@ class Rows:
 def lay_out_pairs(
     split: TokenSplit, segments: Segments, seq_len: int, cls_id: int, sep_id: int, pad_id: int, separators: int = 1
 ) -> Rows:
-    """[CLS] A [SEP] B [SEP], or [CLS] A [SEP] where there is no B; segment 1 for B and its [SEP],
-    or the given ones.
+    """Lays out pairs as [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if there is no B.
 
-    With two `separators` [CLS] A [SEP] [SEP] B [SEP].
+    With two `separators` a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1, unless the split has
+    segment types of its own.
     """
     rows = len(segments.a_length)
     ids = np.full((rows, seq_len), pad_id, np.int32)
@@ -139,32 +139,40 @@ def lay_out_pairs(
         row[1 : 1 + a] = tokens(a_start, a)
         if b:
             row[1 + a + separators : 1 + a + separators + b] = tokens(b_start, b)
-    last = np.where(segments.b_length > 0, a_sep + separators - 1, a_sep)  # of the [SEP] between A and B
-    everyone = np.arange(rows)
+    last = np.where(
+        segments.b_length > 0, a_sep + separators - 1, a_sep
+    )  # the position of the last [SEP] between A and B
+    all_rows = np.arange(rows)
     for sep in (a_sep, last, b_sep):
-        ids[everyone, sep] = sep_id
+        ids[all_rows, sep] = sep_id
     column = np.arange(seq_len)
     real = column <= b_sep[:, None]  # [B, S]
     in_b = (column > last[:, None]) & real
     maskable = real.copy()
-    for at in (0, a_sep, last, b_sep):
-        maskable[everyone, at] = False
+    for positions in (0, a_sep, last, b_sep):
+        maskable[all_rows, positions] = False
     segment_ids = in_b.astype(np.int32)
     if split.segments is not None:
         ranges = (np.ones(rows, np.int64), last + 1), (segments.a_start, segments.b_start)
         ranges = map(np.concatenate, (*ranges, (segments.a_length, segments.b_length)))
-        segment_ids = _given_segments(split, ids.shape, np.tile(everyone, 2), *ranges)
-        segment_ids[everyone, last] = segment_ids[everyone, a_sep]
+        segment_ids = _split_segments(split, ids.shape, np.tile(all_rows, 2), *ranges)
+        segment_ids[all_rows, last] = segment_ids[all_rows, a_sep]
     return Rows(ids, segment_ids, real, maskable)
 
 
 def lay_out_sentences(
     split: TokenSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
 ) -> Rows:
-    """[CLS] sentences [SEP], with another [SEP] between documents; one segment, or the given ones.
+    """Lays out sentences as [CLS] sentences [SEP], with another [SEP] between documents.
+
+    All positions are in segment 0, unless the split has segment types of its own.
 
     Args:
+      split: The text.
+      chunks: [B], the chunks of a plan without pairs.
       document: int64 [B], the document of each chunk's first token.
+      seq_len: S.
+      cls_id, sep_id, pad_id: The ids of [CLS], [SEP] and [PAD].
     """
     rows = len(chunks)
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
@@ -190,11 +198,11 @@ def lay_out_sentences(
     maskable[row, left + size] = False
     segment_ids = np.zeros_like(ids)
     if split.segments is not None:
-        segment_ids = _given_segments(split, ids.shape, row, left, begin, size)
+        segment_ids = _split_segments(split, ids.shape, row, left, begin, size)
     return Rows(ids, segment_ids, real, maskable)
 
 
-def _given_segments(
+def _split_segments(
     split: TokenSplit,
     shape: tuple[int, int],
     row: np.ndarray,
@@ -202,19 +210,21 @@ def _given_segments(
     start: np.ndarray,
     length: np.ndarray,
 ) -> np.ndarray:
-    """Int32 [B, S]: the given segment type of each token's sentence; [CLS] has that of the token after it, each [SEP]
-    that of the token before it.
+    """Returns the segment type of each position from the split's own segment types, int32 [B, S].
+
+    A token has the type of its sentence, [CLS] that of the next token, and [SEP] that of the previous token.
 
     Args:
-      split: the text.
-      shape: B and S.
-      row, column, start, length: int64, of each range of tokens: where it lies, its first token, and how many.
+      split: The text.
+      shape: (B, S).
+      row, column: int64, the row and the first column of each range of tokens.
+      start, length: int64, the first token of each range in the split, and the number of tokens.
     """
     segment_ids = np.zeros(shape, np.int32)
-    place = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-    tokens = np.repeat(start, length) + place
-    of_tokens = split.segments[np.searchsorted(split.sentence_offsets, tokens, 'right') - 1]
-    segment_ids[np.repeat(row, length), np.repeat(column, length) + place] = of_tokens
+    offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+    tokens = np.repeat(start, length) + offset
+    token_types = split.segments[np.searchsorted(split.sentence_offsets, tokens, 'right') - 1]
+    segment_ids[np.repeat(row, length), np.repeat(column, length) + offset] = token_types
     row, end = row[length > 0], (column + length)[length > 0]
     segment_ids[row, end] = segment_ids[row, end - 1]
     segment_ids[:, 0] = segment_ids[:, 1]
@@ -222,7 +232,7 @@ def _given_segments(
 
 
 def locate_documents(split: TokenSplit, chunks: np.ndarray, options: PairOptions) -> np.ndarray:
-    """Int64 [B]: the document in which each chunk begins."""
+    """Returns the document of each chunk's first token, int64 [B]."""
     sentence = chunks['start'].astype(np.int64)
     if not options.paired:
         sentence = np.searchsorted(split.sentence_offsets, sentence, 'right') - 1

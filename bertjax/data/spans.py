@@ -1,18 +1,18 @@
-"""Which words of a row are masked: the choice of the units word and span of masking.py, for a whole batch at once.
+"""Chooses the words to mask for the units word and span of masking.py, for a whole batch at once.
 
-Spans are taken in an order drawn at random, and whether one is depends on those before it. Two things keep that from
-being a step for each span. As long as there is room for all of a span, only spans that it shares words with decide it:
-the first of those that are still open is taken, which closes the ones that it meets, for all rows and places at once,
-until none is open. And where the room of a row ends, little of it is left, which a few steps fill.
+Spans are selected in random order, and each selection depends on the earlier ones. Two ideas avoid a step for each
+span. While a row has budget for whole spans, a span depends only on the spans that share words with it: of the
+undecided spans that overlap, the first in order is selected and the others are rejected, for all rows and positions
+at once, until all are decided. The small rest of each row's budget is filled span by span in a few steps.
 """
 
 import dataclasses
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, hash_bits_of, uniform
+from bertjax.data.hashing import Stream, hash_bits_ragged, uniform
 
-_RANKS = 8  # spans of a row that are drawn together where they are looked at one by one
+_RANKS = 8  # the number of spans of a row that `_fill` draws together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,113 +20,113 @@ class Words:
     """The words of a batch, one after the other.
 
     Attributes:
-      places: int64 [M], the maskable positions among all B·S, ascending.
-      bounds: int64 [N + 1], where each word begins in `places`; the last is M.
-      rows: int64 [B + 1], where each row's words begin; the last is N.
+      positions: int64 [M], the maskable positions among all B·S, ascending.
+      bounds: int64 [N + 1], the start of each word in `positions`; the last entry is M.
+      rows: int64 [B + 1], the first word of each row; the last entry is N.
       seq_len: S.
     """
 
-    places: np.ndarray
+    positions: np.ndarray
     bounds: np.ndarray
     rows: np.ndarray
     seq_len: int
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
-    """The words of rows: what can be masked in a row, cut before each piece that does not continue the piece before it.
+    """Finds the words of rows: the maskable positions, cut before each piece that does not continue a word.
 
     Args:
       input_ids: int32 [B, S].
       maskable: bool [B, S].
-      continues_word: bool [V].
+      continues_word: bool [V], whether a piece continues the word before it.
     """
     rows, seq_len = input_ids.shape
-    places = np.flatnonzero(maskable)
-    edges = np.searchsorted(places, np.arange(rows + 1) * seq_len)
-    begins = ~continues_word[input_ids.reshape(-1)[places]]
-    begins[1:] |= np.diff(places) != 1
-    begins[edges[edges < len(places)]] = True
+    positions = np.flatnonzero(maskable)
+    edges = np.searchsorted(positions, np.arange(rows + 1) * seq_len)
+    begins = ~continues_word[input_ids.reshape(-1)[positions]]
+    begins[1:] |= np.diff(positions) != 1
+    begins[edges[edges < len(positions)]] = True
     bounds = np.flatnonzero(begins)
-    return Words(places, np.append(bounds, len(places)), np.searchsorted(bounds, edges), seq_len)
+    return Words(positions, np.append(bounds, len(positions)), np.searchsorted(bounds, edges), seq_len)
 
 
 def choose_spans(
-    words: Words, budget: np.ndarray, most: np.ndarray, longest: int, seed: int, n: np.ndarray
+    words: Words, budget: np.ndarray, max_positions: np.ndarray, max_words: int, seed: int, n: np.ndarray
 ) -> np.ndarray:
-    """Spans of 1 to `longest` whole words, taken in order of their first word's score until the budget is full.
+    """Selects spans of 1 to `max_words` whole words, in order of their first word's score, until the budget is full.
 
-    Where every word of a row exceeds its budget, the shortest is masked all the same, cut to `most` positions: a row
-    always has something to predict.
+    If every word of a row exceeds its budget, the shortest word is masked, cut to `max_positions` positions, so that
+    every row has something to predict.
 
     Args:
-      words: of the rows.
-      budget, most: int64 [B].
-      longest: words of a span, at most.
-      seed, n: what scores and the lengths of spans are keyed by; n int64 [B].
+      words: The words of the rows.
+      budget, max_positions: int64 [B].
+      max_words: The most words in a span.
+      seed, n: The keys of the scores and the lengths of spans; n is int64 [B].
 
     Returns:
-      int64, the chosen positions among all B·S, ascending.
+      The selected positions among all B·S, int64, ascending.
     """
     counts, sizes = np.diff(words.rows), np.diff(words.bounds)
     if not len(sizes):
-        return words.places
-    places = words.places[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
-    scores = hash_bits_of(counts, seed, Stream.MASK_CHOICE, n, places)
-    # Few words begin a span. Those of the lowest scores are enough in nearly all rows, and the others need no order.
+        return words.positions
+    positions = words.positions[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
+    scores = hash_bits_ragged(counts, seed, Stream.MASK_CHOICE, n, positions)
+    # Few words begin a span, so in nearly all rows it is enough to sort the words with the lowest scores.
     in_row = np.maximum(np.diff(words.bounds[words.rows]), 1)
-    per_span = longest / np.sum(1 / np.arange(1, longest + 1)) * in_row / np.maximum(counts, 1)  # positions, on average
-    wanted = budget / np.maximum(per_span, 1) * (1 if longest == 1 else 1.25)
-    looked = np.minimum((wanted + 3 * np.sqrt(wanted) + 4) / np.maximum(counts, 1), 1)
-    taken, left = _choose(words, scores, looked, budget, longest, seed, n)
-    again = (left > 0) & (looked < 1)
+    per_span = max_words / np.sum(1 / np.arange(1, max_words + 1)) * in_row / np.maximum(counts, 1)  # mean positions
+    expected = budget / np.maximum(per_span, 1) * (1 if max_words == 1 else 1.25)
+    share = np.minimum((expected + 3 * np.sqrt(expected) + 4) / np.maximum(counts, 1), 1)
+    selected, left = _choose(words, scores, share, budget, max_words, seed, n)
+    again = (left > 0) & (share < 1)
     if again.any():
-        more, still = _choose(words, scores, again.astype(float), np.where(again, budget, 0), longest, seed, n)
-        taken, left = np.where(np.repeat(again, counts), more, taken), np.where(again, still, left)
+        retried, rest = _choose(words, scores, again.astype(float), np.where(again, budget, 0), max_words, seed, n)
+        selected, left = np.where(np.repeat(again, counts), retried, selected), np.where(again, rest, left)
     for row in np.flatnonzero((left == budget) & (counts > 0)).tolist():
         first, end = words.rows[row : row + 2]
         shortest = first + sizes[first:end].argmin()
-        taken[shortest], sizes[shortest] = True, min(sizes[shortest], most[row])
-    chosen = np.flatnonzero(taken)
+        selected[shortest], sizes[shortest] = True, min(sizes[shortest], max_positions[row])
+    chosen = np.flatnonzero(selected)
     begins, sizes = words.bounds[chosen], sizes[chosen]
-    return words.places[np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())]
+    return words.positions[np.repeat(begins - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())]
 
 
 def _choose(
-    words: Words, scores: np.ndarray, looked: np.ndarray, budget: np.ndarray, longest: int, seed: int, n: np.ndarray
+    words: Words, scores: np.ndarray, share: np.ndarray, budget: np.ndarray, max_words: int, seed: int, n: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The words that are taken, bool [N], and the room that is left of each row's budget, int64 [B].
+    """Returns whether each word is selected, bool [N], and the unused budget of each row, int64 [B].
 
-    Args: see `choose_spans`, and
+    Args: See `choose_spans`, and
       scores: uint64 [N].
-      looked: float64 [B], the share of each row's words, of the lowest scores, from which spans are tried.
+      share: float64 [B], the share of each row's words that may begin a span, those with the lowest scores.
     """
-    spans = _Spans(words, scores, looked, longest, seed, n)
-    taken = np.zeros(len(scores) + longest, bool)  # with room for a span beyond the last
+    spans = _Spans(words, scores, share, max_words, seed, n)
+    selected = np.zeros(len(scores) + max_words, bool)  # padded for a span that ends after the last word
     if not spans.width:
-        return taken[: len(scores)], budget
-    rank, left = _take_whole(spans, budget, taken)
+        return selected[: len(scores)], budget
+    rank, left = _select_whole_spans(spans, budget, selected)
     active = np.flatnonzero((left > 0) & (rank < spans.counts))
     while active.size:
-        _fill(spans, active, rank, left, taken)
+        _fill(spans, active, rank, left, selected)
         rank[active] += _RANKS
         active = active[(left[active] > 0) & (rank[active] < spans.counts[active])]
-    return taken[: len(scores)], left
+    return selected[: len(scores)], left
 
 
 class _Spans:
-    """The span of each rank of each row: spans are ranked by the score of their first word.
+    """The spans of each row, ranked by the score of their first word.
 
     Attributes:
-      longest: words of a span, at most.
-      bounds: as of the words, with room for a span beyond the last.
-      counts: int64 [B], spans of each row.
-      width: the most spans of a row.
+      max_words: The most words in a span.
+      bounds: The bounds of the words, padded for a span that ends after the last word.
+      counts: int64 [B], the number of spans of each row.
+      width: The largest number of spans of a row.
     """
 
-    def __init__(self, words: Words, scores: np.ndarray, looked: np.ndarray, longest: int, seed: int, n: np.ndarray):
-        # A span's number in its row is packed into the low bits of its score, as in `masking.py`.
+    def __init__(self, words: Words, scores: np.ndarray, share: np.ndarray, max_words: int, seed: int, n: np.ndarray):
+        # Each score holds the span's number in its row in its low bits, as in `masking.py`.
         self._low = np.uint64((1 << words.seq_len.bit_length()) - 1)
-        limit = np.minimum(looked * 2.0**32, 2.0**32 - 1).astype(np.uint64) << np.uint64(32) | np.uint64(2**32 - 1)
+        limit = np.minimum(share * 2.0**32, 2.0**32 - 1).astype(np.uint64) << np.uint64(32) | np.uint64(2**32 - 1)
         self._words = np.flatnonzero(scores <= np.repeat(limit, np.diff(words.rows)))
         self._begins = np.searchsorted(self._words, words.rows)
         self.counts = np.diff(self._begins)
@@ -137,85 +137,87 @@ class _Spans:
         keys |= np.arange(self.width, dtype=np.uint64)
         keys.sort(axis=1)
         self._keys, self._seed, self._n = keys, seed, n
-        self.longest = longest
-        self.bounds = np.append(words.bounds, np.full(longest, words.bounds[-1]))
-        self._chances = np.cumsum(1 / np.arange(1, longest + 1))
-        if longest > 1:
-            # A word that ends elsewhere than just before the next ends a segment; a span stays in its segment.
+        self.max_words = max_words
+        self.bounds = np.append(words.bounds, np.full(max_words, words.bounds[-1]))
+        self._cumulative = np.cumsum(1 / np.arange(1, max_words + 1))
+        if max_words > 1:
+            # A gap between two words ends a segment; a span stays in its segment.
             begins = np.ones(len(scores), bool)
-            begins[1:] = words.places[words.bounds[1:-1] - 1] + 1 != words.places[words.bounds[1:-1]]
+            begins[1:] = words.positions[words.bounds[1:-1] - 1] + 1 != words.positions[words.bounds[1:-1]]
             begins[words.rows[:-1][words.rows[:-1] < words.rows[1:]]] = True
             segments = np.append(np.flatnonzero(begins), len(begins))
             self._segment_ends = np.repeat(segments[1:], np.diff(segments))
 
-    def at(self, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The first word of each span, and how many it is to have, which is 0 where a row has no more spans.
+    def draw(self, rows: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the first word of each span and its number of words, which is 0 if a row has no more spans.
 
         Args:
           rows: int64 [A, 1].
           ranks: int64 [A, R] or [1, R].
         """
-        there = ranks < self.counts[rows]
+        exists = ranks < self.counts[rows]
         key = self._keys[rows, np.minimum(ranks, self.width - 1)]
-        first = self._words[np.where(there, (key & self._low).astype(np.int64) + self._begins[rows], 0)]
-        if self.longest == 1:
-            return first, there.astype(np.int64)
-        # Their chances are in proportion to 1 / length, of the lengths for which there are words.
+        first = self._words[np.where(exists, (key & self._low).astype(np.int64) + self._begins[rows], 0)]
+        if self.max_words == 1:
+            return first, exists.astype(np.int64)
+        # A length has a probability in proportion to 1 / length, among the lengths for which there are words.
         draws = uniform(self._seed, Stream.MASK_SPAN, self._n[rows], ranks)
-        available = np.minimum(self._segment_ends[first] - first, self.longest)
-        wanted = np.searchsorted(self._chances, draws * self._chances[available - 1], 'right') + 1
-        return first, np.where(there, wanted, 0)
+        available = np.minimum(self._segment_ends[first] - first, self.max_words)
+        sizes_in_words = np.searchsorted(self._cumulative, draws * self._cumulative[available - 1], 'right') + 1
+        return first, np.where(exists, sizes_in_words, 0)
 
 
-def _take_whole(spans: _Spans, budget: np.ndarray, taken: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Takes the spans of each row as long as there is room for all of each.
+def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Selects spans of each row while the budget holds whole spans.
 
     Returns:
-      int64 [B] each: the rank of the first span for which there is not, or of the first that was not looked at, and
-      the room that is left.
+      The rank of the first span that exceeds the budget or was not considered, and the unused budget, int64 [B] each.
     """
     ranks = np.arange(min(int(budget.max()), spans.width))
-    first, wanted = spans.at(np.arange(len(budget))[:, None], ranks[None])
-    sizes = spans.bounds[first + wanted] - spans.bounds[first]
-    free = wanted > 0 if spans.longest == 1 else _without_overlap(first, wanted, len(taken))
+    first, sizes_in_words = spans.draw(np.arange(len(budget))[:, None], ranks[None])
+    sizes = spans.bounds[first + sizes_in_words] - spans.bounds[first]
+    free = sizes_in_words > 0 if spans.max_words == 1 else _without_overlaps(first, sizes_in_words, len(selected))
     used = np.cumsum(np.where(free, sizes, 0), axis=1)
-    # One that meets others may fit when it is shortened: the first that is too long, free or not, is where this ends.
+    # A span that overlaps others may fit after it is shortened, so this stops at the first span that is too long, even
+    # if it is not free.
     over = np.where(free, used, used + sizes) > budget[:, None]
     end = np.where(over.any(1), over.argmax(1), len(ranks))
     free &= ranks < end[:, None]
-    first, wanted = first[free], wanted[free]
-    for step in range(int(wanted.max(initial=0))):
-        taken[first[wanted > step] + step] = True
+    first, sizes_in_words = first[free], sizes_in_words[free]
+    for step in range(int(sizes_in_words.max(initial=0))):
+        selected[first[sizes_in_words > step] + step] = True
     used = np.concatenate([np.zeros((len(budget), 1), np.int64), used], axis=1)
     return end, budget - used[np.arange(len(budget)), end]
 
 
-def _without_overlap(first: np.ndarray, wanted: np.ndarray, words: int) -> np.ndarray:
-    """Bool [B, R]: the spans that would be taken were there room for all, each unless it meets one of lower rank."""
-    free, taken, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
-    open_ = np.flatnonzero(wanted)  # neither taken nor met by one that is
+def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
+    """Returns the spans, bool [B, R], to select with unlimited budget: those that overlap none of lower rank."""
+    free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
+    open_ = np.flatnonzero(sizes_in_words)  # spans that are neither selected nor rejected
     while open_.size:
-        begin, last = first.reshape(-1)[open_], wanted.reshape(-1)[open_] - 1
+        begin, last = first.reshape(-1)[open_], sizes_in_words.reshape(-1)[open_] - 1
         covered = begin + np.minimum(np.arange(last.max() + 1)[:, None], last)  # [K, N], their words
-        # The last that is written stays: the lowest rank.
+        # The last write wins, so each word is owned by the lowest rank.
         owner[covered.T[::-1].reshape(-1)] = np.repeat(open_[::-1], len(covered))
         lowest = (owner[covered] == open_).all(0)
         free.reshape(-1)[open_[lowest]] = True
-        taken[covered[:, lowest]] = True
-        open_ = open_[~taken[covered].any(0)]
+        selected[covered[:, lowest]] = True
+        open_ = open_[~selected[covered].any(0)]
     return free
 
 
-def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, left: np.ndarray, taken: np.ndarray) -> None:
-    """Looks at the next _RANKS spans of the active rows one by one, and takes of each the words for which there is
-    room, unless it meets a span that is taken."""
-    first, wanted = spans.at(active[:, None], rank[active, None] + np.arange(_RANKS))
-    step, room = np.arange(spans.longest)[:, None], left[active]
-    for begin, words in zip(first.T, wanted.T, strict=True):
+def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, left: np.ndarray, selected: np.ndarray) -> None:
+    """Considers the next _RANKS spans of the active rows one by one.
+
+    The words of a span that fit the unused budget `left` are selected, unless the span overlaps a selected one.
+    """
+    first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))
+    step, room = np.arange(spans.max_words)[:, None], left[active]
+    for begin, words in zip(first.T, sizes_in_words.T, strict=True):
         covered = begin + step  # [K, A]
         size = spans.bounds[covered + 1] - spans.bounds[begin]
         fits = (step < words) & (size <= room)
-        fits &= ~(fits & taken[covered]).any(0)
+        fits &= ~(fits & selected[covered]).any(0)
         room -= np.where(fits, size, 0).max(0)
-        taken[covered[fits]] = True
+        selected[covered[fits]] = True
     left[active] = room

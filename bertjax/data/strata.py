@@ -5,7 +5,6 @@ i-th shortest row of any batch is no longer than stratum i: it has a place of it
 batch is looked at.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -13,27 +12,11 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
-from bertjax.data.length_buckets import choose_lengths, pad_to
-from bertjax.data.packing import best_fit
+from bertjax.data.length_buckets import choose_lengths, find_buckets
+from bertjax.data.packing import best_fit, rows_of, starts_in_rows
+from bertjax.model.layout import Layout
 
 _MULTIPLE = 4  # of which the length of rows is one
-
-
-@dataclasses.dataclass(frozen=True)
-class Places:
-    """Where the sequences of a batch, or of a part of it, are computed; see `model.groups.Groups`.
-
-    Attributes:
-      sizes: (rows, length) of each group of rows.
-      slots: (first position, room) of each sequence, in the order of the batch.
-    """
-
-    sizes: tuple[tuple[int, int], ...]
-    slots: tuple[tuple[int, int], ...]
-
-    def cost(self, cost: Callable[[int], float], another: float) -> float:
-        """See `choose_places`."""
-        return sum(rows * cost(length) for rows, length in self.sizes) + another * (len(self.sizes) - 1)
 
 
 def batches_of(rows: int, batch_size: int) -> int:
@@ -57,8 +40,8 @@ def strata_of_rows(batch_size: int) -> np.ndarray:
     return (middle << twos) + sum(bit << i for i, bit in enumerate(alternate))
 
 
-def rooms(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """int64 [N], the most tokens of each row of what a device computes at a time: B/(D·A) rows of a batch.
+def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
+    """int64 [N], the most tokens of each row that a device computes at a time: B/(D·A) rows of a batch.
 
     Args:
       lengths: int64 [rows], of all rows.
@@ -71,8 +54,13 @@ def rooms(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1)
     return np.maximum(longest.reshape(shards, -1, parts).max((0, 2)), 1)
 
 
-def choose_places(
-    rooms: np.ndarray,
+def layout_cost(layout: Layout, cost: Callable[[int], float], another: float) -> float:
+    """See `choose_layout`."""
+    return sum(rows * cost(length) for rows, length in layout.row_groups) + another * (len(layout.row_groups) - 1)
+
+
+def choose_layout(
+    capacities: np.ndarray,
     choices: int,
     *,
     cost: Callable[[int], float],
@@ -80,46 +68,45 @@ def choose_places(
     most: int,
     longest: int,
     shared: bool,
-) -> Places:
-    """The places that cost least: rows with several sequences, all of one length, or a sequence each, of a few lengths.
+) -> Layout:
+    """The layout that costs least: rows of one length with several sequences, or rows of a few lengths with one each.
 
     Args:
-      rooms: see `rooms`.
+      capacities: see `slot_capacities`.
       choices: C, the sequences of a row of the batch.
       cost: of a row of so many tokens.
-      another: what each further group costs.
+      another: the cost of each further group.
       most: groups.
-      longest: that the model takes.
+      longest: sequence that the model takes.
       shared: whether rows may have several sequences.
     """
-    each = np.repeat(rooms, choices)
-    found = [_alone(each, count, longest) for count in range(1, most + 1)]
+    each = np.repeat(capacities, choices)
+    layouts = [_one_per_row(each, count, longest) for count in range(1, most + 1)]
     if shared:
-        # What still longer rows save in padding, they cost in attention.
+        # Beyond twice the longest, longer rows cost more in attention than they save in padding.
         first = -(-int(each.max()) // _MULTIPLE) * _MULTIPLE
-        found += [_shared(each, length) for length in range(first, 2 * first + 1, _MULTIPLE)]
-    return min(found, key=lambda places: places.cost(cost, another))
+        layouts += [_several_per_row(each, length) for length in range(first, 2 * first + 1, _MULTIPLE)]
+    return min(layouts, key=lambda layout: layout_cost(layout, cost, another))
 
 
-def _alone(rooms: np.ndarray, count: int, longest: int) -> Places:
-    """A row each, of at most `count` lengths."""
-    shapes = choose_lengths(rooms, count=count, longest=longest, multiple=_MULTIPLE)
-    lengths = np.asarray(shapes)[pad_to(rooms, shapes)]
+def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
+    """Rows of at most `count` lengths."""
+    shapes = choose_lengths(capacities, count=count, longest=longest, multiple=_MULTIPLE)
+    lengths = np.asarray(shapes)[find_buckets(capacities, shapes)]
     order = np.argsort(lengths, kind='stable')
-    begins = np.empty_like(lengths)
-    begins[order] = np.cumsum(lengths[order]) - lengths[order]
-    sizes = tuple((int((lengths == length).sum()), length) for length in shapes)
-    return Places(sizes, tuple(zip(begins.tolist(), lengths.tolist(), strict=True)))
+    starts = np.empty_like(lengths)
+    starts[order] = np.cumsum(lengths[order]) - lengths[order]
+    groups = tuple((int((lengths == length).sum()), length) for length in shapes)
+    return Layout(groups, tuple(zip(starts.tolist(), lengths.tolist(), strict=True)))
 
 
-def _shared(rooms: np.ndarray, length: int) -> Places:
+def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
     """As few rows of this length as hold all."""
-    order, ends = best_fit(rooms, length)
-    row = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-    before = np.cumsum(rooms[order]) - rooms[order]
-    begins = np.empty_like(rooms)
-    begins[order] = row * length + before - before[np.concatenate([[0], ends[:-1]])][row]
-    return Places(((len(ends), length),), tuple(zip(begins.tolist(), rooms.tolist(), strict=True)))
+    order, ends = best_fit(capacities, length)
+    row, ordinal = rows_of(ends)
+    starts = np.empty_like(capacities)
+    starts[order] = row * length + starts_in_rows(capacities[order], ordinal)
+    return Layout(((len(ends), length),), tuple(zip(starts.tolist(), capacities.tolist(), strict=True)))
 
 
 class StratifiedExamples:

@@ -1,23 +1,23 @@
-"""Walking a pairing plan: which sentences make which example. Only sentence lengths are read.
+"""Walks a corpus and divides its sentences into the examples of a pairing plan. It reads sentence lengths only.
 
 The rules are those of google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
-cut into chunks of whole sentences that reach the document's target length; a chunk is split at random into A and the
-rest; half of the time the rest is B, else B comes from another document and the rest is put back, to begin the next
-chunk. How many chunks a pass holds therefore depends on its coins, so a pass is walked ahead and kept as a `PairPlan`.
+cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
+rest. Half of the time the rest is B; otherwise B comes from another document, and the rest begins the next chunk. The
+number of chunks in a pass thus depends on its coins, so a pass is walked in advance and stored as a `PairPlan`.
 
-A chunk is fixed by the sentence it begins with, since each coin is a hash of (seed, plan, that sentence). So the walk
-is: compute for *every* sentence, in a few array operations, the chunk that would begin there and where the next would
-begin, then follow the links from each document's first sentence.
+A chunk depends only on its first sentence, since each coin is a hash of (seed, plan, sentence). So the walk first
+computes for *every* sentence, in a few array operations, the chunk that would begin there and the start of the next
+one, then follows these links from each document's first sentence.
 """
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from bertjax.data.hashing import Stream, below, uniform
-from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, target_lengths
+from bertjax.data.hashing import Stream, randint, uniform
+from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, draw_target_lengths
 
-# Sentences held in memory at a time; whole documents, so a longer one is held whole.
+# The number of sentences in memory at a time; a longer document is held as a whole.
 _BLOCK = 1 << 20
 
 
@@ -30,7 +30,10 @@ def walk(
     next_probability: float = 0.5,
     block: int = _BLOCK,
 ) -> PairPlan:
-    """Walks one plan. It depends on the arguments alone (`block`, sentences in memory at a time, changes nothing)."""
+    """Walks one plan, which depends on the arguments alone.
+
+    `block`, the number of sentences in memory at a time, does not change the result.
+    """
     walker = _walk_pairs if options.paired else _walk_sentences
     parts, one_sentence = [], 0
     for chunks, single in walker(split, options, seq_len, seed, plan, next_probability, block):
@@ -40,11 +43,12 @@ def walk(
 
 
 def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) -> float:
-    """The chance of IsNext, where a chunk has two sentences or more, that makes half of the whole stream IsNext.
+    """Finds the probability of IsNext, for chunks of two sentences or more, that makes half of all examples IsNext.
 
-    The share of one-sentence chunks depends on it (sentences put back make chunks), so the walks are repeated until
-    they agree with it: all plans of a small corpus, as many of a large one as give a figure without noise. With more
-    than half one-sentence chunks it is 1, and the report shows what is left.
+    The share of one-sentence chunks depends on this probability, because the rest of a NotNext chunk begins the next
+    chunk. So the walks are repeated with new probabilities until half of the examples are IsNext. They cover all plans
+    of a small corpus, and enough plans of a large corpus to make the noise small. The result is 1 if more than half of
+    the chunks have one sentence; the report shows the remaining difference.
     """
     if not options.balanced:
         return 0.5
@@ -63,16 +67,16 @@ def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) 
 
 
 def _follow(successors: np.ndarray) -> np.ndarray:
-    """The indices met from 0 on, each the successor of the one before, until they leave the array."""
-    links, met, i = successors.tolist(), [], 0
+    """Returns the indices visited from 0 on, each the successor of the previous one, until one is outside the array."""
+    links, visited, i = successors.tolist(), [], 0
     while i < len(links):
-        met.append(i)
+        visited.append(i)
         i = links[i]
-    return np.array(met, np.int64)
+    return np.array(visited, np.int64)
 
 
 def _document_blocks(split: TokenSplit, block: int) -> Iterator[tuple[int, int]]:
-    """Ranges of documents of about `block` sentences."""
+    """Yields (first, end) of ranges of documents with about `block` sentences."""
     first = 0
     while first < split.num_documents:
         end = int(np.searchsorted(split.document_offsets, int(split.document_offsets[first]) + block, 'right')) - 1
@@ -88,36 +92,36 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability, block) ->
         offsets = np.asarray(split.sentence_offsets[base : int(documents[-1]) + 1])
         sizes = np.diff(documents)
         numbers = np.arange(first_document, end_document)
-        target = np.repeat(target_lengths(numbers, options, seq_len, seed, np.int64(plan)), sizes)
+        target = np.repeat(draw_target_lengths(numbers, options, seq_len, seed, np.int64(plan)), sizes)
         document_end = np.repeat(documents[1:] - base, sizes)
         sentence = np.arange(base, int(documents[-1]))
-        here = sentence - base
+        index = sentence - base
         end = np.minimum(np.searchsorted(offsets, offsets[:-1] + target), document_end)
-        size = end - here
+        size = end - index
         # Google's a_end: uniform in 1..size-1, so that both sides have a sentence.
-        a = np.where(size > 1, 1 + below(np.maximum(size - 1, 1), seed, Stream.SPLIT, plan, sentence), 1)
+        a = np.where(size > 1, 1 + randint(np.maximum(size - 1, 1), seed, Stream.SPLIT, plan, sentence), 1)
         if options.mode == 'nsp':
             is_next = (size > 1) & (uniform(seed, Stream.NEXT, plan, sentence) < next_probability)
-            met = _follow(np.where(is_next, end, here + a))
+            visited = _follow(np.where(is_next, end, index + a))
             b = np.where(is_next, size - a, 0)
         else:
-            met = _follow(end)
+            visited = _follow(end)
             b = size - a
-        chunks = np.empty(len(met), CHUNK)
-        chunks['start'], chunks['a'], chunks['b'] = met + base, a[met], b[met]
-        yield chunks, int(np.count_nonzero(size[met] == 1))
+        chunks = np.empty(len(visited), CHUNK)
+        chunks['start'], chunks['a'], chunks['b'] = visited + base, a[visited], b[visited]
+        yield chunks, int(np.count_nonzero(size[visited] == 1))
 
 
 def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block) -> Iterator[tuple[np.ndarray, int]]:
-    """Rows of contiguous sentences, [CLS] ... [SEP].
+    """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
 
-    A sentence longer than a row is cut into pieces of a full row, the last shorter, so that no token is lost. The first
-    row (of the corpus, or of each document that one row cannot hold) has a random capacity, so that rows break
-    elsewhere in every plan.
+    A sentence longer than a row is cut into pieces of a full row and a shorter last piece, so that no token is lost.
+    The first row (of the corpus, or of each document longer than one row) has a random capacity, so that rows break at
+    different sentences in each plan.
     """
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
-    carried = 0  # the token at which the row begins that the block before could not finish
+    carried = 0  # the first token of the row that the previous block could not finish
     for first_document, end_document in _document_blocks(split, block):
         if crossing:
             sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
@@ -128,33 +132,33 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
         room = np.full(len(begin), capacity)
         if crossing:
             if carried == 0:
-                room[0] = 1 + below(capacity, seed, Stream.FIRST, plan)
-            # Each document takes one more place in the row, for the separator before it.
+                room[0] = 1 + randint(capacity, seed, Stream.FIRST, plan)
+            # Each document needs one more position in the row for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         else:
             heads = bounds[:-1]
             long = stop[bounds[1:] - 1] - begin[heads] > capacity
-            room[heads[long]] = 1 + below(capacity, seed, Stream.FIRST, plan, numbers[long])
+            room[heads[long]] = 1 + randint(capacity, seed, Stream.FIRST, plan, numbers[long])
             end = np.minimum(np.searchsorted(stop, begin + room, 'right'), np.repeat(bounds[1:], np.diff(bounds)))
         end = np.maximum(end, np.arange(len(begin)) + 1)
         origin = int(np.searchsorted(begin, carried)) if crossing else 0
-        met = origin + _follow(end[origin:] - origin)
+        visited = origin + _follow(end[origin:] - origin)
         if crossing and end_document < split.num_documents:
-            unfinished = met[end[met] == len(begin)]
-            met, carried = met[: len(met) - len(unfinished)], int(begin[unfinished[0]])
-        chunks = np.empty(len(met), CHUNK)
-        chunks['start'] = begin[met]
-        chunks['a'] = stop[end[met] - 1] - begin[met]
-        chunks['b'] = document[end[met] - 1] - document[met] + 1
+            unfinished = visited[end[visited] == len(begin)]
+            visited, carried = visited[: len(visited) - len(unfinished)], int(begin[unfinished[0]])
+        chunks = np.empty(len(visited), CHUNK)
+        chunks['start'] = begin[visited]
+        chunks['a'] = stop[end[visited] - 1] - begin[visited]
+        chunks['b'] = document[end[visited] - 1] - document[visited] + 1
         yield chunks, 0
 
 
 def _pieces(split: TokenSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The sentences of documents first..end-1 as ranges of tokens, those longer than `capacity` cut.
+    """Returns the sentences of documents first..end-1 as ranges of tokens, cut into pieces of at most `capacity`.
 
     Returns:
-      begin, stop: the first token of each piece, and the one after its last.
-      bounds: for each document the number of its first piece, and one more for the end.
+      begin, stop: The first token of each piece, and the token after its last.
+      bounds: The number of each document's first piece, and the number of all pieces at the end.
     """
     documents = np.asarray(split.document_offsets[first : end + 1])
     offsets = np.asarray(split.sentence_offsets[int(documents[0]) : int(documents[-1]) + 1])

@@ -21,7 +21,7 @@ from bertjax.data.augment import (
     take_rows,
     token_positions,
 )
-from bertjax.data.features import Features, cached
+from bertjax.data.features import Features, load_or_build
 from bertjax.data.length_buckets import choose_lengths, sorted_batches
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.distill.objective import HAS_OWN_LABEL
@@ -77,7 +77,7 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     may_stand = _is_word(data.tokenizer)
     may_stand[plain.tokens[stays]] = False
     _check_count(distill.augment_candidates, int(may_stand.sum()))
-    options = {'times': distill.augment + 1, 'seed': settings.seeds.data}
+    options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
     if stays.any():
@@ -87,7 +87,7 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
         print(f'train: making up {distill.augment} rows of each of {len(plain):,} with {model.directory}', flush=True)
         return augment_split(plain, stays, data.tokenizer, model, batch_size=settings.eval_batch_size, **options)
 
-    data.replace_features('train', cached(folder / 'features', key, make))
+    data.replace_features('train', load_or_build(folder / 'features', key, make))
 
 
 def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:

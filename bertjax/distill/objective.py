@@ -63,7 +63,7 @@ def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, 
     """The objective of a distillation.
 
     Its losses, as (sum, weight), each computed only where its factor is not 0:
-      soft_loss: see `losses.Soft`, at the lesson's temperature;
+      soft_loss: see `losses.DistillLoss`, at the lesson's temperature;
       those of `base` (factor `hard`), where its `loss` is called label_loss, over rows with a label of their own;
       embeddings_loss, hidden_loss: squared distance from the teacher's states, the mean over the width, of `hidden`
         the sum over the student's blocks; over real tokens;
@@ -96,8 +96,8 @@ def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, 
     def losses(outputs: Mapping[str, Any], batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
         found, told = {}, batch['teacher']
         if 'soft' in factors:
-            weights = batch[base.soft.weights]
-            each = base.soft.each(outputs, told, batch, lesson.temperature)
+            weights = batch[base.distill_loss.weights]
+            each = base.distill_loss.elements(outputs, told, batch, lesson.temperature)
             found['soft_loss'] = (each * weights).sum(), weights.sum()
         if 'hard' in factors:
             found |= {_called(name): pair for name, pair in base.losses(outputs, _own_labels(batch)).items()}
@@ -106,7 +106,7 @@ def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, 
         return found
 
     def weights(batch: Batch) -> dict[str, jax.Array]:
-        found = {'soft_loss': batch[base.soft.weights].sum()} if 'soft' in factors else {}
+        found = {'soft_loss': batch[base.distill_loss.weights].sum()} if 'soft' in factors else {}
         if 'hard' in factors:
             found |= {_called(name): weight for name, weight in base.weights(_own_labels(batch)).items()}
         pairs = _pairs(batch, student.causal).sum() if 'attention' in factors else None

@@ -26,10 +26,9 @@ def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[s
     Raises:
       UserError: the teacher is no longer there.
     """
-    recorded = settings.recorded.get('distill', {})
-    if recorded.get('student_init', 'random') in ('init', 'random'):
+    if settings.distill is None or settings.distill.student_init in ('init', 'random'):
         return None
-    distill = DistillationSettings(**recorded)
+    distill = DistillationSettings(**dataclasses.asdict(settings.distill))
     teacher = _load_teacher(settings, distill, student, None)
     return teacher.as_student(distill.student_layers(teacher.config, student.num_layers), student)
 
@@ -38,7 +37,7 @@ def _load_teacher(
     settings: PretrainingSettings, distill: DistillationSettings, student: BertConfig, mesh: Mesh | None
 ) -> Teacher:
     directory = teacher_directory(distill.teacher)
-    changes = {'seed': settings.seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
+    changes = {'seed': settings.run_seeds.init, 'nsp': student.nsp, **teacher_config_changes(student.dtype)}
     imported = load_pretraining_model(directory, **changes)
     check_rows(directory, imported.config.vocab_size, student.vocab_size)
     return Teacher(directory, BertForPreTraining(imported.config), imported, mesh)
@@ -70,7 +69,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     check_vocabulary(directory, data.tokenizer)
     model = task.model(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
-    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.seeds.init)
+    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, model, imported, mesh)
     teacher.check_length(data.settings.seq_len)
     if distill.soft:

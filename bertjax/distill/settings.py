@@ -1,39 +1,18 @@
 """config.distill -> DistillationSettings: who teaches, how the student begins, what counts, and what cannot be."""
 
-import dataclasses
 from collections.abc import Collection
 
-from bertjax.config import in_steps
+from bertjax.config.distillation import TaskDistillationKeys
+from bertjax.config.ranges import in_steps, parse_duration
 from bertjax.distill.objective import HIDDEN_LOSSES, OUTPUT_LOSSES, DistillSpec, evenly_spaced_layers, uniform_layers
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
-from bertjax.ranges import parse_duration
 
 _AUGMENTING = ('augment_probability', 'augment_candidates', 'augment_model')
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class DistillationSettings:
-    """The keys of `recipe.distillation`; those from `num_layers` on are of tasks."""
-
-    teacher: str
-    student_init: str
-    layers: str
-    temperature: float
-    soft: float
-    hard: float
-    cosine: float
-    hidden: float
-    attention: float
-    embeddings: float
-    projection: bool
-    num_layers: int = 0
-    intermediate: int | str = 0
-    intermediate_learning_rate: float = 0.0
-    augment: int = 0
-    augment_probability: float = 0.4
-    augment_candidates: int = 15
-    augment_model: str = ''
+class DistillationSettings(TaskDistillationKeys):
+    """config.distill, and what follows from it; a pre-training has the defaults of what is of tasks alone."""
 
     def check(self, init: str, given: Collection[str] = ()) -> None:
         """Refuses what can be wrong without a look at the teacher.

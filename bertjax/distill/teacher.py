@@ -12,7 +12,7 @@ import numpy as np
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.convert.load import Imported
+from bertjax.convert.load import ImportedModel
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, FieldKind, fields_of, parameter_count
@@ -83,7 +83,7 @@ class Teacher:
 
     directory: str
     model: nn.Module
-    imported: Imported
+    imported: ImportedModel
     mesh: Mesh | None
     key: str = KEY
 

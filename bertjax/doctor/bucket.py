@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.errors import UserError
-from bertjax.files.buckets.addresses import parts_of
-from bertjax.files.buckets.failures import DeniedError
-from bertjax.files.buckets.lease import holder
-from bertjax.files.buckets.objects import Bucket
+from bertjax.remote.lease import lease_holder
+from bertjax.remote.object_store import RemoteFolder, split_address
+from bertjax.remote.retry import DeniedError
 
 # The names of Amazon and Google.
 _RIGHTS = {
@@ -21,12 +20,12 @@ _RIGHTS = {
 
 def rights(url: str) -> Iterator[Check]:
     """Lists, reads, writes and deletes an object of the workdir gs://… or s3://…"""
-    bucket, probe = Bucket(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
+    folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
-        'list': bucket.objects,
-        'read': lambda: bucket.read(probe),  # it does not exist: without the right, the server does not say so
-        'write': lambda: bucket.write(probe, b'run=doctor'),
-        'delete': lambda: bucket.remove(probe),
+        'list': folder.find,
+        'read': lambda: folder.read(probe),  # it does not exist: without the right, the server does not say so
+        'write': lambda: folder.write(probe, b'run=doctor'),
+        'delete': lambda: folder.remove(probe),
     }
     is_written = False
     for right, act in actions.items():
@@ -35,18 +34,18 @@ def rights(url: str) -> Iterator[Check]:
                 act()
         except DeniedError as error:
             remains = f'; {probe} stays there' if right == 'delete' and is_written else ''
-            fix = f'give these credentials {_RIGHTS[parts_of(url)[0]][right]}, or use others: {error.fix}'
+            fix = f'give these credentials {_RIGHTS[split_address(url)[0]][right]}, or use others: {error.fix}'
             yield Check(right, FAIL, f'{error.found}{remains}', fix)
         except UserError as error:  # no such bucket, or no answer: the same for all rights
             yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
             is_written |= right == 'write'
-            yield Check(right, OK, f'allowed in {bucket}')
+            yield Check(right, OK, f'allowed in {folder}')
 
 
 def at_work(url: str) -> Iterator[Check]:
     """Yields who holds the workdir, if anybody does."""
     with contextlib.suppress(UserError):  # `rights` reports it
-        if owner := holder(Bucket(url)):
+        if owner := lease_holder(RemoteFolder(url)):
             yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')

@@ -15,7 +15,7 @@ from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import unused_accelerator
-from bertjax.train.canary import training_devices
+from bertjax.train.health.gradient_check import training_devices
 
 _DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # named in jax's extras with the version it was released with
 _EXTRAS = {'TPU': 'tpu', 'GPU': 'cuda'}

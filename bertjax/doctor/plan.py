@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 from jax.sharding import Mesh
 
+from bertjax.config.run import RunKeys
 from bertjax.cost.memory_search import MemorySearch
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
@@ -31,7 +32,7 @@ from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
 from bertjax.report.run_record import quiet
-from bertjax.train.settings import RunSettings, check_row_count
+from bertjax.train.settings import check_row_count
 from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -45,7 +46,7 @@ _UNKNOWN = 1_000_000  # steps, if the corpus decides: for the shares of the phas
 
 
 @check('disk')
-def disk(settings: RunSettings, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
+def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
     """Compares the free space with the checkpoints and exports of a run."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     # Besides those that are kept, the best one and the one that is being written.
@@ -60,10 +61,10 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
-    vocab_size, family = settings.vocab['size'], settings.vocab['family']
+    vocab_size, family = settings.vocab.size, settings.vocab.family
     if not (settings.tokenizer or settings.init):
-        check_formats(settings.formats, settings.model(vocab_size), vocabulary=family)
-    yield Check('config', OK, f'{_sizes(settings.model(vocab_size))} with a vocabulary of {vocab_size:,}')
+        check_formats(settings.formats, settings.model_config(vocab_size), vocabulary=family)
+    yield Check('config', OK, f'{_sizes(settings.model_config(vocab_size))} with a vocabulary of {vocab_size:,}')
 
 
 @check('memory')
@@ -88,8 +89,8 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 @check('memory')
 def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
     """Checks the memory of the devices of this machine, and estimates the hours by some steps; see `on_slice`."""
-    mesh, model = make_mesh(settings.mesh), settings.model(vocab_size)
-    for phase in settings.phases(total or _UNKNOWN):
+    mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
+    for phase in settings.resolve_phases(total or _UNKNOWN):
         key = settings.given_phases[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
     settings.check_memory(mesh)

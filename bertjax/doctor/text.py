@@ -16,9 +16,9 @@ from bertjax.corpus.quality import (
     PIECES_PER_WORD,
     UNKNOWN,
     find_warnings,
-    long_documents,
+    warn_long_documents,
 )
-from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, parse_mixture, resolve
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, parse_mixture, resolve_sources
 from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
@@ -27,7 +27,7 @@ from bertjax.pretrain.vocabulary import load_given_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_wordpiece
-from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, saved_by_fast
+from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fast_saving
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
@@ -78,7 +78,7 @@ def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
         report, name = store.report, f'corpus {number}: ' if len(stores) > 1 else ''
         counts = f'{report["documents"]:,} documents, {report["heldout_documents"]:,} of them held out'
         message = f'{name}{counts}, {report["tokens"]:,} tokens'
-        yield from _warnings_or(message, [*report['warnings'], *long_documents(store)])
+        yield from _warnings_or(message, [*report['warnings'], *warn_long_documents(store)])
 
 
 def _warnings_or(message: str, warnings: list[str]) -> list[Check]:
@@ -86,7 +86,7 @@ def _warnings_or(message: str, warnings: list[str]) -> list[Check]:
 
 
 def _check_sample(spec: str, settings: PretrainingSettings, own: Tokenizer | None) -> Iterator[Check]:
-    options, sources = settings.corpus_options, resolve(spec, settings.corpus_options.text_key)
+    options, sources = settings.corpus_options, resolve_sources(spec, settings.corpus_options.text_key)
     size, count = sum(source.size for source in sources), len(sources)
     message = f'{spec}: {count:,} file{"s"[: count != 1]}' + (f', {size / 1e6:,.1f} MB' if size else '')
     if options.format in sequences.FORMATS:
@@ -103,14 +103,14 @@ def _check_sample(spec: str, settings: PretrainingSettings, own: Tokenizer | Non
     facts |= {} if own else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; read {len(sample) / 1e6:.1f} MB of it, {facts["documents"]:,} documents'
     yield from _warnings_or(message, find_warnings(facts, options))
-    saving = saved_by_fast(text_bytes(sources))
+    saving = describe_fast_saving(text_bytes(sources))
     if saving and (own.family if own else settings.vocab['family']) == WordPieceTokenizer.family:
         yield Check('corpus', WARN, saving, INSTALL_FAST)
 
 
 def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
     """Yields the first documents of some sources: a line a paragraph, and blank lines between documents."""
-    chosen = reading.choose(sources)[0] if options.format == 'auto' else sources
+    chosen = reading.choose_readings(sources)[0] if options.format == 'auto' else sources
     some = chosen[:: -(-len(chosen) // _SOURCES)]
     for source in some:
         left = _CHARACTERS // len(some)

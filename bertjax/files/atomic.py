@@ -21,7 +21,6 @@ from etils import epath
 
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.disk import writing
-from bertjax.files.paths import is_remote
 from bertjax.files.write_guard import writes_are_disabled
 
 
@@ -80,23 +79,19 @@ class AtomicFile:
 
     Attributes:
       path: its final name.
-      file: the open file, local ones for reading too.
+      file: the open file, for reading too.
     """
 
     def __init__(self, path: epath.PathLike):
-        self._local = not is_remote(path)
-        self.path = pathlib.Path(path) if self._local else epath.Path(path)
+        self.path = pathlib.Path(path)
         self._muted = writes_are_disabled()
         if self._muted:
             self._size, self.file = 0, tempfile.TemporaryFile()  # noqa: SIM115
             return
-        if self._local:
-            make_directory(self.path.parent)
-        else:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(self.path.parent)
         self._temporary = self.path.parent / f'.{self.path.name}.tmp-{_names.apart}{os.getpid()}'
         self._size = 0
-        self.file = self._temporary.open('w+b' if self._local else 'wb')
+        self.file = self._temporary.open('w+b')
 
     def __enter__(self) -> 'AtomicFile':
         return self
@@ -121,13 +116,11 @@ class AtomicFile:
         try:
             with writing(self.path, self._size):
                 self.file.flush()
-                if self._local:
-                    os.fsync(self.file.fileno())
+                os.fsync(self.file.fileno())
                 size = self.file.tell()
                 self.file.close()
                 self._temporary.replace(self.path)
-                if self._local:
-                    sync_directory(self.path.parent)
+                sync_directory(self.path.parent)
         except BaseException:
             self._discard()
             raise
@@ -156,25 +149,11 @@ def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def atomic_directory(target: epath.PathLike, last: str) -> Iterator[str]:
-    """A local directory to fill; it replaces `target` when the body ends, and is removed when the body raises.
-
-    Args:
-      target: the directory to write, local or remote.
-      last: the file without which the directory counts as empty: copied last where directories cannot be renamed.
-    """
+def atomic_directory(target: epath.PathLike) -> Iterator[str]:
+    """A local directory to fill; it replaces `target` when the body ends, and is removed when the body raises."""
     if writes_are_disabled():
         with tempfile.TemporaryDirectory() as nowhere:
             yield nowhere
-        return
-    if is_remote(target):
-        target = epath.Path(target)
-        with tempfile.TemporaryDirectory() as staging:
-            yield staging
-            target.mkdir(parents=True, exist_ok=True)
-            # An object store cannot rename a directory: the file that makes it loadable goes last.
-            for name in sorted(os.listdir(staging), key=lambda name: (name == last, name)):
-                epath.Path(staging, name).copy(target / name, overwrite=True)
         return
     path = os.path.abspath(os.fspath(target))
     parent, name = os.path.split(path)

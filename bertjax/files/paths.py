@@ -1,4 +1,4 @@
-"""Where files are: local or remote, by pattern, below a directory, or under one of several names."""
+"""Finding local files: by pattern, below a directory, or under one of several names; what kind of path one is."""
 
 import contextlib
 import errno
@@ -23,27 +23,6 @@ _IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 def is_remote(path: epath.PathLike) -> bool:
     """Whether the path is a URL such as gs://…, and not in this machine's file system."""
     return '://' in os.fspath(path)
-
-
-def user_path(given: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
-    """A path as a user gave it, with ~ expanded; of what lies in a bucket, that of a copy on this machine.
-
-    Args:
-      given: local, or gs://… or s3://…
-      where: the config key, or the path itself, for messages.
-      beside: of a single object in a bucket, names of others beside it that are copied too.
-
-    Raises:
-      UserError: an address that cannot be read, such as http://…, or cannot be reached.
-    """
-    path = os.fspath(given)
-    check_address(path, where)
-    if not is_remote(path):
-        return epath.Path(path).expanduser()
-    # It finds by our patterns, and is seldom needed.
-    from bertjax.files.buckets.cache import local_copy
-
-    return epath.Path(local_copy(path, where, beside))
 
 
 def check_address(path: str, where: str) -> None:
@@ -224,20 +203,3 @@ def at_most_one(found: Sequence[epath.Path], where: str, split: str, fix: str) -
         names = ' and '.join(path.name for path in found)
         raise UserError(where, names, f'one file of the {split} split', fix)
     return found[0] if found else None
-
-
-def data_directory(data: str, expected: str, fix: str = 'check the path') -> epath.Path:
-    """The directory that config.data names.
-
-    Args:
-      data: config.data.
-      expected: what it should be, for the message: 'a folder with …'.
-      fix: what to do when it is not.
-
-    Raises:
-      UserError: it is empty, or no such directory.
-    """
-    path = user_path(data, 'config.data')
-    if not data or not path.is_dir():
-        raise UserError('config.data', repr(data), expected, fix)
-    return path

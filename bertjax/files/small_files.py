@@ -1,7 +1,6 @@
 """Files that are read whole: what cannot be read, or is no JSON, is one error that names the file; or None."""
 
 import json
-import os
 import pathlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -9,14 +8,14 @@ from typing import Any, TypeVar
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote, unusual_kind, user_path
+from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
 SETTINGS = 1 << 30  # Bytes; a file of settings or of a vocabulary is a thousand times smaller.
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
-    """The object in a JSON file, local or remote, in UTF-8 with or without byte order mark.
+    """The object in a local JSON file, in UTF-8 with or without byte order mark.
 
     Args:
       path: of a file that exists.
@@ -93,12 +92,12 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, most: int | Non
     Raises:
       UserError: a folder, a pipe or a device, more bytes, or a file that the system does not let us read.
     """
-    path = user_path(path, str(path))
+    path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)
     if kind:
         raise UserError(str(path), kind, expected, fix)
     try:
-        size = path.stat().length if is_remote(path) else os.stat(path).st_size
+        size = path.stat().st_size
         if most is not None and size > most:
             raise UserError(str(path), f'a file of {size:,} bytes', f'{expected} of up to {most:,}', fix)
         return path.read_bytes()

@@ -1,4 +1,4 @@
-"""Bytes from files: local or remote, plain or compressed, line by line in bounded memory.
+"""Bytes from open files: plain or compressed, line by line in bounded memory.
 
 A damaged file raises one of `DAMAGE` where the damage shows, after all that can be read before it.
 """
@@ -11,11 +11,9 @@ import lzma
 import os
 import zlib
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import zstandard
-from etils import epath
-
-from bertjax.files.buckets.cache import open_file
 
 CHUNK = 1 << 18  # Bytes read at once.
 MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
@@ -245,11 +243,10 @@ def decode(raw: bytes, number: int) -> str | Broken:
         return Broken('invalid UTF-8', number, detail)
 
 
-def count_lines(path: epath.PathLike, end: int) -> int:
-    """Number of line ends in the first `end` bytes of a file."""
+def count_lines(file: BinaryIO, end: int) -> int:
+    """Number of line ends in the first `end` bytes of an open file."""
     count = 0
-    with open_file(path) as file:
-        while end:
-            data = file.read(min(end, 1 << 20))
-            end, count = end - len(data), count + data.count(b'\n')
+    while end:
+        data = file.read(min(end, 1 << 20))
+        end, count = end - len(data), count + data.count(b'\n')
     return count

@@ -7,27 +7,23 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.config import flatten
+from bertjax.config.finetuning import FinetuningKeys
+from bertjax.config.ranges import whole
+from bertjax.config.resume import changed_keys
+from bertjax.config.schema import MACHINE, OUTPUT, VERB, Key, keys_of
+from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.benchmark_table import REQUEST, is_finished
-from bertjax.ranges import whole
-from bertjax.recipe_ranges import FINETUNING
-from bertjax.suggestions import suggestion
 from bertjax.tasks.sentence.glue import GlueTask
 from bertjax.tasks.sentence.glue_table import TASKS
 
 ALL = 'all'
 _KEY = 'config.benchmark'
 # What a task may have of its own, and what it may be.
-_OWN = {key: FINETUNING[key] for key in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
-_OWN['seeds'] = whole(1, 1000)
-_TYPES = {'learning_rate': float, 'epochs': float, 'init': str}  # the others are whole numbers
-# A finished task needs no run where these differ; a name with a dot behind it is all keys below it.
-_FREE = ('run', 'mesh.', 'card.', 'benchmark', 'ensemble', 'step', 'split', 'input', 'eval_batch_size', 'log_every')
-_FREE += ('checkpoint_keep', 'task.task')
-_MORE = ('sweep.', 'export', 'export_formats')  # with other values it is run again, which does what is not done yet
+_OWN = {name: keys_of(FinetuningKeys)[name] for name in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
+_OWN['seeds'] = Key(1, whole(1, 1000), 'how many seeds')
 
 
 def parse_tasks(text: str) -> list[str]:
@@ -67,11 +63,11 @@ def task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]
                 fix = suggestion(key, _OWN) or 'leave it out'
                 raise UserError(_KEY, repr(item), 'one of ' + ', '.join(_OWN) + ' and its value', fix)
             try:
-                parsed = _TYPES.get(key, int)(value)
+                parsed = type(_OWN[key].default)(value)
             except ValueError:
                 parsed = None
-            if parsed is None or not _OWN[key].holds(parsed):
-                raise UserError(f'{_KEY}: {task}:{key}', repr(value), _OWN[key].words, 'correct it')
+            if parsed is None or not _OWN[key].allowed.holds(parsed):
+                raise UserError(f'{_KEY}: {task}:{key}', repr(value), _OWN[key].allowed.words, 'correct it')
             found[task][key] = parsed
     return found
 
@@ -151,13 +147,12 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
     for task, config in configs.items():
         if not is_finished(folder / task):
             continue
-        then, now = flatten(before.get(task, {})), flatten(config)
-        changed = [key for key in now if not _among(key, _FREE) and now[key] != then.get(key, now[key])]
-        other = next((key for key in changed if not _among(key, _MORE)), None)
-        if other:
-            found = f'{now[other]!r} for {task}'
-            fix = f'restore the former value, or move {folder / task} away to run it again'
-            raise UserError(f'config.{other}', found, f'{then[other]!r}, with which it was finished', fix)
+        changed = changed_keys(before[task], config) if task in before else {}
+        changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
+        for key, (then, now, change) in changed.items():
+            if change is not OUTPUT and not key.startswith('sweep.'):  # else it is run again, for what is not done yet
+                fix = f'restore the former value, or move {folder / task} away to run it again'
+                raise UserError(f'config.{key}', f'{now!r} for {task}', f'{then!r}, with which it was finished', fix)
         (again if changed else finished).add(task)
     _write_asked(path, before | {task: config for task, config in configs.items() if task not in again})
     return finished
@@ -171,7 +166,3 @@ def record_result(folder: pathlib.Path, task: str, config: Mapping[str, Any]) ->
 
 def _write_asked(path: pathlib.Path, configs: Mapping[str, Any]) -> None:
     write_atomic(path, json.dumps(configs, indent=2, sort_keys=True, ensure_ascii=False) + '\n')
-
-
-def _among(key: str, names: Sequence[str]) -> bool:
-    return any(key.startswith(name) if name.endswith('.') else key == name for name in names)

@@ -13,10 +13,11 @@ from rich import box
 from rich.table import Table
 
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote, user_path
+from bertjax.files.paths import is_remote
 from bertjax.finetune.restore import EvaluatedTask, load_task
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
+from bertjax.remote.paths import user_path
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
 from bertjax.writers.console import format_value

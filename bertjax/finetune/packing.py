@@ -1,4 +1,4 @@
-"""Whether a fine-tuning packs the rows of a batch, and where each is then: what costs least, computed and compiled."""
+"""Decide whether a fine-tuning packs the rows of a batch, and in which layout, by what computing and compiling cost."""
 
 import contextlib
 import dataclasses
@@ -7,14 +7,14 @@ import pathlib
 import numpy as np
 from jax.sharding import Mesh
 
-from bertjax.data.length_buckets import MOST_LENGTHS, choose_lengths, pad_to
-from bertjax.data.strata import batches_of, choose_places, rooms
+from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, find_buckets
+from bertjax.data.strata import batches_of, choose_layout, layout_cost, slot_capacities
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import COMPILING, FLOPS, TaskData, TaskSplit
 from bertjax.model.config import BertConfig, train_flops_per_sequence
-from bertjax.model.groups import Groups
+from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.mesh import row_shards
 
 _SHARED = ('auto', 'dot_product', 'by_head_cpu')  # config.model.attention that takes rows of several sequences
@@ -22,36 +22,35 @@ _GROUP = 0.25  # processor seconds a block to compile the attention of another l
 
 
 @dataclasses.dataclass(frozen=True)
-class PackingDecision:
+class PackingChoice:
     """How the rows of a batch are computed.
 
     Attributes:
-      groups: where the rows are that a device computes at a time; None: they are not packed.
+      layout: of the sequences that a device computes at a time; None: a sequence a row.
       why: in words, for the run's description.
     """
 
-    groups: Groups | None
+    layout: PackedLayout | None
     why: str
 
     @property
     def recorded(self) -> str:
         """config.packing of a run that goes on so."""
-        return 'off' if self.groups is None else 'on'
+        return 'off' if self.layout is None else 'on'
 
     def apply(self, settings: FinetuningSettings) -> FinetuningSettings:
         """The settings of a run that goes on so."""
-        recorded = {**settings.recorded, 'packing': self.recorded}
-        return dataclasses.replace(settings, packing=self.recorded, recorded=recorded)
+        return dataclasses.replace(settings, packing=self.recorded)
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """config.packing of the workdir's run, which decides the order of its rows; 'off' of an older one."""
-    with contextlib.suppress(UserError, OSError):  # of a damaged one the checkpoint tells what does not fit
+    """config.packing of the workdir's run, which decides the order of its rows."""
+    with contextlib.suppress(UserError, OSError):  # the checkpoint says what does not fit a damaged file
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'
 
 
-def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, before: str = '') -> PackingDecision:
+def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, before: str = '') -> PackingChoice:
     """By config.packing; with 'auto' by what the workdir's run had `before`, else by what is cheaper.
 
     Args:
@@ -71,37 +70,38 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
         raise UserError('config.packing', repr(asked), f'{before!r}, as the run began', fix)
     why = 'as the run began' if asked == 'auto' else f'config.packing={asked}'
     if 'off' in (asked, before):
-        return PackingDecision(None, why)
+        return PackingChoice(None, why)
     if asked == 'auto' and not before:
         if settings.shapes:
-            return PackingDecision(None, f'config.shapes={settings.shapes} asks for padded lengths')
+            return PackingChoice(None, f'config.shapes={settings.shapes} asks for padded lengths')
         if mesh.devices.flat[0].platform != 'cpu':
-            return PackingDecision(None, 'it was measured on CPUs alone')
-    groups, packed = _packed(data, train, mesh, passes)
+            return PackingChoice(None, 'it was measured on CPUs alone')
+    layout, packed = _packed(data, train, mesh, passes)
     if asked == 'on' or before:
-        return PackingDecision(groups, why)
+        return PackingChoice(layout, why)
     padded = _padded(data.encoder, train, passes)
     why = f'about {packed / FLOPS:,.0f} s of a core packed, {padded / FLOPS:,.0f} with a few padded lengths'
-    return PackingDecision(groups if packed < padded else None, why)
+    return PackingChoice(layout if packed < padded else None, why)
 
 
-def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[Groups, float]:
-    """The groups that cost least, and what training and compiling them costs, in FLOPs."""
+def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
+    """The layout that costs least, and what training and compiling it costs, in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * batches_of(len(features), settings.batch_size) * shards * settings.accumulate
     cost, another = lambda length: times * _row(encoder, length), FLOPS * _GROUP * encoder.num_layers
-    places = choose_places(
-        rooms(features.lengths, settings.batch_size, shards, settings.accumulate),
+    layout = choose_layout(
+        slot_capacities(features.lengths, settings.batch_size, shards, settings.accumulate),
         features.choices,
         cost=cost,
         another=another,
-        most=settings.shapes or MOST_LENGTHS,
+        most=settings.shapes or MAX_LENGTHS,
         longest=encoder.max_positions,
         # Elsewhere a kernel may compute attention, and none takes rows of several sequences with their own dropout.
-        shared=on_cpu and settings.model_choices['attention'] in _SHARED,
+        shared=on_cpu and settings.model.attention in _SHARED,
     )
-    return Groups(places.sizes, places.slots), places.cost(cost, another) + _compiled(encoder)
+    packed = PackedLayout(layout.row_groups, layout.slots)
+    return packed, layout_cost(layout, cost, another) + _compiled(encoder)
 
 
 def _padded(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
@@ -110,11 +110,11 @@ def _padded(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
 
     def of(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, longest=encoder.max_positions)
-        rows = np.bincount(pad_to(lengths, shapes), minlength=len(shapes)).tolist()
+        rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
         computed = sum(n * choices * _row(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
         return passes * computed + len(shapes) * _compiled(encoder)
 
-    return min(map(of, range(1, MOST_LENGTHS + 1)))
+    return min(map(of, range(1, MAX_LENGTHS + 1)))
 
 
 def _row(encoder: BertConfig, length: int) -> float:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import pathlib
-import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -11,7 +10,9 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.config import flatten, from_plain, plain
+from bertjax.config.check import config_keys
+from bertjax.config.plain import flatten, from_plain, plain
+from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
@@ -23,8 +24,6 @@ from bertjax.optim.selection import make_selection
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
-from bertjax.recipe import CARD
-from bertjax.tasks.registry import keys, options
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import put_params
@@ -33,29 +32,6 @@ from bertjax.workdir.files import check_kind, recorded_config, recorded_task
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
-
-# Keys always taken from the command line's config (config.data where it names something); the others are the workdir's.
-ASKED = (
-    'run',
-    'split',
-    'input',
-    'step',
-    'max_eval_records',
-    'eval_batch_size',
-    'shapes',
-    'mesh',
-    'export',
-    'export_formats',
-    'push_to',
-    'push_private',
-)
-# Taken from it only if the command line sets them, as are the task's options that decide 'reading'.
-CHANGEABLE = (
-    'select',
-    *(f'card.{name}' for name in CARD),
-    *(f'model.{name}' for name in fields_of(FieldKind.EXECUTION)),
-)
-_FIXED = re.compile(r'task\..*|seq_len|tokenizer|init')  # of the others, those that the model depends on
 
 
 def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
@@ -75,21 +51,14 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     if not path.exists():
         return config
     saved = recorded_config(path, plain(config))
-    own = from_plain(saved)
-    changeable = (*CHANGEABLE, *keys(config.task.kind, 'reading'))
-    for key in [*ASKED, *(key for key in changeable if key in given)]:
-        config_path.set_value(key, own, config_path.get_value(key, config), accept_new_attributes=True)
-    own.data = config.data or saved['data']
-    ours, theirs = flatten(config), flatten(saved)
-    for key in sorted(given):
-        if key in changeable or not _FIXED.fullmatch(key):
-            continue
-        # A recipe of one's own need not have all options of its kind.
-        usual = None if key in theirs else plain(options(config.task.kind)[key.removeprefix('task.')].default)
-        saved_value = theirs.get(key, usual)
-        if ours[key] != saved_value:
+    own, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
+    for name, key in config_keys(config).items():
+        if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in given):
+            config_path.set_value(name, own, config_path.get_value(name, config), accept_new_attributes=True)
+        elif key.trained is Trained.SAME and name in given and ours[name] != theirs.get(name):
             fix = 'leave it out, or give the workdir of another run'
-            raise UserError(f'config.{key}', repr(ours[key]), f'{saved_value!r}, as in {path}', fix)
+            raise UserError(f'config.{name}', repr(ours[name]), f'{theirs.get(name)!r}, as in {path}', fix)
+    own.data = config.data or saved['data']
     return own
 
 
@@ -136,7 +105,7 @@ def load_task(
     """
     settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
     settings.check()
-    mesh = make_mesh(settings.mesh, claim_devices())
+    mesh = make_mesh(settings.mesh_axes, claim_devices())
     data = _task_data(settings, folder)
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
@@ -165,8 +134,8 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
     setup = build_setup(
         module,
         objective,
-        make_optimizer(**settings.optimizer),
-        make_mesh(settings.mesh, claim_devices()),
+        make_optimizer(**vars(settings.optimizer)),
+        make_mesh(settings.mesh_axes, claim_devices()),
         {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
         trained=make_selection(settings.train, data.encoder.num_layers),
     )
@@ -189,7 +158,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     if facts:
         check_kind(facts['task'], settings.task['kind'], learned)
         execution = fields_of(FieldKind.EXECUTION)
-        choices = {name: value for name, value in settings.model_choices.items() if name in execution}
+        choices = {name: getattr(settings.model, name) for name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
         encoder = encoder_of(settings, huggingface_directory(settings.init) if trained else str(source))
@@ -205,7 +174,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
 def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     """Labels that were found in the training data again must be those that the checkpoints were trained with."""
     path = folder / 'config.json'
-    then = recorded_config(path, data.settings.recorded).get('fingerprints', {}).get('labels')
+    then = recorded_config(path, plain(data.settings)).get('fingerprints', {}).get('labels')
     now = ', '.join(data.task.labels)
     if then is not None and now != then:
         raise UserError('config.data', f'the labels {now}', f'{then}, as in {path}', 'give the data of the training')
@@ -220,9 +189,9 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
         try:
-            saved = checkpoints.chosen(settings.step, best=settings.select == 'best')
+            saved = checkpoints.select(settings.step, best=settings.select == 'best')
             if saved is not None:
                 with mesh_context(setup.mesh):
                     params = checkpoints.restore_params(saved.position.step, setup.state.params)

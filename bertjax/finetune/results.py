@@ -16,11 +16,11 @@ from bertjax.finetune.task_model import TaskModel
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, push_export, write_exports
 from bertjax.workdir.files import recorded_in
-from bertjax.writers.console import Command, format_value, print_next, print_places
+from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
@@ -75,7 +75,7 @@ def finish_task(
         **exports.EXPORT_FOLDERS,
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
-    print_places(console, folder, places, exported=model.settings.export)
+    print_output_files(console, folder, places, exported=model.settings.export)
     again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
     commands = [
         Command('predictions for a file (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
@@ -85,7 +85,7 @@ def finish_task(
     if task.has_baselines:
         what = 'the score of the most frequent answer and of a linear model'
         commands.insert(1, Command(what, f'{again} --config.run=baseline', 'baseline'))
-    print_next(console, commands)
+    print_next_commands(console, commands)
     if model.settings.export:  # at the end: where it fails, all else is there
         push_export(folder, model.settings.push_to, private=model.settings.push_private)
 
@@ -162,7 +162,7 @@ def export_task(
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        beside={TASK_FILE: data.learned(finished=finished)},
+        extra_files={TASK_FILE: data.learned(finished=finished)},
         about=config.get('card', {}),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}

@@ -5,16 +5,17 @@ import dataclasses
 import functools
 import itertools
 import pathlib
-from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
+from bertjax.config.plain import plain
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
-from bertjax.finetune.packing import PackingDecision, decide_packing, recorded_packing
+from bertjax.finetune.packing import PackingChoice, decide_packing, recorded_packing
+from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import distillation_values, task_values
@@ -38,7 +39,7 @@ class Finetuning:
       distillation: What the teacher adds, if there is one.
 
     Attributes:
-      settings: The settings of the run.
+      settings: The settings of the run, with what the data has decided, and all durations in steps.
       folders: The workdir, as the only element.
       model, setup: The task's model, and the setup of the run (of its first stage).
       values: Sums of losses -> the values of a row.
@@ -57,13 +58,13 @@ class Finetuning:
         if distillation is None:
             self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if lengths else '')
         else:
-            self.packing = PackingDecision(None, 'a student learns from rows as they are')
-        if self.packing.groups is None:
+            self.packing = PackingChoice(None, 'a student learns from rows as they are')
+        if self.packing.layout is None:
             lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
             lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
-        self._train, self.model = prepare(data, mesh, lengths, groups=self.packing.groups, chosen_by=chosen_by)
+        self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
         self._setups = [self.model.setup]
         self.values = task_values
         if distillation is not None:
@@ -71,12 +72,13 @@ class Finetuning:
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
-        self._examples = self.model.examples(self._train.features, settings.seeds.data)
+        self._examples = self.model.examples(self._train.features, settings.run_seeds.data)
         self._drawn_head = False
         self._stage_ends = [total]
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
-        self.resolved = self._resolve(total, lengths)
+        self.settings = self._resolve(total, lengths)
+        self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
         self.files = {TASK_FILE: data.learned(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
@@ -93,26 +95,20 @@ class Finetuning:
             teacher=(self._distillation.abstract_params,),
         )
 
-    def _resolve(self, total: int, lengths: int) -> dict[str, Any]:
-        settings, examples = self.settings, self._examples
-        durations = resolve_durations(settings, total, examples.batches)
+    def _resolve(self, total: int, lengths: int) -> FinetuningSettings:
+        """The settings with what the data has decided, and all durations in steps."""
+        settings, batches = self.packing.apply(self.settings), self._examples.batches
+        durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
-        # What the order of the rows depends on besides them.
-        batches = f'{settings.batch_size} rows of all lengths'
-        if isinstance(examples, BucketedExamples):
-            batches = f'{settings.batch_size} rows of {", ".join(map(str, examples.shapes))} pieces'
-        fingerprints = self.data.fingerprints() | {'batches': batches}
-        if self._distillation is not None:
-            fingerprints['teacher'] = self._distillation.fingerprint
-        return {
-            **settings.recorded,
-            'steps': total,
-            'shapes': lengths,
-            'packing': self.packing.recorded,
-            'epochs': total / examples.batches,
-            **durations,
-            'fingerprints': fingerprints,
-        }
+        return dataclasses.replace(settings, steps=total, shapes=lengths, epochs=total / batches, **durations)
+
+    def _fingerprints(self) -> dict[str, str]:
+        """Returns the hashes of the data that a resumed run must match, and what the order of its rows depends on."""
+        lengths = 'all lengths'
+        if isinstance(self._examples, BucketedExamples):
+            lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
+        teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
+        return self.data.fingerprints() | {'batches': f'{self.settings.batch_size} rows of {lengths}', **teacher}
 
     @property
     def template(self) -> TrainState:
@@ -121,7 +117,7 @@ class Finetuning:
 
     def fresh(self) -> TrainState:
         """Returns the state of step 0: the encoder of config.init with a random head, or what the teacher chooses."""
-        distillation, seed = self._distillation, self.settings.seeds.init
+        distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:
             return self._load_source()
         if distillation.initial_params is not None:
@@ -134,7 +130,7 @@ class Finetuning:
         return self.setup.create_from(self._load_source().params, seed)
 
     def _load_source(self) -> TrainState:
-        state, imported = self.model.fresh_state(self.settings.seeds.init)
+        state, imported = self.model.fresh_state(self.settings.run_seeds.init)
         print(imported.describe(self.data.source))
         self._drawn_head = any(path.startswith('head/') for path in imported.missing)
         return state
@@ -157,7 +153,7 @@ class Finetuning:
                 setup=setup,
                 members=[dataclasses.replace(run, learning_rate=rate)],
                 flops_per_sequence=flops,
-                chosen=number == len(self._setups) - 1,  # Before the last stage the head has learned nothing.
+                may_be_best=number == len(self._setups) - 1,  # Before the last stage the head has learned nothing.
                 teacher=teacher,
             )
             for number, (setup, rate, (first, last)) in enumerate(
@@ -173,11 +169,11 @@ class Finetuning:
         return [stage.learning_rate or rate for stage in stages] or [rate]
 
     def _student_phase(self) -> Phase:
-        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.seeds.dropout)
+        member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
         evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
-        steps = self.resolved['steps']
+        steps = self.settings.steps
         return self.model.phase(
-            [member], self._examples, steps, evaluator=evaluator, measured_first=not self._drawn_head
+            [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._drawn_head
         )
 
     def describe(self) -> str:
@@ -199,8 +195,8 @@ class Finetuning:
             + (splits or 'NO labelled split: nothing will be evaluated'),
             f'{encoder.num_layers} layers, width {encoder.width}, {encoder.num_heads} heads: '
             f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
-            f'{self.resolved["steps"]:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
-            f'{settings.schedule}, warm-up {settings.warmup_fraction:.1%}{decay}',
+            f'{self.settings.steps:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
+            f'{settings.schedule.name}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
         ]
         return '\n'.join(lines)
@@ -211,19 +207,19 @@ class Finetuning:
         return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
 
     def _describe_rows(self) -> str:
-        groups, why, shapes = self.packing.groups, self.packing.why, self.model.shapes
-        if groups is None:
+        layout, why, shapes = self.packing.layout, self.packing.why, self.model.shapes
+        if layout is None:
             return (
                 f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}; not packed: {why}'
             )
-        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in groups.sizes)
-        return f'packed: {len(groups.slots)} sequences in {rows}, {groups.mean_length:.1f} positions each; {why}'
+        rows = ' and '.join(f'{rows} rows of {length}' for rows, length in layout.row_groups)
+        return f'packed: {len(layout.slots)} sequences in {rows}, {layout.mean_length:.1f} positions each; {why}'
 
 
 def _lengths_before(folder: pathlib.Path) -> int:
     """config.shapes of the workdir's run, which decides the order of the rows; 0 without a checkpoint."""
     path = folder / 'config.json'
-    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, reading=True)) as checkpoints:
+    with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
         with contextlib.suppress(UserError):  # damaged: the checkpoint knows it, too, but is long to verify

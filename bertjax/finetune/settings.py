@@ -1,57 +1,27 @@
 """config of a fine-tuning -> FinetuningSettings: task, encoder, training, sweep."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
-from bertjax.config import in_steps
+from bertjax.config.finetuning import FinetuningKeys
+from bertjax.config.ranges import in_steps, parse_duration
+from bertjax.config.schema import from_config
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
-from bertjax.ranges import parse_duration
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
-from bertjax.train.settings import RunSettings, check_accumulate, check_memory, shared_settings
+from bertjax.train.settings import check_accumulate, check_memory
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FinetuningSettings(RunSettings):
-    """The keys of `recipe.finetuning_config`; where no more is said, the attribute is the key.
-
-    Attributes:
-      task: config.task in plain form: `kind` and the options of that kind.
-      model_choices: config.model, what a run may choose beside the sizes of config.init.
-      sweep: config.sweep in plain form.
-    """
-
-    task: Mapping[str, Any]
-    model_choices: Mapping[str, Any]
-    train: str
-    layer_decay: float
-    max_train_records: int
-    max_eval_records: int
-    seq_len: int
-    shapes: int
-    packing: str
-    batch_size: int
-    eval_batch_size: int
-    accumulate: int
-    epochs: float
-    steps: int | str
-    select: str
-    patience: int
-    split: str
-    input: str
-    benchmark: str
-    ensemble: str
-    sweep: Mapping[str, Any]
+class FinetuningSettings(FinetuningKeys):
+    """The settings of a fine-tuning: an attribute a key, and what follows from them."""
 
     @property
     def trained_parts(self) -> set[str]:
         """All values of config.train in the run or its sweep."""
-        return {self.train, *self.sweep['train']}
+        return {self.train, *self.sweep.train}
 
     @property
     def steps_decide(self) -> bool:
@@ -101,7 +71,7 @@ class FinetuningSettings(RunSettings):
         """
         self.tracking.check()
         self.check_patience(self.eval_every)
-        if self.patience and any(value for key, value in self.sweep.items() if key != 'together'):
+        if self.patience and any(value for key, value in vars(self.sweep).items() if key != 'together'):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
@@ -111,7 +81,7 @@ class FinetuningSettings(RunSettings):
         self.build_task().check_training(self.train)
 
 
-def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
+def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:
     """The settings of a config.
 
     Raises:
@@ -120,13 +90,4 @@ def finetuning_settings(config: ConfigDict) -> FinetuningSettings:
     if 'task' not in config:
         fix = 'give a recipe of a task, such as glue:rte'
         raise UserError('--config', 'a recipe without config.task', 'one for a task', fix)
-    names = ('train', 'layer_decay', 'seq_len', 'shapes', 'packing', 'batch_size', 'eval_batch_size', 'accumulate')
-    names += ('epochs', 'steps', 'select', 'patience', 'split', 'input', 'max_train_records', 'max_eval_records')
-    names += ('benchmark', 'ensemble')
-    return FinetuningSettings(
-        **shared_settings(config),
-        **{name: config[name] for name in names},
-        task=dict(config.task),
-        model_choices=dict(config.model),
-        sweep=dict(config.sweep),
-    )
+    return from_config(FinetuningSettings, config)

@@ -17,9 +17,10 @@ from absl import logging
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.checkpoint.compatible import LATER, LATER_OF_TASKS, saved_value
-from bertjax.config import dump, flatten
-from bertjax.data.length_buckets import MOST_LENGTHS
+from bertjax.config.plain import dump, plain
+from bertjax.config.resume import changed_keys, place_of, without
+from bertjax.config.schema import MACHINE, VERB
+from bertjax.data.length_buckets import MAX_LENGTHS
 from bertjax.errors import PreemptedError, UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_object
@@ -38,9 +39,8 @@ from bertjax.parallel.distributed import (
     primary_first,
     remove_on_all,
 )
-from bertjax.tasks.registry import defaults
 from bertjax.terminal import Console
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
 from bertjax.train.state import TrainState, shardings_of
@@ -52,7 +52,6 @@ from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
 SWEEP = 'sweep.json'
-_FREE = ('sweep.', 'mesh.', 'card.', 'tracker', 'profile', 'hang_minutes')  # keys that may change within a sweep
 _UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
 
 
@@ -84,16 +83,16 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(group)
             own = data.with_settings(members[0].settings(settings))
-            groups = decide_packing(own, split, mesh, _passes(own.settings, split)).groups
+            layout = decide_packing(own, split, mesh, _passes(own.settings, split)).layout
             with primary_first():
-                train, model = prepare(own, mesh, _lengths(settings), groups=groups, chosen_by='config.sweep')
+                train, model = prepare(own, mesh, _lengths(settings), layout=layout, chosen_by='config.sweep')
             one = TrialGroup(members[:1], model, train, folder)
             # Of all there are, not of those that wait: what was interrupted is found by who its members are.
-            size = min(settings.sweep['together'] or find_group_size(one, alike[shape]), len(members))
+            size = min(settings.sweep.together or find_group_size(one, alike[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
-                f'{"packed" if groups else "not packed"}: {packing.why}',
+                f'{"packed" if layout else "not packed"}: {packing.why}',
                 markup=False,
             )
             logging.info('attention: %s', model.attention)
@@ -117,19 +116,14 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
     path = folder / 'config.json'
     judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
-    now = {**data.settings.recorded, 'shapes': _lengths(data.settings)}
+    now = plain(dataclasses.replace(data.settings, shapes=_lengths(data.settings)))
     now['fingerprints'] = data.fingerprints() | judged
     if path.exists() and (folder / TRIALS).exists():
         fix = 'restore the file from a copy, or give another --workdir'
-        before, after = flatten(read_json_object(path, fix)), flatten(now)
-        usual = {**LATER_OF_TASKS, **defaults(data.settings.task['kind'])}
-        for key, value in after.items():
-            old = saved_value(before, key, usual)
-            if old != value and not key.startswith(_FREE) and key not in ('run', 'step'):
-                kind, _, name = key.partition('.')
-                place = f'the {name}' if kind == 'fingerprints' else f'config.{key}'
+        for key, (old, value, change) in changed_keys(read_json_object(path, fix), now).items():
+            if change not in (MACHINE, VERB) and not key.startswith('sweep.'):
                 fix = 'restore the former value to continue the sweep, or give another --workdir'
-                raise UserError(place, str(value), f'{old}, as in {path}', fix)
+                raise UserError(place_of(key), str(value), f'{old}, as in {path}', fix)
     write_atomic(path, dump(now))
 
 
@@ -140,7 +134,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 def _lengths(settings: FinetuningSettings) -> int:
     """The most padded lengths of a trial; its programs serve other trials, too."""
-    return settings.shapes or MOST_LENGTHS
+    return settings.shapes or MAX_LENGTHS
 
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
@@ -165,22 +159,21 @@ class TrialGroup:
     values = staticmethod(task_values)
 
     def __init__(self, trials: Sequence[Trial], model: TaskModel, train: TaskSplit, folder: pathlib.Path):
-        self.trials, self.model, self.settings, self.setup = trials, model, model.settings, model.setup
+        settings = model.settings
+        self.trials, self.model, self.setup = trials, model, model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
-        self._own: list[FinetuningSettings] = [trial.settings(self.settings) for trial in trials]
-        self._examples = [model.examples(train.features, own.seeds.data) for own in self._own]
+        self._own: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
+        self._examples = [model.examples(train.features, own.run_seeds.data) for own in self._own]
         batches = self._examples[0].batches
-        self.total = self.settings.total_steps(batches)
+        self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
+        durations = resolve_durations(settings, self.total, batches)
+        lengths = _lengths(settings)
+        self.settings = dataclasses.replace(self._own[0], steps=self.total, shapes=lengths, **durations)
         self.resolved = {
-            # The sweep may grow; of the others a sweep has none.
-            **{key: value for key, value in self._own[0].recorded.items() if key not in ('sweep', *LATER)},
-            **({'checkpoint_minutes': minutes} if (minutes := self.settings.recorded['checkpoint_minutes']) else {}),
-            'mesh': self.settings.mesh,
-            'steps': self.total,
-            'shapes': _lengths(self.settings),
-            **resolve_durations(self.settings, self.total, batches),
+            **without(plain(self.settings), 'sweep', MACHINE, VERB),  # a sweep may grow
+            'mesh': self.settings.mesh_axes,
             'fingerprints': model.data.fingerprints(),
             'members': [trial.name for trial in trials],
         }
@@ -192,13 +185,13 @@ class TrialGroup:
 
     def fresh(self) -> TrainState:
         """The state of step 0 of all."""
-        states = stack_states([self.model.fresh_state(own.seeds.init)[0] for own in self._own])
+        states = stack_states([self.model.fresh_state(own.run_seeds.init)[0] for own in self._own])
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
         """One, of all members; dev is judged at the end."""
         members = [
-            VmappedRun(examples, own.learning_rate, own.seeds.dropout)
+            VmappedRun(examples, own.learning_rate, own.run_seeds.dropout)
             for examples, own in zip(self._examples, self._own, strict=True)
         ]
         return [self.model.phase(members, self._examples[0], self.total, stacked=True)]
@@ -249,7 +242,7 @@ class TrialGroup:
             results |= found
             results['collapsed'] |= failed[m]
             if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
-                config = {**own.recorded, 'steps': self.total, 'epochs': self.epochs}
+                config = {**plain(own), 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
                 export_task(self._folder, config, model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
 from bertjax.convert.load import read_config
-from bertjax.data.features import Features, cached
+from bertjax.data.features import Features, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import best_length_count, choose_lengths
 from bertjax.errors import UserError
@@ -24,8 +24,6 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import keep_tokenizer
 
-# Options that older features do not know, and whose empty default changes none of them.
-_LATER = ('words', 'tags', 'tag_names', 'class_weights')
 # What one more padded length costs to compile, in processor seconds: a part that is the same for every encoder, and one
 # for each of its blocks; of training, and of evaluation. And the FLOPs that a step does in such a second. Measured with
 # encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2, docs/performance.md). An accelerator compiles all lengths
@@ -148,13 +146,12 @@ class TaskData:
 
     def tokenised(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> TaskSplit:
         """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
-        task = {key: value for key, value in plain(self.settings.task).items() if key not in _LATER or value}
-        options = (task, list(self.task.labels), self.settings.seq_len, training)
+        options = (plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
         if self.tokenizer.separators > 1:  # no part of a tokenizer's fingerprint, which is of ids alone
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        return TaskSplit(records, cached(self._cache, key, make) if keep else make())
+        return TaskSplit(records, load_or_build(self._cache, key, make) if keep else make())
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
         """The lengths that all batches of these splits are padded to, at most `count`."""
@@ -171,7 +168,7 @@ class TaskData:
         return best_length_count(
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
-            compiling=FLOPS * (once + block * encoder.num_layers),
+            compile_cost=FLOPS * (once + block * encoder.num_layers),
             longest=encoder.max_positions,
         )
 
@@ -218,7 +215,7 @@ def sample(count: int, most: int) -> list[int]:
 
 def encoder_of(settings: FinetuningSettings, source: str) -> BertConfig:
     """The encoder of a Hugging Face directory, computed as the settings choose."""
-    choices = settings.model_choices
+    choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
     return read_config(source, **{**choices, 'scan_layers': scan})
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from jax.sharding import Mesh
 
-from bertjax.convert.load import Imported, load_task_model
+from bertjax.convert.load import ImportedModel, load_task_model
 from bertjax.data.features import Features
 from bertjax.data.length_buckets import BucketedExamples, choose_lengths
 from bertjax.data.strata import StratifiedExamples
@@ -14,7 +14,7 @@ from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import train_flops_per_sequence
-from bertjax.model.groups import Groups
+from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.optim.selection import make_selection
 from bertjax.tasks.task import Outputs, Task
@@ -36,30 +36,30 @@ class TaskModel:
       data: the task's.
       setup: of the model.
       shapes: the lengths that its batches are padded to; of training only where it is not packed.
-      groups: how it is packed; None: it is not.
+      layout: of packed training batches; None: a sequence a row.
       attention: what computes it, in words.
     """
 
     def __init__(
-        self, data: TaskData, mesh: Mesh, splits: Sequence[TaskSplit], lengths: int, groups: Groups | None = None
+        self, data: TaskData, mesh: Mesh, splits: Sequence[TaskSplit], lengths: int, layout: PackedLayout | None = None
     ):
         """`splits`, at least one, are those that it will see: they choose the padded lengths, at most `lengths`, the
         first one the form of a batch. Where training is packed, that is the one that is trained on."""
         settings = data.settings
         check_mesh(data.encoder, mesh)
-        self.data, self.groups = data, groups
-        self.shapes = data.padded_lengths(splits if groups is None else splits[1:] or splits, lengths)
+        self.data, self.layout = data, layout
+        self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, lengths)
         self.setup: Setup = build_setup(
             data.task.model(data.encoder),
             data.task.objective,
-            make_optimizer(**settings.optimizer),
+            make_optimizer(**vars(settings.optimizer)),
             mesh,
             splits[0].features.spec(1, self.shapes[0]),
             trained=make_selection(settings.train, data.encoder.num_layers),
             layer_decay=settings.layer_decay,
             zero1=settings.zero1,
         )
-        self.attention = _describe_attention(data, self.shapes, groups)
+        self.attention = _describe_attention(data, self.shapes, layout)
         self._predictors: dict[int, Predictor] = {}
         self._last: tuple[Any, TaskSplit, Outputs] | None = None
 
@@ -70,7 +70,7 @@ class TaskModel:
 
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
         """Training examples in the order of `seed`."""
-        if self.groups is not None:
+        if self.layout is not None:
             (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
             return StratifiedExamples(
                 features,
@@ -122,7 +122,7 @@ class TaskModel:
         *,
         stacked: bool = False,
         evaluator: 'TaskEvaluator | None' = None,
-        measured_first: bool = True,
+        evaluate_first: bool = True,
     ) -> Phase:
         """The one phase of a fine-tuning, or of several together.
 
@@ -130,11 +130,11 @@ class TaskModel:
           members: see Phase, as for `stacked` and `evaluator`.
           examples: of any of them: the shapes of the batches do not depend on the seed.
           total: steps.
-          stacked, evaluator, measured_first: see `members`.
+          stacked, evaluator, evaluate_first: see `members`.
         """
         settings = self.settings
         # Of a step of the whole model; not known where a part of it is frozen.
-        length = self.groups.mean_length if self.groups else examples.mean_length
+        length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
             PhaseSettings(
@@ -143,21 +143,21 @@ class TaskModel:
                 last_step=total,
                 batch_size=settings.batch_size,
                 accumulate=settings.accumulate,
-                schedule=settings.schedule,
+                schedule=settings.schedule.name,
                 warmup_fraction=settings.warmup_fraction,
-                power=settings.power,
-                groups=self.groups,
+                power=settings.schedule.power,
+                layout=self.layout,
             ),
             self.setup,
             members,
             examples.abstract_batches(),
             stacked=stacked,
             evaluator=evaluator,
-            measured_first=measured_first,
+            evaluate_first=evaluate_first,
             flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
         )
 
-    def fresh_state(self, seed: int) -> tuple[TrainState, Imported]:
+    def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
         """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
@@ -186,16 +186,16 @@ class TaskEvaluator:
         return None if score is None else -score
 
 
-def _describe_attention(data: TaskData, shapes: tuple[int, ...], groups: Groups | None) -> str:
+def _describe_attention(data: TaskData, shapes: tuple[int, ...], layout: PackedLayout | None) -> str:
     """Of the longest rows of training."""
-    if groups is None:
+    if layout is None:
         return describe_attention(data.encoder, data.settings.batch_size, max(shapes))
-    rows, length = groups.sizes[-1]
-    return describe_attention(data.encoder, rows, length, packed=not all(groups.alone()))
+    rows, length = layout.row_groups[-1]
+    return describe_attention(data.encoder, rows, length, packed=max(layout.most_sequences) > 1)
 
 
 def prepare(
-    data: TaskData, mesh: Mesh, lengths: int, *, groups: Groups | None = None, chosen_by: str = ''
+    data: TaskData, mesh: Mesh, lengths: int, *, layout: PackedLayout | None = None, chosen_by: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
     """Tokenises everything, and builds what trains: all that can be refused is refused here.
 
@@ -203,7 +203,7 @@ def prepare(
       data: the task's.
       mesh: to train on.
       lengths: the most padded lengths.
-      groups: how training is packed; None: it is not.
+      layout: of packed training batches; None: a sequence a row.
       chosen_by: the config key that makes a run choose among models by dev; '' where none does.
     """
     if 'dev' not in data.evaluated and chosen_by:
@@ -217,4 +217,4 @@ def prepare(
     )
     evaluated = [data.split(name) for name in data.evaluated]
     train = data.split('train', training=True)
-    return train, TaskModel(data, mesh, [train, *evaluated], lengths, groups)
+    return train, TaskModel(data, mesh, [train, *evaluated], lengths, layout)

@@ -12,7 +12,6 @@ from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.train.settings import resolve_seeds
 from bertjax.writers.console import format_value
 
 # config.sweep.KEY -> (the field of a trial, its type). A field is config's own key.
@@ -53,10 +52,7 @@ class Trial:
 
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:
         """The settings of the run: those of the sweep, with its own values."""
-        values = dataclasses.asdict(self)
-        recorded = {**base.recorded, **values}
-        seeds = resolve_seeds(values.pop('seed'), base.recorded['seeds'])
-        return dataclasses.replace(base, **values, seeds=seeds, recorded=recorded)
+        return dataclasses.replace(base, **dataclasses.asdict(self))
 
 
 def trials_of(settings: FinetuningSettings) -> list[Trial]:
@@ -66,16 +62,16 @@ def trials_of(settings: FinetuningSettings) -> list[Trial]:
       UserError: a value twice, or two that would share a folder; epochs where config.steps decides.
     """
     sweep = settings.sweep
-    if sweep['epochs'] and settings.steps_decide:
-        found, fix = f'{tuple(sweep["epochs"])} beside config.steps={settings.steps}', 'give one of the two'
+    if sweep.epochs and settings.steps_decide:
+        found, fix = f'{tuple(sweep.epochs)} beside config.steps={settings.steps}', 'give one of the two'
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs decide', fix)
     values: dict[str, list] = {}
     for key, (field, kind) in AXES.items():
-        given, usual = sweep[key], settings.recorded[field]
+        given, usual = getattr(sweep, key), getattr(settings, field)
         if len(set(given)) != len(given):
             raise UserError(f'config.sweep.{key}', str(tuple(given)), 'each value once', 'leave the second one out')
         values[field] = [kind(value) for value in given] or [usual]
-    if not any(sweep[key] for key in AXES):
+    if not any(getattr(sweep, key) for key in AXES):
         return []
     if settings.steps_decide:
         values['epochs'] = [0.0]

@@ -7,8 +7,9 @@ import jax
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS
-from bertjax.model.bert import BertForPreTraining, gather_positions
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.dropout import Dropout
+from bertjax.model.lookup import gather_positions
 
 Apply = Callable[..., dict[str, jax.Array]]
 

@@ -6,10 +6,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.ranges import Range, format_value
+from bertjax.config.schema import keys_of
+from bertjax.config.using import USING
 from bertjax.errors import UserError
-from bertjax.ranges import Range, format_value
-from bertjax.recipe_ranges import OF_VERB
-from bertjax.text.special import well_formed
+from bertjax.text.special import replace_surrogates
 
 Texts = str | Sequence[str]
 
@@ -26,7 +27,7 @@ def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
     for number, text in enumerate(texts):
         if not isinstance(text, str):
             raise UserError(f'{name}[{number}]', format_value(text), 'a text', "give '' for none")
-    return [well_formed(text) for text in texts]
+    return [replace_surrogates(text) for text in texts]
 
 
 def check_list(name: str, values: Any, expected: str = 'a list') -> None:
@@ -87,8 +88,8 @@ def check_values(verb: str, **values: Any) -> dict[str, Any]:
     Raises:
       UserError: A value is outside its range.
     """
-    checked = {}
+    checked, keys = {}, keys_of(USING[verb])
     for argument, (name, value) in values.items():
-        allowed, example = OF_VERB[verb][name]
-        checked[argument] = check_value(argument, value, allowed, f'for example {argument}={example!r}')
+        key = keys[f'{verb}.{name}']
+        checked[argument] = check_value(argument, value, key.allowed, f'for example {argument}={key.default!r}')
     return checked

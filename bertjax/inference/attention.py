@@ -9,7 +9,7 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import pad_to
+from bertjax.data.length_buckets import find_buckets
 from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
@@ -53,7 +53,7 @@ def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     """Computes the attention in each row, including [CLS] and [SEP]."""
     model = runner.model
     # A power of two chosen by the padded length, because each new batch size costs a compilation.
-    longest = runner.lengths[int(pad_to(features.lengths, runner.lengths).max())]
+    longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
     outputs = runner.run('attention', _make_forward(model.module), features, max_rows=max_rows, title='attention')
     rows = np.split(features.tokens, features.offsets[1:-1])

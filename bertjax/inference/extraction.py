@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from bertjax.config.using import FEATURE_FORMATS
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -24,7 +25,6 @@ from bertjax.inference.feature_files import (
 )
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
-from bertjax.recipe_ranges import FORMATS
 from bertjax.tasks.reading.records import Row
 
 
@@ -112,7 +112,7 @@ class Extraction:
 
     def _others(self) -> list[pathlib.Path]:
         """Returns the paths of the metadata for other formats."""
-        names = (f'{self.target.stem}.{format}.json' for format in FORMATS)
+        names = (f'{self.target.stem}.{format}.json' for format in FEATURE_FORMATS)
         return [self.target.with_name(name) for name in names if name != self._facts.name]
 
     def compute(self, advance: Callable[[int], object]) -> None:

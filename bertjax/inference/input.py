@@ -9,8 +9,9 @@ from typing import TypeVar
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
-from bertjax.files.paths import is_remote, unusual_kind, user_path
+from bertjax.files.paths import is_remote, unusual_kind
 from bertjax.files.streams import CHUNK, bare_suffix, named_compressed
+from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.reading.records import Row, is_binary, read_records, rows_of

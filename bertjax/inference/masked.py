@@ -65,10 +65,10 @@ def predict_pieces(
         for most in np.unique(size).tolist():
             builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
             for number, row in enumerate(rows):
-                builder.sequence(sequences[row])
+                builder.add_sequence(sequences[row])
                 padded = np.zeros(most, np.int32)
                 padded[: len(positions[row])] = positions[row]
-                builder.row(number, masked_positions=padded)
+                builder.add_row(number, masked_positions=padded)
             outputs = runner.run(
                 ('predict_pieces', top_k, words_only), forward, builder.build(), inputs=inputs, advance=tell
             )
@@ -113,8 +113,8 @@ def pseudo_log_likelihoods(
         for position in range(1, len(ids) - 1):
             masked = ids.copy()
             masked[position] = mask
-            builder.sequence(masked)
-            builder.row(rows, masked_positions=np.int32([position]), masked_ids=np.int32([ids[position]]))
+            builder.add_sequence(masked)
+            builder.add_row(rows, masked_positions=np.int32([position]), masked_ids=np.int32([ids[position]]))
             rows += 1
     if not rows:
         (advance or no_op)(len(sequences))

@@ -10,11 +10,11 @@ import numpy as np
 
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import pad_to
+from bertjax.data.length_buckets import find_buckets
 from bertjax.data.loader import global_arrays, local_rows
-from bertjax.data.sharing import Cost, Plan, alone, cheapest, size_of
+from bertjax.data.packing_plan import Cost, PackingPlan, cheapest_plan, one_per_row, size_of
 from bertjax.loading.load_model import LoadedModel
-from bertjax.model.sharing import sharing
+from bertjax.model.packed_encoder import packed_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
@@ -66,8 +66,8 @@ class Runner:
     ) -> dict[str, list[np.ndarray]]:
         """Computes the outputs of `forward` for each row; up to rounding they do not depend on the other rows.
 
-        Short sequences share rows if that saves padding (data/sharing.py). The layout depends only on `features` and,
-        on a CPU, on the number of cores.
+        Short sequences are packed into shared rows if that saves padding (data/packing_plan.py). The layout depends
+        only on `features` and, on a CPU, on the number of cores.
 
         Args:
           name: The name of the function; a name stands for one function, which is compiled once per shape.
@@ -87,7 +87,7 @@ class Runner:
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             self._predictors[key] = Predictor(
-                forward if plan.count == 1 else _shared(forward, plan.count),
+                forward if plan.count == 1 else _packed(forward, plan.count),
                 self.model.mesh,
                 inputs=inputs,
                 per_token=per_token,
@@ -98,7 +98,7 @@ class Runner:
         with ensure_progress(advance, title, len(features)) as tell:
             return self._predictors[key].outputs(self.model.params, features, advance=tell, batches=plan.batches())
 
-    def _plan(self, features: Features, max_rows: int) -> Plan:
+    def _plan(self, features: Features, max_rows: int) -> PackingPlan:
         """Plans the batches; their sizes are multiples of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
@@ -109,12 +109,12 @@ class Runner:
         mean = features.choices * lengths.sum() / max(1, len(lengths))
         size = round_up(self._size(len(features), max_rows or self._sizes[-1]), mean)
         if max_rows or features.choices > 1:
-            return alone(lengths, self.lengths, size)
-        # Half the rows, so that a batch has about as many sequences as without sharing.
+            return one_per_row(lengths, self.lengths, size)
+        # Half the rows, so that a batch has about as many sequences as without packing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         config = self.model.config
-        return cheapest(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
+        return cheapest_plan(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
 
     def _cached(self, length: float) -> int:
         """Returns the maximum batch size for rows of `length` tokens."""
@@ -167,7 +167,7 @@ class Runner:
         A batch is padded with -1 to a multiple of the mesh's row shards. The rows that do not fill a batch of their
         length move to the next length if its batches have the same size.
         """
-        shards, bucket = row_shards(self.model.mesh), pad_to(lengths, self.lengths)
+        shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
         waiting, size, length = np.zeros(0, np.int64), 0, 0
 
         def rest() -> Iterator[tuple[np.ndarray, int]]:
@@ -194,9 +194,9 @@ class Runner:
         return min(size_of(rows, self._sizes), max_rows)
 
 
-def _shared(forward: Forward, count: int) -> Forward:
-    def shared(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
-        with sharing(count):
+def _packed(forward: Forward, count: int) -> Forward:
+    def packed(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
+        with packed_rows(count):
             return forward(params, batch)
 
-    return shared
+    return packed

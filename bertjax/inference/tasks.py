@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from bertjax.config.ranges import format_value
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.inference.arguments import as_text_list
 from bertjax.inference.runner import Runner
-from bertjax.ranges import format_value
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.task import TextTask

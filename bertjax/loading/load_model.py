@@ -11,7 +11,9 @@ from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.config import from_plain, plain
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.recipes import finetuning_config, pretraining_config
+from bertjax.config.using import ModelKeys
 from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG
@@ -20,16 +22,15 @@ from bertjax.convert.huggingface.sentence_transformers import MODULES, SentenceM
 from bertjax.convert.load import load_pretraining_model, load_task_model, read_config
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote, user_path
+from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.task_data import TASK_FILE, task_json
-from bertjax.loading.settings import InferenceSettings
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
-from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.remote.paths import user_path
 from bertjax.tasks.exported import recorded_options, task_of_class
 from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
@@ -130,7 +131,7 @@ class LoadedModel:
             raise UserError(self.where, found, expected=f'one, for {what}', fix=fix)
 
 
-def load_requested_model(settings: InferenceSettings, workdir: pathlib.Path) -> LoadedModel:
+def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
     """Loads the model of config.init, or of the workdir if config.init is ''.
 
     Raises:
@@ -207,7 +208,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     values, files = {}, {}
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
-        files = huggingface.further_files(epath.Path(directory))
+        files = huggingface.read_further_files(epath.Path(directory))
     origin = Origin(loaded.dtype, task_text, values, files)
     modules = read_sentence_modules(directory)
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
@@ -219,7 +220,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
         source = read_source(directory)
-        task = task_of_class(source.values, longest, source.described_in)
+        task = task_of_class(source.values, longest, source.description_file)
         return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len', longest)  # The length of the training; exports of the first versions lack it.
@@ -255,11 +256,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     path = folder / CONFIG
     saved = read_json_object(path, 'restore the file from a copy, or name the export')
     is_finetuning = 'task' in saved
-    if is_finetuning:
-        kind = _task_options(saved, path)['kind']
-        recipe = finetuning_config(kind, **{name: option.default for name, option in options(kind).items()})
-    else:
-        recipe = pretraining_config()
+    recipe = finetuning_config(_task_options(saved, path)['kind']) if is_finetuning else pretraining_config()
     config = from_plain(recorded_config(path, plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
@@ -268,7 +265,6 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
         task_text = run.data.learned(finished=run.data.finished)
     else:
-        del config.model['vocab_size']  # The tokenizer determines it.
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None
         tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''

@@ -9,14 +9,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.ranges import format_value
 from bertjax.convert.hub import hub_name
-from bertjax.convert.huggingface.families import BERT, family_read
+from bertjax.convert.huggingface.families import BERT, find_family
 from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
-from bertjax.ranges import format_value
 from bertjax.workdir.exports import FORMATS, ExportContent, check_formats, write_export
 from bertjax.workdir.resolve_path import PathKind, classify_path
 
@@ -68,7 +68,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         except UserError as error:
             raise _format_error(error, format, where) from None
     left_out = {name.partition('/')[0] for name in model.missing}
-    if family_read(origin.values.get('model_type', BERT.name)) is not BERT:
+    if find_family(origin.values.get('model_type', BERT.name)) is not BERT:
         left_out.add('nsp')  # No class of RoBERTa or DistilBERT has a pair head.
     dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype has no float16.
     params = {part: tree for part, tree in model.params.items() if part not in left_out}
@@ -82,7 +82,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         about={'base_model': hub[0]} if hub else {},
         head=head,
         task={} if task is None else _labels(task.huggingface(), origin.values),
-        beside={TASK_FILE: origin.task_json} if origin.task_json else {},
+        extra_files={TASK_FILE: origin.task_json} if origin.task_json else {},
         dtype=origin.dtype,
         values=origin.values,
         files=origin.files,

@@ -1,1 +1,1 @@
-"""What is measured: rows of metrics.jsonl from sums and weights."""
+"""Metrics of tasks, and the rows of metrics.jsonl from sums and weights."""

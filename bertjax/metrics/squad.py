@@ -1,8 +1,8 @@
-"""Exact match and F1 of SQuAD, as its two official evaluation scripts count them.
+"""Exact match and F1 of SQuAD, as in its two official evaluation scripts.
 
-Source of the rules: evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. The two differ: only
-v2.0 drops gold answers that are empty after normalisation, and only there do two empty answers have an F1 of 1. Figures
-are in [0, 1] here; the scripts print percentages.
+The scripts are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. They differ: only v2.0
+drops gold answers that are empty after normalisation, and only v2.0 gives two empty answers an F1 of 1. Values are in
+[0, 1] here; the scripts print percentages.
 """
 
 import collections
@@ -15,47 +15,47 @@ import numpy as np
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # question -> the annotators' answers; none: it is unanswerable
+Gold = Mapping[str, Sequence[str]]  # {question: answers of the annotators}; empty if it is unanswerable
 
 
 def normalize(text: str) -> str:
-    """An answer in lower case, without ASCII punctuation and English articles, words separated by single spaces."""
+    """Returns an answer in lower case, without ASCII punctuation and English articles, separated by single spaces."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return ' '.join(_ARTICLE.sub(' ', text).split())
 
 
 def exact_match(gold: str, answer: str) -> float:
-    """1 where both are equal after `normalize`, else 0."""
+    """Returns 1 if both texts are equal after `normalize`, else 0."""
     return float(normalize(gold) == normalize(answer))
 
 
 def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
-    """F1 of the two bags of normalised words.
+    """Returns the F1 of the two bags of normalised words.
 
     Args:
-      gold, answer: texts.
-      empty_equal: whether two texts without words score 1 (v2.0) or 0 (v1.1).
+      gold, answer: The texts.
+      empty_equal: Whether two texts without words score 1 (v2.0) or 0 (v1.1).
     """
-    wanted, given = normalize(gold).split(), normalize(answer).split()
-    if not wanted or not given:
-        return float(empty_equal and wanted == given)
-    common = (collections.Counter(wanted) & collections.Counter(given)).total()
+    gold_words, answer_words = normalize(gold).split(), normalize(answer).split()
+    if not gold_words or not answer_words:
+        return float(empty_equal and gold_words == answer_words)
+    common = (collections.Counter(gold_words) & collections.Counter(answer_words)).total()
     if not common:
         return 0.0
     # This order of operations reproduces the official scripts to the last digit.
-    precision, recall = common / len(given), common / len(wanted)
+    precision, recall = common / len(answer_words), common / len(gold_words)
     return (2 * precision * recall) / (precision + recall)
 
 
 def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
-    """SQuAD 1.1: {'exact', 'f1'}.
+    """Returns {'exact', 'f1'} of SQuAD 1.1.
 
     Args:
       gold: {id: at least one answer}.
-      answers: {id: text} for each of them.
+      answers: {id: text} for each id of `gold`.
 
     Raises:
-      ValueError: no questions, or a question without gold answer or without answer.
+      ValueError: There is no question, or a question lacks a gold answer or an answer.
     """
     if not gold or not all(gold.values()) or gold.keys() - answers.keys():
         raise ValueError('every question needs a gold answer and an answer')
@@ -67,14 +67,14 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
 
 
 class Evaluation:
-    """SQuAD 2.0: the scores of every answer, and the figures that follow from them.
+    """The scores of every answer of SQuAD 2.0, and the metrics that follow from them.
 
     Args:
-      gold: {id: answers}; none for an unanswerable question.
-      answers: {id: text} for each of them, '' for no answer.
+      gold: {id: answers}; empty for an unanswerable question.
+      answers: {id: text} for each id of `gold`; '' for no answer.
 
     Raises:
-      ValueError: no questions, or one without an answer.
+      ValueError: There is no question, or a question lacks an answer.
     """
 
     def __init__(self, gold: Gold, answers: Mapping[str, str]):
@@ -83,20 +83,20 @@ class Evaluation:
         self._ids = list(gold)
         self._answerable = np.array([bool(texts) for texts in gold.values()])  # [N]
         self._answered = np.array([bool(answers[question]) for question in gold])
-        worded = [[text for text in texts if normalize(text)] or [''] for texts in gold.values()]
-        pairs = [(texts, answers[question]) for question, texts in zip(gold, worded, strict=True)]
+        gold_texts = [[text for text in texts if normalize(text)] or [''] for texts in gold.values()]
+        pairs = [(texts, answers[question]) for question, texts in zip(gold, gold_texts, strict=True)]
         self._exact = np.array([max(exact_match(text, answer) for text in texts) for texts, answer in pairs])
         self._f1 = np.array(
             [max(overlap_f1(text, answer, empty_equal=True) for text in texts) for texts, answer in pairs]
         )
 
     def figures(self, null_odds: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float | None]:
-        """exact and f1 of all questions, of those with (HasAns_) and without answer (NoAns_); None for an empty group.
+        """Returns exact and f1 of all, of answerable (HasAns_) and of unanswerable questions (NoAns_); None for none.
 
         Args:
-          null_odds: {id: score of no answer minus that of the answer}; answers above `threshold` are replaced by ''.
-            None keeps all answers.
-          threshold: see `null_odds`.
+          null_odds: {id: the score of no answer minus the score of the answer}; an answer whose odds are above
+            `threshold` is replaced by ''. None keeps all answers.
+          threshold: See `null_odds`.
         """
         exact, f1 = self._exact, self._f1
         if null_odds is not None:
@@ -110,10 +110,10 @@ class Evaluation:
         return figures
 
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
-        """best_exact and best_f1 over all thresholds, and the thresholds: best_exact_thresh, best_f1_thresh.
+        """Returns best_exact and best_f1 over all thresholds, and the thresholds best_exact_thresh and best_f1_thresh.
 
-        `answers` should be the best texts, whatever the odds. If answering nothing is best, the threshold is 0, as in
-        the official script.
+        `answers` should be the best texts, regardless of the odds. The threshold is 0 if it is best to answer no
+        question, as in the official script.
         """
         figures: dict[str, float] = {}
         for name, scores in (('exact', self._exact), ('f1', self._f1)):
@@ -122,17 +122,17 @@ class Evaluation:
         return figures
 
     def best_threshold(self, null_odds: Mapping[str, float]) -> float:
-        """The threshold of the best F1; one below all odds if answering nothing is best."""
+        """Returns the threshold of the best F1; a value below all odds if it is best to answer no question."""
         threshold = self._search(self._f1, null_odds)[1]
         return min(null_odds.values()) - 1.0 if threshold is None else threshold
 
     def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
-        """Best mean score and its threshold: answers are admitted one by one, the most confident first."""
+        """Returns the best mean score and its threshold, found by adding answers in order of confidence."""
         number = {question: n for n, question in enumerate(self._ids)}
         ranked = [question for question in sorted(null_odds, key=null_odds.__getitem__) if question in number]
         order = [number[question] for question in ranked]
         gain = np.where(self._answerable, scores, -self._answered.astype(float))[order]
-        without = float((~self._answerable).sum())
-        sums = np.cumsum(np.concatenate([[without], gain]))  # sequentially, as the script adds
+        all_empty = float((~self._answerable).sum())
+        sums = np.cumsum(np.concatenate([[all_empty], gain]))  # in the order of the official script
         best = int(np.argmax(sums))
         return float(sums[best]) / len(scores), float(null_odds[ranked[best - 1]]) if best else None

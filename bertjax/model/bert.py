@@ -17,11 +17,13 @@ from bertjax.model.layers import (
     dot,
     dot_over_rows,
 )
+from bertjax.model.lookup import gather_positions
+from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.partition import constrain, platform, with_axes
 
 
 class Pooler(Projection):
-    """tanh, or what the config says, of a projection of one hidden state a sequence: that of [CLS], the first."""
+    """Projects one hidden state per sequence, that of [CLS], and applies `config.pooler_activation`."""
 
     @nn.compact
     def __call__(self, state: jax.Array) -> jax.Array:
@@ -30,12 +32,12 @@ class Pooler(Projection):
 
 
 def build_pooler(config: BertConfig, name: str | None = None) -> Pooler:
-    """The pooler of a model of this config."""
+    """Builds the pooler for this config."""
     return Pooler(config, (config.width,), ('embed',), ('norm',), ('norm',), name=name)
 
 
 class MlmHead(nn.Module):
-    """Projection, activation, LayerNorm, and the tied (transposed) token embedding, with a bias for each piece."""
+    """Projection, activation, LayerNorm and a product with the tied token embedding, plus a bias per piece."""
 
     config: BertConfig
 
@@ -43,7 +45,7 @@ class MlmHead(nn.Module):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the vocabulary's padding, whose logits are -1e9: it is never predicted and gets no gradient.
+        V includes the padding of the vocabulary. Its logits are -1e9, so it is never predicted and gets no gradient.
         """
         c = self.config
         x = Projection(c, (c.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)  # [B, P, D]
@@ -61,16 +63,16 @@ class MlmHead(nn.Module):
 
 @jax.custom_vjp
 def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
-    """x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
+    """Multiplies x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
 
-    The cotangent, of B·P·V numbers, is computed once: without the barrier XLA:CPU computes it anew for each use,
-    for one of them transposed.
+    The backward pass computes the cotangent (B·P·V numbers) once. Without the barrier, XLA:CPU computes it again for
+    each use, and transposes one of the copies.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
 
 
-def _product_with_rows_gradient(saved: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, ...]:
-    x, table = saved
+def _product_with_rows_gradient(residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array) -> tuple[jax.Array, ...]:
+    x, table = residuals
     cotangent = jax.lax.optimization_barrier(cotangent.astype(x.dtype))
     return dot(cotangent, table, (2,), (0,)), dot_over_rows(cotangent, x)
 
@@ -79,7 +81,7 @@ product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, tabl
 
 
 class PairHead(Projection):
-    """Two classes from the pooled state: 0, the second segment follows the first; 1, it does not."""
+    """Classifies the pooled state: 0 if the second segment follows the first, 1 if it does not."""
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:
@@ -87,22 +89,12 @@ class PairHead(Projection):
         return super().__call__(pooled).astype(jnp.float32)  # [..., 2]
 
 
-def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
-    """hidden [B, S, D] at positions [B, P] -> [B, P, D].
-
-    As a product with one-hot rows: exact, and its gradient is a product too, where a gather's would be a scatter
-    that collides at the unused positions (slow on TPU, of no fixed order on GPU). Costs P·S·D a sequence, under 0.01 %.
-    """
-    chosen = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
-    return jnp.einsum('BPS,BSD->BPD', chosen, hidden, precision='highest')  # [B, P, D]
-
-
 class BertForPreTraining(nn.Module):
-    """The model that pre-training trains."""
+    """Encoder, MLM head and, if `config.nsp`, pooler and pair head."""
 
     config: BertConfig
 
-    smallest_inputs = ((1, 1),) * 4  # shapes, for init
+    smallest_inputs = ((1, 1),) * 4  # the smallest input shapes, for init
 
     def setup(self):
         c = self.config
@@ -124,37 +116,43 @@ class BertForPreTraining(nn.Module):
         *,
         dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
-        """Logits of both heads.
+        """Computes the logits of both heads.
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          masked_positions: int32 [B, P], where the MLM head predicts; any position where unused.
-          sequence_ids, position_ids: int32 [B, S], of packed rows, see `BertEncoder`.
-          cls_positions: int32 [B, E], of packed rows: where each of E sequences begins; any position where unused.
-          dropout: of training; None: nothing is dropped.
+          masked_positions: int32 [B, P], the positions that the MLM head predicts. Unused entries hold any position.
+          sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
+          cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
+            hold any position.
+          dropout: The dropout of a training step, or None for no dropout.
 
         Returns:
           mlm_logits: float32 [B, P, padded vocabulary], -1e9 for the padding.
-          nsp_logits: float32 [B, 2], of packed rows [B, E, 2]; absent without `config.nsp`.
+          nsp_logits: float32 [B, 2], or [B, E, 2] for packed rows; absent unless `config.nsp`.
         """
+        layout = None if sequence_ids is None else BatchLayout(sequence_ids, position_ids, cls_positions)
         hidden, _ = self.encoder(
             input_ids,
             segment_ids,
             attention_mask,
             dropout=dropout,
-            sequence_ids=sequence_ids,
-            position_ids=position_ids,
+            layout=layout,
         )  # [B, S, D]
-        picked = gather_positions(hidden, masked_positions)  # [B, P, D]
-        outputs = {'mlm_logits': self.mlm(picked, self.encoder.token_embedding())}
+        masked_hidden = gather_positions(hidden, masked_positions)  # [B, P, D]
+        outputs = {'mlm_logits': self.mlm(masked_hidden, self.encoder.token_embedding())}
         if self.config.nsp:
-            first = hidden[:, 0] if cls_positions is None else gather_positions(hidden, cls_positions)
-            outputs['nsp_logits'] = self.nsp(self.pooler(first))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
+            cls = hidden[:, 0] if layout is None else layout.gather_cls(hidden)
+            outputs['nsp_logits'] = self.nsp(self.pooler(cls))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
         return outputs
 
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        """Hidden states [B, S, D], those of every layer [L + 1, B, S, D], pooled [B, D] (None without pair head)."""
+        """Computes hidden states without dropout.
+
+        Returns:
+          The last hidden states [B, S, D], the hidden states of every layer [L + 1, B, S, D], and the pooled states
+          [B, D] (None without the pair head).
+        """
         hidden, layers = self.encoder(input_ids, segment_ids, attention_mask, all_layers=True)
         return hidden, layers, self.pooler(hidden[:, 0]) if self.config.nsp else None

@@ -1,11 +1,11 @@
-"""Bidirectional LSTM over hidden states, for heads that a left-to-right or frozen encoder needs."""
+"""A bidirectional LSTM over hidden states, for heads on a left-to-right or frozen encoder."""
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.model.config import BertConfig
-from bertjax.model.dropout import Dropout, Site, drop, within
+from bertjax.model.dropout import Dropout, Site, drop, fold_in
 from bertjax.parallel.partition import with_axes
 
 
@@ -20,10 +20,10 @@ def _bias_init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.
 
 
 class Lstm(nn.Module):
-    """One direction of one layer; gates in the order input, forget, candidate, output.
+    """One direction of one LSTM layer. The gates are in the order input, forget, candidate, output.
 
-    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U]. The recurrent kernel is replicated on all devices:
-    split, it would need communication in each of the S steps.
+    Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U]. The recurrent kernel is replicated on all devices,
+    because a sharded one would need communication in each of the S steps.
     """
 
     config: BertConfig
@@ -32,32 +32,32 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """x [B, S, D] and mask [B, S] -> [B, S, U]; padding leaves the state alone and outputs 0."""
-        dtype, stored = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
+        """Maps x [B, S, D] and mask [B, S] to [B, S, U]; padding does not change the state and outputs 0."""
+        dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         U, init = self.units, _uniform(self.units)
-        kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), stored)
-        recurrent = self.param('recurrent', with_axes(init, 'norm', None, None), (U, 4, U), stored).astype(dtype)
-        bias = self.param('bias', with_axes(_bias_init, None, 'norm'), (4, U), stored)
+        kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), param_dtype)
+        recurrent = self.param('recurrent', with_axes(init, 'norm', None, None), (U, 4, U), param_dtype).astype(dtype)
+        bias = self.param('bias', with_axes(_bias_init, None, 'norm'), (4, U), param_dtype)
         gates = jnp.einsum('BSD,DGU->SBGU', x.astype(dtype), kernel.astype(dtype)) + bias.astype(dtype)  # [S, B, 4, U]
-        real = (attention_mask > 0).T[..., None]  # [S, B, 1]
+        token_mask = (attention_mask > 0).T[..., None]  # [S, B, 1]
 
         def step(carry: tuple, inputs: tuple) -> tuple:
             hidden, cell = carry  # [B, U], float32
-            gate, keep = inputs
+            gate, is_token = inputs
             gate = gate + jnp.einsum('BU,UGV->BGV', hidden.astype(dtype), recurrent)  # [B, 4, U]
-            enter, forget, candidate, leave = jnp.moveaxis(gate.astype(jnp.float32), 1, 0)
-            new_cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(enter) * jnp.tanh(candidate)
-            new_hidden = jax.nn.sigmoid(leave) * jnp.tanh(new_cell)
-            carry = jnp.where(keep, new_hidden, hidden), jnp.where(keep, new_cell, cell)
-            return carry, jnp.where(keep, new_hidden, 0).astype(dtype)
+            input_gate, forget_gate, candidate, output_gate = jnp.moveaxis(gate.astype(jnp.float32), 1, 0)
+            new_cell = jax.nn.sigmoid(forget_gate) * cell + jax.nn.sigmoid(input_gate) * jnp.tanh(candidate)
+            new_hidden = jax.nn.sigmoid(output_gate) * jnp.tanh(new_cell)
+            carry = jnp.where(is_token, new_hidden, hidden), jnp.where(is_token, new_cell, cell)
+            return carry, jnp.where(is_token, new_hidden, 0).astype(dtype)
 
         start = jnp.zeros((x.shape[0], U), jnp.float32)
-        _, outputs = jax.lax.scan(step, (start, start), (gates, real), reverse=self.reverse)  # [S, B, U]
+        _, outputs = jax.lax.scan(step, (start, start), (gates, token_mask), reverse=self.reverse)  # [S, B, U]
         return outputs.swapaxes(0, 1)  # [B, S, U]
 
 
 class BiLstm(nn.Module):
-    """Layers that concatenate both directions, with dropout between layers."""
+    """A stack of bidirectional LSTM layers with dropout between them."""
 
     config: BertConfig
     units: int
@@ -65,10 +65,10 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array, dropout: Dropout | None) -> jax.Array:
-        """x [B, S, D], mask [B, S], dropout or None -> [B, S, 2U]; the second half is read right to left."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, 2U]: the left-to-right states, then the right-to-left ones."""
         for i in range(self.num_layers):
             if i:
-                x = drop(x, self.config.dropout, within(dropout, i), Site.BILSTM)
+                x = drop(x, self.config.dropout, fold_in(dropout, i), Site.BILSTM)
             forward = Lstm(self.config, self.units, name=f'forward_{i}')(x, attention_mask)
             backward = Lstm(self.config, self.units, reverse=True, name=f'backward_{i}')(x, attention_mask)
             x = jnp.concatenate([forward, backward], axis=-1)  # [B, S, 2U]

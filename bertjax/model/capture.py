@@ -1,7 +1,7 @@
-"""What a model computes on its way, for whoever asks: hidden states, attention scores and probabilities of every layer.
+"""Capture of intermediate values of every layer: hidden states, attention scores, attention probabilities.
 
-Each is a Linen collection that a module fills only where the caller makes it mutable, as `apply_capturing` does: a call
-that asks for nothing compiles to the same program as if there were no such thing.
+Each is a Linen collection. A module fills it only if the caller makes it mutable, as `apply_capturing` does. A call
+that captures nothing compiles to the same program as a model without capture.
 """
 
 from collections.abc import Collection
@@ -15,46 +15,46 @@ from bertjax.model.stacking import STACKED
 
 HIDDEN, SCORES, PROBABILITIES = 'hidden', 'scores', 'probabilities'
 CAPTURES = (HIDDEN, SCORES, PROBABILITIES)
-_NAME = 'kept'
+_KEY = 'value'
 
 
 def is_captured(module: nn.Module, *names: str) -> bool:
-    """Whether the caller asks for one of these."""
+    """Returns whether the caller captures at least one of these collections."""
     return not module.is_initializing() and any(map(module.is_mutable_collection, names))
 
 
 def capture_value(module: nn.Module, name: str, value: jax.Array) -> None:
-    """Hands out what is `is_captured`, once a call."""
-    module.put_variable(name, _NAME, value)
+    """Stores a value in a collection; call it once per call of the module, and only if `is_captured`."""
+    module.put_variable(name, _KEY, value)
 
 
 def apply_capturing(
     model: nn.Module, params: Any, *inputs: jax.Array, capture: Collection[str], **options: Any
 ) -> tuple[Any, dict[str, jax.Array]]:
-    """The model's outputs, and what it computed on its way; to be used within jit.
+    """Applies a model and captures intermediate values. Use it within jit.
 
     Args:
-      model: BertForPreTraining or one of heads.py.
-      params: of it.
-      *inputs: its arguments.
-      capture: some of CAPTURES; nothing else is computed.
-      **options: of `model.apply` and of the model (`dropout`).
+      model: BertForPreTraining or a model of heads.py.
+      params: The parameters of the model.
+      *inputs: The positional arguments of the model.
+      capture: The names to capture, from CAPTURES.
+      **options: Keyword arguments of `model.apply` and of the model (`dropout`).
 
     Returns:
-      The outputs, which are those without a capture; and by name
-        hidden: [L + 1, B, S, D] in the dtype of computation, the embeddings first, the encoder's result last;
+      The outputs, equal to those without capture; and a dict with the captured names of
+        hidden: [L + 1, B, S, D] in the dtype of computation, from the embeddings to the last hidden states;
         scores: float32 [L, B, H, S, S], queries before keys: Q Kᵀ / √K before mask and softmax;
-        probabilities: float32 [L, B, H, S, S]: the softmax over the keys that the mask shows, before dropout.
-      B is B·C where there are C endings (heads.BertForMultipleChoice).
+        probabilities: float32 [L, B, H, S, S], the softmax over the visible keys, before dropout.
+      B stands for B·C in a model with C endings (heads.BertForMultipleChoice).
     """
-    outputs, kept = model.apply({'params': params}, *inputs, mutable=list(capture), **options)
-    return outputs, {name: _of_layers(kept[name]['encoder']) for name in capture}
+    outputs, collections = model.apply({'params': params}, *inputs, mutable=list(capture), **options)
+    return outputs, {name: _stack_values(collections[name]['encoder']) for name in capture}
 
 
-def _of_layers(encoder: Any) -> jax.Array:
-    """The values of all layers, in order, of a collection of either shape of the stack (model/stacking.py)."""
-    if _NAME in encoder:  # kept by the encoder itself
-        return encoder[_NAME]
+def _stack_values(encoder: Any) -> jax.Array:
+    """Stacks the values of all layers in order, for both layouts of the layers (model/stacking.py)."""
+    if _KEY in encoder:  # the encoder itself captured all layers
+        return encoder[_KEY]
     layers = [encoder[STACKED]] if STACKED in encoder else [encoder[f'{STACKED}_{i}'] for i in range(len(encoder))]
-    values = [layer['attention'][_NAME] for layer in layers]
+    values = [layer['attention'][_KEY] for layer in layers]
     return values[0] if STACKED in encoder else jnp.stack(values)

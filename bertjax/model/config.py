@@ -1,11 +1,12 @@
-"""What a BERT is made of: one frozen record, the named sizes, and what they cost in parameters and FLOPs."""
+"""The configuration of a BERT, the named sizes, and their parameter and FLOP counts."""
 
 import dataclasses
 import enum
 from typing import Any
 
+from bertjax.config.ranges import MANY, Range, number, one_of, whole
+from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
-from bertjax.ranges import MANY, Range, check_fields, number, one_of, ranged, whole
 
 ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
 POOLER_ACTIVATIONS = ('tanh', 'relu')
@@ -17,19 +18,27 @@ VOCABULARY_MULTIPLE = 128
 
 
 class FieldKind(enum.Enum):
-    """What a field of BertConfig decides. Resuming, fine-tuning, evaluation and export go by it."""
+    """The effect of a BertConfig field. The rules for resuming, fine-tuning, evaluation and export follow from it."""
 
     ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
-    LAYOUT = 'the tree that holds the same parameters: as in the checkpoint, but free for a run that starts from one'
-    TRAINING = 'what training makes of the parameters: may change until the run is finished'
-    EXECUTION = 'how the same function is computed: may change at any time'
+    LAYOUT = 'tree structure of the same parameters: as in the checkpoint, but free in a run that starts from one'
+    TRAINING = 'effect of training on the parameters: may change until the run is finished'
+    EXECUTION = 'way in which the same function is computed: may change at any time'
 
 
-_SHARE = number(0, 0.99)  # dropped; of more, next to nothing would be left
+# The resume policies of the keys of config.model, by the kind of the field.
+_POLICIES = {
+    FieldKind.ARCHITECTURE: (Change.STATE, Trained.RUN),
+    FieldKind.LAYOUT: (Change.STATE, Trained.RUN),
+    FieldKind.TRAINING: (Change.TRAINING, Trained.RUN),
+    FieldKind.EXECUTION: (Change.RUN, Trained.COMMAND_LINE),
+}
+_DROPOUT_RANGE = number(0, 0.99)  # a higher rate would leave almost no values
 
 
 def _field(kind: FieldKind, default: Any, allowed: Range | None = None) -> Any:
-    return ranged(default, allowed, kind=kind)
+    change, trained = _POLICIES[kind]
+    return key(default, allowed, kind=kind, change=change, trained=trained)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,35 +46,36 @@ class BertConfig:
     """Shape and behaviour of a BERT.
 
     Attributes:
-      vocab_size: pieces of the tokenizer; the arrays have `padded_vocab_size` rows.
-      num_layers: transformer blocks.
-      width: of the hidden states.
-      num_heads: attention heads; they divide `width`.
-      mlp_dim: width inside a block's MLP.
-      max_positions: longest sequence.
-      num_segments: rows of the segment embedding; with 1 the segment ids are ignored (RoBERTa), with 0 there is none
-        (DistilBERT).
-      dropout: of embeddings and of each block's two outputs.
-      attention_dropout: of attention probabilities.
-      activation: 'gelu' (erf, as Hugging Face's checkpoints), 'gelu_tanh' (as google-research/bert) or 'relu'.
-      pooler_activation: of the pooler, 'tanh' or 'relu' (as DistilBERT's classifiers).
-      layer_norm_eps: inside the square root.
-      init_stddev: of the truncated normal that kernels and embeddings are drawn from.
-      pre_norm: normalise a block's inputs instead of its outputs, and once more after the last block.
-      causal: left-to-right attention (the paper's LTR ablation).
-      nsp: has the pooler and the head on sentence pairs (NSP or SOP).
-      scan_layers: one compiled block run `num_layers` times, with stacked parameters, instead of as many copies.
-      attention: what computes attention: an implementation by name, or 'auto', the first that supports the call
+      vocab_size: Number of pieces in the tokenizer. The arrays have `padded_vocab_size` rows.
+      num_layers: Number of transformer blocks.
+      width: Width of the hidden states.
+      num_heads: Number of attention heads, a divisor of `width`.
+      mlp_dim: Width of the hidden layer of a block's MLP.
+      max_positions: Length of the longest sequence, in tokens.
+      num_segments: Rows of the segment embedding. With 1 the segment ids are ignored (RoBERTa); with 0 there is no
+        segment embedding (DistilBERT).
+      dropout: Dropout rate of the embeddings and of both outputs of each block.
+      attention_dropout: Dropout rate of the attention probabilities.
+      activation: 'gelu' (erf, as in Hugging Face's checkpoints), 'gelu_tanh' (as in google-research/bert) or 'relu'.
+      pooler_activation: 'tanh' or 'relu' (as in DistilBERT's classifiers).
+      layer_norm_eps: Number added to the variance in LayerNorm.
+      init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
+      pre_norm: Normalise the inputs of each block instead of its outputs, and normalise after the last block.
+      causal: Use left-to-right attention (the paper's LTR ablation).
+      nsp: Include the pooler and the head for sentence pairs (NSP or SOP).
+      scan_layers: Compile one block and run it `num_layers` times with stacked parameters, instead of compiling
+        `num_layers` blocks.
+      attention: Name of the attention implementation, or 'auto' for the first that supports the call
         (model/attention/select.py).
-      remat: what the forward pass keeps for the backward pass: with 'none' everything; with 'elementwise' and 'dots'
-        what the projections have made (attention scores and element-wise operations are computed again), with
-        'elementwise' attention's result and sums in place of what goes into them; with 'full' only block inputs.
-        'auto' is 'elementwise' on TPU and 'none' elsewhere.
-      dtype: of computation; LayerNorm statistics, softmax and logits are float32 always.
-      param_dtype: of storage.
+      remat: Which values the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
+        the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same,
+        but saves the output of attention and the residual sums instead of their inputs. 'full' saves only the inputs
+        of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+      dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
+      param_dtype: Dtype of the stored parameters.
 
     Raises:
-      UserError: a value that cannot be.
+      UserError: A value is outside its range, or `num_heads` does not divide `width`.
     """
 
     vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522, whole(1, 10_000_000))
@@ -75,8 +85,8 @@ class BertConfig:
     mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072, whole(1, MANY))
     max_positions: int = _field(FieldKind.ARCHITECTURE, 512, whole(1, MANY))
     num_segments: int = _field(FieldKind.ARCHITECTURE, 2, whole(0, MANY))
-    dropout: float = _field(FieldKind.TRAINING, 0.1, _SHARE)
-    attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _SHARE)
+    dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
+    attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
     activation: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(ACTIVATIONS))
     pooler_activation: str = _field(FieldKind.ARCHITECTURE, 'tanh', one_of(POOLER_ACTIVATIONS))
     layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12, number(1e-20, 1))
@@ -93,12 +103,16 @@ class BertConfig:
     def __post_init__(self):
         check_fields(self, 'model')
         if self.width % self.num_heads:
-            fix = 'set config.model.num_heads to such a number'
-            raise UserError('config.model.num_heads', str(self.num_heads), f'a divisor of width {self.width}', fix)
+            raise UserError(
+                'config.model.num_heads',
+                found=str(self.num_heads),
+                expected=f'a divisor of width {self.width}',
+                fix='set config.model.num_heads to a divisor of config.model.width',
+            )
 
     @property
     def padded_vocab_size(self) -> int:
-        """Rows of the token embedding: the next multiple of 128, so that meshes and vector units divide it."""
+        """Rows of the token embedding: `vocab_size` rounded up to a multiple of 128, for meshes and vector units."""
         return -(-self.vocab_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
     @property
@@ -108,7 +122,7 @@ class BertConfig:
 
 
 def fields_of(*kinds: FieldKind) -> dict[str, Any]:
-    """The fields of BertConfig that decide one of `kinds`: {name: default}, in their order."""
+    """The BertConfig fields of these kinds: {name: default}, in the order of declaration."""
     return {field.name: field.default for field in dataclasses.fields(BertConfig) if field.metadata['kind'] in kinds}
 
 
@@ -116,8 +130,8 @@ def _dims(num_layers: int, width: int, num_heads: int) -> dict[str, int]:
     return {'num_layers': num_layers, 'width': width, 'num_heads': num_heads, 'mlp_dim': 4 * width}
 
 
-# google-research/bert's README (24 smaller models) and the paper's section 3; the lXX names are the rows of the
-# paper's Table 6 that are not base or large, and TinyBERT's (arXiv 1909.10351, section 4.1).
+# Sources: the README of google-research/bert (24 smaller models) and section 3 of the paper. The lXX names are the
+# other rows of the paper's Table 6, and TinyBERT's 4-layer student (arXiv 1909.10351, section 4.1).
 SIZES: dict[str, dict[str, int]] = {
     'tiny': _dims(2, 128, 2),
     'mini': _dims(4, 256, 4),
@@ -134,7 +148,7 @@ SIZES: dict[str, dict[str, int]] = {
 
 
 def parameter_count(config: BertConfig) -> int:
-    """Number of parameters as transformers counts them: without the rows that pad the vocabulary."""
+    """Counts the parameters as transformers does, without the padding rows of the vocabulary."""
     D, F, V = config.width, config.mlp_dim, config.vocab_size
     norm = 2 * D
     embeddings = (V + config.max_positions + config.num_segments) * D + norm
@@ -145,10 +159,10 @@ def parameter_count(config: BertConfig) -> int:
 
 
 def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int) -> float:
-    """Floating point operations of one training step, forward and backward, per sequence.
+    """Counts the floating point operations of a training step, forward and backward, per sequence.
 
-    6·12·L·D²·S + 12·L·D·S² + 6·P·(D² + D·V), for an MLP of 4 D (12 D² = 4 D² + 2 D F): the matrix products alone.
-    Recomputation and the padding of the vocabulary do not count.
+    The formula counts the matrix products: 6·L·(4·D² + 2·D·F)·S + 12·L·D·S² + 6·P·(D² + D·V). The first term is
+    6·12·L·D²·S for F = 4·D. Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
     projections = 6 * config.num_layers * (4 * D * D + 2 * D * config.mlp_dim) * S

@@ -1,8 +1,9 @@
-"""Dropout: which values are dropped is a function of (seed, phase, site, example number, position) and nothing else.
+"""Dropout whose dropped values are a pure function of (seed, phase, site, example number, position).
 
-Not of the mesh, the batch size, the parts of a batch, or what computes it: a kernel that hashes the same words and
-counters drops the same values. Nothing is stored for the backward pass, which hashes again. A hash is two
-multiplications and a few shifts in the loop that uses the value; a generator's bits would be arrays in memory.
+They do not depend on the mesh, the batch size, gradient accumulation or the implementation: a kernel that hashes the
+same words and counters drops the same values. The backward pass hashes again instead of storing a mask. A hash costs
+two multiplications and a few shifts in the loop that uses the value, whereas the bits of a random number generator
+would be arrays in memory.
 """
 
 import enum
@@ -13,14 +14,14 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-_GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: neighbours that are multiplied by it are far apart
-# "lowbias32", of 32-bit mixers with two multiplications the one with the least bias that its author's search found
-# (C. Wellons, "Prospecting for hash functions", 2018).
-_SHIFTS, _FACTORS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
+_GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: multiplying by it moves neighbouring integers far apart
+# "lowbias32": the 32-bit mixer with two multiplications and the least bias in the search of C. Wellons
+# ("Prospecting for hash functions", 2018).
+_SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
 
 
 class Site(enum.IntEnum):
-    """Where values are dropped, within a layer or a head. Never renumber one."""
+    """The operation within a layer or a head that drops values. Never renumber a member."""
 
     EMBEDDINGS = 0
     ATTENTION = 1
@@ -31,144 +32,151 @@ class Site(enum.IntEnum):
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """uint32, any shape: a permutation of all 32-bit numbers that looks random."""
-    for shift, factor in zip(_SHIFTS, _FACTORS, strict=False):
+    """Applies a pseudo-random permutation of the 32-bit integers to a uint32 array of any shape."""
+    for shift, factor in zip(_SHIFTS, _MULTIPLIERS, strict=False):
         x = (x ^ (x >> shift)) * jnp.uint32(factor)
     return x ^ (x >> _SHIFTS[-1])
 
 
 class Dropout(struct.PyTreeNode):
-    """What decides about the dropped values of a batch.
+    """The state that determines which values of a batch are dropped.
 
     Attributes:
-      seed: uint32 scalar, of the run, then of a phase, a layer, a site: see `at`.
-      numbers: uint32 [B], of the example in each row: the low 32 bits of its number in the phase; or [B, S], of that at
-        each position of a row that has several.
-      places: uint32 [B, S], of such rows: each position's place in its own sequence.
+      seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
+      example_ids: uint32 [B], the low 32 bits of each row's example number in the phase; or [B, S], the same for each
+        position of packed rows.
+      positions: uint32 [B, S], for packed rows only: the index of each position within its sequence.
     """
 
     seed: jax.Array
-    numbers: jax.Array
-    places: jax.Array | None = None
+    example_ids: jax.Array
+    positions: jax.Array | None = None
 
     @classmethod
     def from_key(cls, key: jax.Array, rows: int) -> 'Dropout':
-        """For a loop that has keys in place of numbered examples: the rows of a batch are numbered from 0."""
+        """Creates dropout from a JAX key, for a loop without example numbers; the rows are numbered from 0."""
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
-    def fold_in(self, place: int | jax.Array) -> 'Dropout':
-        """That of a place within this one: a phase, a layer, a `Site`; whole numbers from 0."""
-        place = jnp.asarray(place).astype(jnp.uint32)
-        return self.replace(seed=_mix(self.seed + (place + 1) * jnp.uint32(_GOLDEN)))
+    def fold_in(self, index: int | jax.Array) -> 'Dropout':
+        """Derives the dropout of a phase, a layer or a `Site`, given as an integer from 0."""
+        index = jnp.asarray(index).astype(jnp.uint32)
+        return self.replace(seed=_mix(self.seed + (index + 1) * jnp.uint32(_GOLDEN)))
 
     def repeated(self, count: int) -> 'Dropout':
-        """[B] -> [B·count], for rows that are several sequences, one after the other."""
-        numbers = _mix(self.numbers)[:, None] + jnp.arange(count, dtype=jnp.uint32)
-        return self.replace(numbers=numbers.reshape(-1))
+        """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
+        example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
+        return self.replace(example_ids=example_ids.reshape(-1))
 
     def words(self, heads: int | None = None) -> jax.Array:
-        """uint32 [B, 2], or [B, heads, 2]: all that the values of a row, or of one of its heads, depend on.
+        """Computes the words to hash with the counter of each value.
 
-        Of rows that have several examples [B, S, 3], or [B, S, heads, 3], of each position, the last being its place.
+        Returns:
+          uint32 [B, 2], or [B, heads, 2] with different words for each head. For packed rows, [B, S, 3] or
+          [B, S, heads, 3]; the third word is the index of the position within its sequence.
         """
-        rows, places = _mix(self.seed ^ _mix(self.numbers)), self.places
+        rows, positions = _mix(self.seed ^ _mix(self.example_ids)), self.positions
         if heads is not None:
             rows = _mix(rows[..., None] + jnp.arange(heads, dtype=jnp.uint32) * jnp.uint32(_GOLDEN))
-            places = None if places is None else jnp.broadcast_to(places[..., None], rows.shape)
+            positions = None if positions is None else jnp.broadcast_to(positions[..., None], rows.shape)
         words = [rows, _mix(rows + jnp.uint32(_GOLDEN))]
-        return jnp.stack(words if places is None else [*words, places], -1)
+        return jnp.stack(words if positions is None else [*words, positions], -1)
 
 
 def threshold(rate: float) -> int:
-    """The hash from which on a value is kept: `rate` as a multiple of 2^-32."""
+    """The smallest hash of a value that is not dropped: `rate` as a multiple of 2^-32."""
     return round(rate * 2**32)
 
 
-def hashed(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
-    """The 32 random bits that a value's fate is read from; pure arithmetic, for kernels too.
+def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
+    """Hashes two words and a counter to 32 random bits. The arithmetic works in kernels too.
 
     Args:
-      first, second: uint32, of `Dropout.words`; they broadcast against the counters.
-      counters: uint32, of the values of a row or head.
+      first, second: uint32, from `Dropout.words`; they broadcast against the counters.
+      counters: uint32, one per value of a row or head.
     """
-    # The second word enters in the middle, so that no two rows go through the same numbers in another order. By a last
-    # shift only low bits would gain, at which a comparison hardly looks.
+    # The second word enters in the middle, so that two rows never share the same hashes in another order. A final
+    # shift would improve only the low bits, which hardly affect the comparison with the threshold.
     x = counters ^ first
-    x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_FACTORS[0]) + second
-    return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_FACTORS[1])
+    x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_MULTIPLIERS[0]) + second
+    return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_MULTIPLIERS[1])
 
 
-def within(dropout: Dropout | None, place: int | jax.Array | None) -> Dropout | None:
-    """`dropout.fold_in(place)`, where there is any."""
-    return None if dropout is None else dropout.fold_in(place)
+def fold_in(dropout: Dropout | None, index: int | jax.Array | None) -> Dropout | None:
+    """Returns `dropout.fold_in(index)`, or None without dropout."""
+    return None if dropout is None else dropout.fold_in(index)
 
 
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
-    """`x` [B, ...] with a share `rate` of its values zeroed and the rest scaled up; `x` itself without `dropout`.
+    """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest; returns x if `dropout` is None.
 
-    A value's counter is its place in the row, so that it does not depend on how many positions follow it; of a row that
-    has several examples, its place in its own.
+    The counter of a value is its index in the row, or in its sequence if rows are packed. It does not depend on the
+    number of positions after it.
     """
     if dropout is None or rate == 0.0:
         return x
-    return _drop(x, rate, _of_rows if dropout.places is None else _of_positions, dropout.fold_in(site).words())
+    return _drop(x, rate, _row_bits if dropout.positions is None else _position_bits, dropout.fold_in(site).words())
 
 
 def drop_attention(
-    weights: jax.Array, rate: float, dropout: Dropout | None, places: jax.Array | None = None
+    weights: jax.Array, rate: float, dropout: Dropout | None, positions: jax.Array | None = None
 ) -> jax.Array:
-    """`drop` of attention weights [B, H, Q, S]. The counter of query q and key k is 65,536 q + k, of each head anew.
+    """Drops attention weights [B, H, Q, S]. The counter for query q and key k is 65,536 q + k in every head.
 
-    Where rows have several examples, q and k are places in the query's own: those of queries [B, Q], as the numbers,
-    are in `dropout`, and `places` are those of the keys [B, S].
+    For packed rows, q and k are indices within the query's sequence. `dropout` then holds the example numbers and
+    indices of the queries [B, Q], and `positions` holds the indices of the keys [B, S].
     """
     if dropout is None or rate == 0.0:
         return weights
     words = attention_words(dropout, weights.shape[1])
-    return drop_weights(weights, rate, words, None if places is None else places[:, None])
+    return drop_weights(weights, rate, words, None if positions is None else positions[:, None])
 
 
-def drop_weights(weights: jax.Array, rate: float, words: jax.Array, places: jax.Array | None = None) -> jax.Array:
-    """`drop_attention` of weights [..., Q, S], by uint32 words [..., 2] of `attention_words`; or by [..., Q, 3] and the
-    keys' `places` [..., S]."""
+def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
+    """Drops attention weights [..., Q, S] with the uint32 words of `attention_words`.
+
+    The words are [..., 2]; or [..., Q, 3] for packed rows, with the index of each key in its sequence in `positions`
+    [..., S].
+    """
     if not rate:
         return weights
-    return _drop(weights, rate, *((_of_heads, words) if places is None else (_of_queries, (words, places))))
+    return _drop(weights, rate, *((_head_bits, words) if positions is None else (_query_bits, (words, positions))))
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
-    """uint32 [B, heads, 2], what `drop_attention` hashes with a counter; where rows have several examples [B, heads, Q,
-    3], the last being the place of the query."""
+    """The words that `drop_attention` hashes with a counter: uint32 [B, heads, 2].
+
+    For packed rows they are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
+    """
     words = dropout.fold_in(Site.ATTENTION).words(heads)
-    return words if dropout.places is None else words.swapaxes(1, 2)
+    return words if dropout.positions is None else words.swapaxes(1, 2)
 
 
-def _of_rows(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    place = jnp.uint32(0)
+def _row_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    counter = jnp.uint32(0)
     for axis in range(1, len(shape)):
-        place = place * jnp.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
+        counter = counter * jnp.uint32(shape[axis]) + jax.lax.broadcasted_iota(jnp.uint32, shape, axis)
     first, second = jnp.moveaxis(words.reshape(-1, *[1] * (len(shape) - 1), 2), -1, 0)
-    return hashed(first, second, place)
+    return hash_bits(first, second, counter)
 
 
-def _of_positions(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    first, second, place = jnp.moveaxis(words[..., None, :], -1, 0)  # [B, S, 1] each
-    return hashed(first, second, place * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
+def _position_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    first, second, position = jnp.moveaxis(words[..., None, :], -1, 0)  # [B, S, 1] each
+    return hash_bits(first, second, position * jnp.uint32(shape[-1]) + jax.lax.broadcasted_iota(jnp.uint32, shape, 2))
 
 
-def _of_heads(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _head_bits(words: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, shape[-2:], axis) for axis in (0, 1))
     first, second = jnp.moveaxis(words[..., None, None, :], -1, 0)
-    return hashed(first, second, (query << 16) | key)
+    return hash_bits(first, second, (query << 16) | key)
 
 
-def _of_queries(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> jax.Array:
+def _query_bits(words: tuple[jax.Array, jax.Array], shape: tuple[int, ...]) -> jax.Array:
     first, second, query = jnp.moveaxis(words[0][..., None, :], -1, 0)  # [..., Q, 1] each
-    return jnp.broadcast_to(hashed(first, second, (query << 16) | words[1][..., None, :]), shape)
+    return jnp.broadcast_to(hash_bits(first, second, (query << 16) | words[1][..., None, :]), shape)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-@jax.named_scope('dropout')  # for those who read the compiled step: bertjax/cost/groups.py
+@jax.named_scope('dropout')  # bertjax/cost/estimate.py finds the operations by this name
 def _drop(x: jax.Array, rate: float, bits, words: Any) -> jax.Array:
     least = threshold(rate)
     return jnp.where(bits(words, x.shape) >= jnp.uint32(least), x / (1.0 - least / 2**32), jnp.zeros((), x.dtype))

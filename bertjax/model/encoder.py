@@ -1,4 +1,4 @@
-"""Embeddings and the stack of blocks: ids in, hidden states out."""
+"""The encoder: embeddings and a stack of blocks, from token ids to hidden states."""
 
 import functools
 
@@ -11,10 +11,10 @@ from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
 from bertjax.model.config import BertConfig
-from bertjax.model.dropout import Dropout, Site, drop, within
-from bertjax.model.groups import Groups
+from bertjax.model.dropout import Dropout, Site, drop, fold_in
 from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, LayerNorm, Projection, save_residual
 from bertjax.model.lookup import onehot_lookup, sorted_lookup
+from bertjax.model.row_packing import BatchLayout, PackedLayout
 from bertjax.parallel.partition import constrain, platform
 
 REMAT_POLICIES = {
@@ -24,9 +24,9 @@ REMAT_POLICIES = {
 }
 
 
-def remat_of(config: BertConfig, platform: str) -> str:
-    """The policy that `config.remat` stands for on 'tpu', 'gpu' or 'cpu': a name of REMAT_POLICIES, or 'none'."""
-    # By the compiler's estimates for TPUs (docs/performance.md) memory is dearer there than computing again.
+def resolve_remat(config: BertConfig, platform: str) -> str:
+    """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
+    # By the compiler's estimates (docs/performance.md), saving costs more than recomputing on TPUs.
     automatic = 'elementwise' if platform == 'tpu' else 'none'
     return automatic if config.remat == 'auto' else config.remat
 
@@ -35,13 +35,13 @@ def _hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
-def _firsts(x: jax.Array, groups: Groups | None) -> jax.Array:
-    """[B, S, D] -> the first position of each sequence."""
-    return x[:, :1] if groups is None else groups.firsts(x)
+def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
+    """Selects the first position of each sequence from x [B, S, D]."""
+    return x[:, :1] if layout is None else layout.gather_cls(x)
 
 
 class Embeddings(nn.Module):
-    """Sum of token, position and segment embeddings, normalised."""
+    """The sum of token, position and segment embeddings, with LayerNorm and dropout."""
 
     config: BertConfig
 
@@ -58,12 +58,9 @@ class Embeddings(nn.Module):
         input_ids: jax.Array,
         segment_ids: jax.Array,
         dropout: Dropout | None,
-        position_ids: jax.Array | None = None,
-        groups: Groups | None = None,
+        layout: BatchLayout | PackedLayout | None = None,
     ) -> jax.Array:
-        length = input_ids.shape[1]
-        if groups is not None:
-            length, position_ids = groups.longest, jnp.broadcast_to(groups.place, input_ids.shape)
+        length = input_ids.shape[1] if layout is None else layout.longest
         if length > self.config.max_positions:
             raise UserError(
                 'config.model.max_positions',
@@ -71,30 +68,31 @@ class Embeddings(nn.Module):
                 f'at least {length}',
                 'raise config.model.max_positions or shorten the sequences',
             )
-        # An id beyond the table gives NaN, which is noticed, rather than the last row, which is not.
-        look_up = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
-        x = look_up(self.token(), input_ids)  # [B, S, D]
+        # An id outside the table gives NaN, an error that is noticed, instead of silently taking the last row.
+        lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
+        x = lookup(self.token(), input_ids)  # [B, S, D]
         positions = self.position()[:length]  # [S, D], packed [B, S, D]
-        x = _hidden(x) + (positions if position_ids is None else onehot_lookup(positions, position_ids))
+        if layout is not None:
+            positions = onehot_lookup(positions, jnp.broadcast_to(layout.position_ids, input_ids.shape))
+        x = _hidden(x) + positions
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
             x = x + onehot_lookup(self.segment(), segment_ids)
-        elif (
-            self.config.num_segments
-        ):  # as a product: its gradient is a product too, not a scatter of B·S rows into two
+        elif self.config.num_segments:
+            # The gradient of a product is a product too, not a scatter of B·S rows into two.
             segment = self.segment()  # [N, D]
-            chosen = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
-            x = x + jnp.einsum('BSN,ND->BSD', chosen, segment, precision='highest')
+            one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
+            x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
         return _hidden(drop(self.norm(x), self.config.dropout, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
-        """The token embedding [V, D], to which the MLM head is tied."""
+        """The token embedding [V, D], shared with the MLM head."""
         return self.token()
 
 
 class Mlp(nn.Module):
-    """Two projections with the activation in between."""
+    """Two projections with the activation between them."""
 
     config: BertConfig
 
@@ -107,12 +105,12 @@ class Mlp(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and MLP, each with dropout, a residual path and a LayerNorm after it (before it, with `pre_norm`).
+    """Attention and MLP, each with dropout, a residual connection, and LayerNorm after it (before it if `pre_norm`).
 
     Attributes:
-      config: of the model.
-      keep_output: return the result twice, once for a scan to stack.
-      first_only: compute the result of the first position alone, which still attends to all others.
+      config: The config of the model.
+      keep_output: Return the output twice, so that a scan stacks one of them.
+      first_only: Compute only the output of the first position, which still attends to all positions.
     """
 
     config: BertConfig
@@ -123,33 +121,46 @@ class EncoderBlock(nn.Module):
     def __call__(
         self, x: jax.Array, number: int | jax.Array | None, mask: AttentionMask, dropout: Dropout | None
     ) -> tuple[jax.Array, jax.Array | None]:
-        """x [B, S, D], number of the block -> [B, S, D], or [B, 1, D] with `first_only`; and the same again or None."""
+        """Maps x [B, S, D] to [B, S, D], or to [B, 1, D] with `first_only`.
+
+        Args:
+          x: The hidden states.
+          number: The index of the block, from 0, for dropout.
+          mask: The keys that each query may see.
+          dropout: The dropout of the model, or None.
+
+        Returns:
+          The output, and the output again or None (see `keep_output`).
+        """
         c = self.config
-        own = within(dropout, number)
-        # Of the positions whose result is wanted.
-        first = own
-        if self.first_only and mask.packed and own is not None:
-            first = own.replace(numbers=mask.packed.firsts(own.numbers), places=mask.packed.firsts(own.places))
+        block_dropout = fold_in(dropout, number)
+        output_dropout = block_dropout  # the dropout of the output positions
+        if self.first_only and mask.layout and block_dropout is not None:
+            gather = mask.layout.gather_cls
+            output_dropout = block_dropout.replace(
+                example_ids=gather(block_dropout.example_ids),
+                positions=gather(block_dropout.positions),
+            )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
         x = _hidden(x)
-        wanted_of = functools.partial(_firsts, groups=mask.packed) if self.first_only else lambda x: x
+        select = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
         if c.pre_norm:
             y = attention_norm(x)
-            y = drop(attention(y, wanted_of(y), mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
-            x = save_residual(wanted_of(x) + y)
-            x = x + drop(mlp(mlp_norm(x)), c.dropout, first, Site.MLP_OUTPUT)
+            y = drop(attention(y, select(y), mask, block_dropout), c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
+            x = save_residual(select(x) + y)
+            x = x + drop(mlp(mlp_norm(x)), c.dropout, output_dropout, Site.MLP_OUTPUT)
         else:
-            queries = wanted_of(x)
-            y = drop(attention(x, queries, mask, own), c.dropout, first, Site.ATTENTION_OUTPUT)
+            queries = select(x)
+            y = drop(attention(x, queries, mask, block_dropout), c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
             x = attention_norm(save_residual(queries + y))
-            x = mlp_norm(save_residual(x + drop(mlp(x), c.dropout, first, Site.MLP_OUTPUT)))
+            x = mlp_norm(save_residual(x + drop(mlp(x), c.dropout, output_dropout, Site.MLP_OUTPUT)))
         x = _hidden(x)
         return x, x if self.keep_output else None
 
 
 class BertEncoder(nn.Module):
-    """Embeddings, then `num_layers` blocks, scanned or unrolled: both forms drop the same values."""
+    """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values."""
 
     config: BertConfig
 
@@ -166,41 +177,38 @@ class BertEncoder(nn.Module):
         attention_mask: jax.Array,
         *,
         dropout: Dropout | None = None,
-        sequence_ids: jax.Array | None = None,
-        position_ids: jax.Array | None = None,
-        groups: Groups | None = None,
+        layout: BatchLayout | PackedLayout | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
-        """Hidden states of the last block, and with `all_layers` of the embeddings and every block.
+        """Computes the hidden states of the last block and, with `all_layers`, of every layer.
 
         Args:
           input_ids, segment_ids, attention_mask: int32 [B, S]; the mask is 1 for tokens and 0 for padding.
-          dropout: of training; None: nothing is dropped.
-          sequence_ids, position_ids: int32 [B, S], of packed rows: which of its sequences a token belongs to, whose
-            tokens alone it attends to, and its place there. None: a row is one sequence.
-          groups: of rows that are groups of sequences (model/groups.py), with dropout of their positions.
-          all_layers: keep all of them; the first is the embeddings, the last the result itself.
-          first_only: only the first position's result is wanted. An unrolled encoder then skips most of its last block
-            (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
+          dropout: The dropout of a training step, or None for no dropout.
+          layout: The layout of packed rows; each sequence attends only to its own tokens. With fixed slots,
+            `dropout` is per position. None if each row is one sequence.
+          all_layers: Also return the hidden states of all layers: first the embeddings, last the result.
+          first_only: Compute the result of the first position only. An unrolled encoder then skips most of its last
+            block (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
 
         Returns:
-          [B, S, D] in the dtype of computation, with `first_only` [B, 1, D], or of `groups` as many as a row has
-          sequences; and [L + 1, B, S, D] or None.
+          [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or [B, Q, D] with fixed slots (see
+          `PackedLayout.gather_cls`). And [L + 1, B, S, D] or None.
 
         Raises:
-          UserError: sequences longer than `max_positions`.
+          UserError: The sequences are longer than `max_positions`.
         """
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
-        shorten = first_only and not is_captured(self, *CAPTURES)  # who asks for them wants those of all positions
-        mask = AttentionMask(attention_mask, sequence_ids, causal=c.causal, packed=groups)
-        x = self.embeddings(input_ids, segment_ids, dropout, position_ids, groups)  # [B, S, D]
-        first = x
+        shorten = first_only and not is_captured(self, *CAPTURES)  # captured values are of all positions
+        mask = AttentionMask.of_rows(attention_mask, layout, causal=c.causal)
+        x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
+        embedded = x
         block = EncoderBlock
-        remat = remat_of(c, platform())
+        remat = resolve_remat(c, platform())
         if remat != 'none':
-            # Inside a scan the loop itself prevents CSE between the two passes, and the barrier would only cost.
+            # In a scan, the loop itself prevents CSE between the two passes; the barrier would only cost time.
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(
@@ -213,7 +221,7 @@ class BertEncoder(nn.Module):
             )
             numbers = None if dropout is None else jnp.arange(c.num_layers)
             x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, dropout)  # layers [L, B, S, D]
-            x = _firsts(x, groups) if shorten else x
+            x = _gather_cls(x, layout) if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
@@ -225,11 +233,11 @@ class BertEncoder(nn.Module):
             x = self.final_norm(x)
             layers = layers.at[-1].set(x) if keep_layers else None
         if keep_layers:
-            layers = jnp.concatenate([first[None], layers])  # [L + 1, B, S, D]
+            layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
             capture_value(self, HIDDEN, layers)
-        return _firsts(x, groups) if first_only and not shorten else x, layers if all_layers else None
+        return _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:
-        """The token embedding [V, D] (padded), for a head tied to it."""
+        """The token embedding [V, D], including the padding of the vocabulary, for a tied head."""
         return self.embeddings.table()

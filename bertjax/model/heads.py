@@ -1,6 +1,6 @@
-"""BERT for tasks: each head is a small module on the encoder, under the same names as in pre-training.
+"""BERT models for tasks: the encoder with a small head.
 
-`encoder` and `pooler` of a pre-trained tree fit as they are; `head` (and `mix`, `bilstm`) start fresh.
+The parameters `encoder` and `pooler` have the same tree as in pre-training. `head`, `mix` and `bilstm` are new.
 """
 
 import jax
@@ -8,51 +8,54 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from bertjax.errors import UserError
-from bertjax.model.bert import build_pooler, gather_positions
+from bertjax.model.bert import build_pooler
 from bertjax.model.bilstm import BiLstm
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Projection
+from bertjax.model.lookup import gather_positions
 from bertjax.parallel.partition import with_axes
 
-# The feature-based rows of the paper's Table 7 -> the blocks that each needs.
+# Rows of the feature-based part of the paper's Table 7 -> the number of blocks that each needs.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 
 
 class LayerMix(nn.Module):
-    """Learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
+    """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    Starts as the mean. Weight decay pulls `weights` to equal shares, as ELMo's penalty does, and leaves `scale` alone.
+    It starts as the mean. Weight decay pulls `weights` towards equal shares, as ELMo's penalty does; `scale` does not
+    decay.
     """
 
     config: BertConfig
 
     @nn.compact
     def __call__(self, states: jax.Array) -> jax.Array:
-        """[N, B, S, D] -> [B, S, D]."""
-        stored = jnp.dtype(self.config.param_dtype)
-        weights = self.param('weights', with_axes(nn.initializers.zeros_init(), 'layers'), (states.shape[0],), stored)
-        scale = self.param('scale', with_axes(nn.initializers.ones_init(), None), (1,), stored)
+        """Maps the states of N layers [N, B, S, D] to [B, S, D]."""
+        param_dtype = jnp.dtype(self.config.param_dtype)
+        zeros_init = with_axes(nn.initializers.zeros_init(), 'layers')
+        weights = self.param('weights', zeros_init, (states.shape[0],), param_dtype)
+        scale = self.param('scale', with_axes(nn.initializers.ones_init(), None), (1,), param_dtype)
         shares = scale.astype(jnp.float32) * jax.nn.softmax(weights.astype(jnp.float32))  # [N]
         return jnp.einsum('N,NBSD->BSD', shares.astype(states.dtype), states, precision='highest')
 
 
 class TaskModel(nn.Module):
-    """Encoder, optional BiLSTM and output projection: what all heads share.
+    """The base class of all task models: encoder, optional BiLSTM and output projection.
 
     Attributes:
-      config: of the encoder.
-      outputs: size of the head's last dimension.
-      bilstm_units: units of each direction of a two-layer BiLSTM between encoder and head; 0 for none. The paper adds
-        one to its left-to-right ablation (Table 5), and to frozen features for NER (section 5.3).
-      layers: which hidden states the head sees, one of LAYERS: those of the 'embeddings', of the 'last' or
+      config: The config of the encoder.
+      outputs: Size of the last dimension of the head's output.
+      bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
+        adds one to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).
+      layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', of the 'last' or
         'second_to_last' block, a learned weighted sum of the last four or of all L blocks, or the last four
         concatenated.
-      frozen: the encoder runs without dropout and gets no gradient.
+      frozen: Run the encoder without dropout and without gradients.
 
     Raises:
-      UserError: other `layers`, or more than the encoder has.
+      UserError: `layers` is not in LAYERS, or the encoder has too few layers for it.
     """
 
     config: BertConfig
@@ -61,15 +64,19 @@ class TaskModel(nn.Module):
     layers: str = 'last'
     frozen: bool = False
 
-    smallest_inputs = ((1, 1),) * 3  # shapes, for init
+    smallest_inputs = ((1, 1),) * 3  # the smallest input shapes, for init
 
     def __post_init__(self):
         fix = 'for example --config.task.layers=last'
         if self.layers not in LAYERS:
             raise UserError('config.task.layers', repr(self.layers), 'one of ' + ', '.join(LAYERS), fix)
         if LAYERS[self.layers] > self.config.num_layers:
-            found = f'{self.layers!r} with an encoder of {self.config.num_layers} layers'
-            raise UserError('config.task.layers', found, f'at least {LAYERS[self.layers]} layers', fix)
+            raise UserError(
+                'config.task.layers',
+                found=f'{self.layers!r} with an encoder of {self.config.num_layers} layers',
+                expected=f'at least {LAYERS[self.layers]} layers',
+                fix=fix,
+            )
         super().__post_init__()
 
     def setup(self):
@@ -88,16 +95,20 @@ class TaskModel(nn.Module):
         dropout: Dropout | None,
         first_only: bool = False,
     ) -> jax.Array:
-        """[B, S, D], [B, S, 4D] of four layers concatenated, or [B, S, 2U] from a BiLSTM; [B, 1, D], of [CLS] alone,
-        with `first_only` where the other options allow it."""
-        of_last = self.layers == 'last'
+        """Computes the input of the head.
+
+        Returns:
+          [B, S, D], [B, S, 4D] for four concatenated layers, or [B, S, 2U] from a BiLSTM. With `first_only`, only the
+          [CLS] state [B, 1, D], if the other options allow it.
+        """
+        only_last = self.layers == 'last'
         last, states = self.encoder(
             input_ids,
             segment_ids,
             attention_mask,
             dropout=None if self.frozen else dropout,
-            all_layers=not of_last,
-            first_only=first_only and of_last and not self.bilstm_units,
+            all_layers=not only_last,
+            first_only=first_only and only_last and not self.bilstm_units,
         )
         if self.frozen:
             last, states = jax.lax.stop_gradient((last, states))
@@ -107,7 +118,7 @@ class TaskModel(nn.Module):
         return x
 
     def _choose(self, states: jax.Array) -> jax.Array:
-        """[L + 1, B, S, D], the embeddings first -> [B, S, D] or [B, S, 4D]."""
+        """Combines the states of all layers [L + 1, B, S, D], the embeddings first, to [B, S, D] or [B, S, 4D]."""
         if self.layers == 'embeddings':
             return states[0]
         if self.layers == 'second_to_last':
@@ -117,12 +128,12 @@ class TaskModel(nn.Module):
         return self.mix(states[-4:] if self.layers == 'sum_last_four' else states[1:])
 
     def _project(self, x: jax.Array, dropout: Dropout | None) -> jax.Array:
-        """[..., D] -> float32 [..., outputs], with dropout before."""
+        """Applies dropout, then the output projection: [..., D] -> float32 [..., outputs]."""
         return self.head(drop(x, self.config.dropout, dropout, Site.HEAD)).astype(jnp.float32)
 
 
 class BertForClassification(TaskModel):
-    """Classes of a sentence or a pair; `outputs=1` for regression."""
+    """A classifier of sentences or pairs; `outputs=1` for regression."""
 
     def setup(self):
         super().setup()
@@ -131,46 +142,47 @@ class BertForClassification(TaskModel):
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
-        """int32 [B, S] each -> `logits`, float32 [B, outputs]: logits or scores.
+        """Maps int32 inputs [B, S] to `logits`, float32 [B, outputs]: the logits or scores.
 
-        Pools [CLS]; with a left-to-right encoder and no BiLSTM the last token, since [CLS] sees only itself there.
+        The model pools [CLS]. With a left-to-right encoder and no BiLSTM it pools the last token, because [CLS] sees
+        only itself there.
         """
         return {'logits': self._logits(input_ids, segment_ids, attention_mask, dropout)}
 
     def _logits(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, dropout: Dropout | None
     ) -> jax.Array:
-        of_last_token = self.config.causal and not self.bilstm_units
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=not of_last_token)
+        pools_last_token = self.config.causal and not self.bilstm_units
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=not pools_last_token)
         state = hidden[:, 0]  # [B, D]
-        if of_last_token:
+        if pools_last_token:
             last = jnp.maximum(attention_mask.sum(-1, keepdims=True) - 1, 0)  # [B, 1]
             state = gather_positions(hidden, last)[:, 0]  # [B, D]
         return self._project(self.pooler(state), dropout)  # [B, outputs]
 
 
 class BertForTokens(TaskModel):
-    """Classes of every token (named entities)."""
+    """A classifier of every token, for example for named entities."""
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
-        """int32 [B, S] each -> `token_logits`, float32 [B, S, outputs]."""
+        """Maps int32 inputs [B, S] to `token_logits`, float32 [B, S, outputs]."""
         hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
         return {'token_logits': self._project(hidden, dropout)}
 
 
 class BertForSpans(TaskModel):
-    """First and last token of an answer (SQuAD)."""
+    """A model that predicts the first and the last token of an answer (SQuAD)."""
 
     outputs: int = 2
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
-        """int32 [B, S] each -> `start_logits` and `end_logits`, float32 [B, S] each, padding included.
+        """Maps int32 inputs [B, S] to `start_logits` and `end_logits`, float32 [B, S], padding included.
 
-        No dropout before the projection, as in google-research/bert (run_squad.py).
+        The projection has no dropout before it, as in google-research/bert (run_squad.py).
         """
         logits = self.head(self._hidden(input_ids, segment_ids, attention_mask, dropout))  # [B, S, 2]
         start, end = jnp.moveaxis(logits.astype(jnp.float32), -1, 0)  # [B, S] each
@@ -178,7 +190,7 @@ class BertForSpans(TaskModel):
 
 
 class BertForMultipleChoice(BertForClassification):
-    """One of C endings (SWAG): a score for each sequence, compared over the choices."""
+    """A model that chooses one of C endings (SWAG) by the score of each sequence."""
 
     outputs: int = 1
 
@@ -187,8 +199,8 @@ class BertForMultipleChoice(BertForClassification):
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
-        """int32 [B, C, S] each -> `logits`, float32 [B, C]."""
+        """Maps int32 inputs [B, C, S] to `logits`, float32 [B, C]."""
         B, C, S = input_ids.shape
         flat = (x.reshape(B * C, S) for x in (input_ids, segment_ids, attention_mask))  # [B·C, S]
-        own = None if dropout is None else dropout.repeated(C)
-        return {'logits': self._logits(*flat, own).reshape(B, C)}  # [B, C]
+        ending_dropout = None if dropout is None else dropout.repeated(C)
+        return {'logits': self._logits(*flat, ending_dropout).reshape(B, C)}  # [B, C]

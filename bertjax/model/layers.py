@@ -1,4 +1,4 @@
-"""The primitives: projection, LayerNorm, embedding table, activations."""
+"""The basic layers: projection, LayerNorm, embedding table, activations."""
 
 import functools
 import math
@@ -12,17 +12,17 @@ from jax.ad_checkpoint import checkpoint_name
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import platform, with_axes
 
-# Added to, or in place of, a logit that must not count: small enough that the softmax of any other wins, finite so that
-# a row in which no logit counts gives no NaN.
+# Added to a masked logit, or used in its place. The softmax of any other logit wins, and a row in which all logits are
+# masked gives no NaN, because the value is finite.
 NEGATIVE = -1e9
 
 
 @jax.custom_vjp
 def gelu(x: jax.Array) -> jax.Array:
-    """x Φ(x), Φ the distribution function of the standard normal (arXiv 1606.08415), any shape.
+    """Computes x Φ(x) for any shape; Φ is the CDF of the standard normal distribution (arXiv 1606.08415).
 
-    With erf as PyTorch has it, not `jax.nn.gelu`'s erfc, which costs more than twice as much on CPU. The gradient is
-    computed from x alone, where autodiff keeps four arrays of the size of the MLP until the backward pass.
+    It uses erf, as PyTorch does. The erfc of `jax.nn.gelu` costs more than twice as much on CPU. The backward pass
+    needs only x, whereas autodiff would save four arrays of the size of the MLP.
     """
     return x * _normal_cdf(x)
 
@@ -47,27 +47,30 @@ POOLER_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {'tanh': jnp.tan
 
 
 def weight_init(config: BertConfig) -> nn.initializers.Initializer:
-    """Normal of `init_stddev`, cut at two of them and not rescaled (google-research/bert, modeling.py)."""
-    # truncated_normal divides by the standard deviation that is left after cutting; TensorFlow's does not, and the
-    # models of that code start with 0.88 of the nominal spread. The difference is kept as the original has it.
+    """A normal of `init_stddev`, truncated at two of them and not rescaled (google-research/bert, modeling.py)."""
+    # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the original models start
+    # with 0.88 of `init_stddev`, and so do ours.
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
-SAVED_RESIDUAL = 'dear'
+SAVED_RESIDUAL = 'saved_residual'
 
 
 def save_residual(x: jax.Array) -> jax.Array:
-    """`x`, which took a matrix product to compute, and which a backward pass that computes all else again has kept."""
+    """Marks x, computed by a matrix product, as a value that remat 'elementwise' saves for the backward pass."""
     return checkpoint_name(x, SAVED_RESIDUAL)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
-    """x + bias, of x [..., D] and bias [D] of any dtype, in that of x; the bias' gradient is summed in float32.
+    """Adds bias [D] to x [..., D], in the dtype of x; the gradient of the bias is summed in float32.
 
-    `by_product`: as a product with ones, where the gradient of x comes from a kernel on TPU. Any other operation that
-    makes it has its sum with it; after a kernel the sum is a pass over memory, and the product a small part of it. So
-    it is on a CPU of very long rows.
+    Args:
+      x: Any floating dtype.
+      bias: Any floating dtype.
+      by_product: Sum the gradient by a product with ones. Use it if the gradient of x comes from a kernel on TPU: the
+        compiler fuses a sum into any other operation, but after a kernel the sum is a pass over memory, of which the
+        product costs a small part. The same holds on CPU for very long rows.
     """
     return x + bias.astype(x.dtype)
 
@@ -75,7 +78,7 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
 def _add_bias_gradient(by_product: bool, bias: jax.Array, cotangent: jax.Array) -> tuple[jax.Array, jax.Array]:
     rows = cotangent.reshape(-1, cotangent.shape[-1])
     if by_product:
-        ones = jnp.ones((8, len(rows)), rows.dtype)  # of a single row the compiler makes a sum again
+        ones = jnp.ones((8, len(rows)), rows.dtype)  # the compiler would turn a product with one row into a sum
         columns = jnp.matmul(ones, rows, precision='highest', preferred_element_type=jnp.float32)[0]
     else:
         columns = rows.astype(jnp.float32).sum(0)
@@ -87,43 +90,47 @@ add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
-    """x [..., M] @ kernel [M, N] of one dtype -> [..., N], in it, with the kernel's gradient as a product of x.
+    """Computes x [..., M] @ kernel [M, N] -> [..., N] in their common dtype.
 
-    Autodiff's is the transpose of a product, for which XLA:CPU copies the cotangent into another layout and then takes
-    a kernel that is a third as fast.
+    The gradient of the kernel is written as a product of x and the cotangent. Autodiff would transpose a product
+    instead; for that, XLA:CPU copies the cotangent into another layout and uses a matmul that is a third as fast.
 
-    `save_x`: of what it keeps `jax.checkpoint` makes a rounded copy for those who go on with it. The compiler fuses
-    that into the operation that makes x, but into no kernel; here only the backward pass reads what is kept.
+    Args:
+      x: The input.
+      kernel: The weights.
+      save_x: Mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy of a marked
+        value for its other users. The compiler fuses that copy into the operation that computes x, unless a kernel
+        does.
     """
     return _product_forward(x, kernel, save_x)[0]
 
 
-def dot(x: jax.Array, y: jax.Array, of_x: tuple[int, ...], of_y: tuple[int, ...]) -> jax.Array:
-    """The product of arrays of one dtype, in it, over these dimensions of each."""
-    # XLA:CPU has a fast kernel for bfloat16 where the result is float32, and makes all of it float32 otherwise.
+def dot(x: jax.Array, y: jax.Array, x_dims: tuple[int, ...], y_dims: tuple[int, ...]) -> jax.Array:
+    """Contracts dimensions `x_dims` of x with dimensions `y_dims` of y, in their common dtype."""
+    # XLA:CPU has a fast bfloat16 matmul only for float32 results; otherwise it converts the inputs to float32.
     wide = jnp.float32 if platform() == 'cpu' else None
-    return jax.lax.dot_general(x, y, ((of_x, of_y), ((), ())), preferred_element_type=wide).astype(x.dtype)
+    return jax.lax.dot_general(x, y, ((x_dims, y_dims), ((), ())), preferred_element_type=wide).astype(x.dtype)
 
 
 def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
-    """x [..., M], y [..., N] of one dtype -> the sum over all rows of their outer products, in it, [M, N]."""
+    """Sums the outer products of all rows of x [..., M] and y [..., N] -> [M, N], in their common dtype."""
     if platform() == 'cpu' and x.dtype == jnp.float32:
-        # Of two dimensions of rows XLA makes one, and x's transpose for it; which pays for bfloat16, but not here.
+        # XLA would merge the row dimensions by transposing x, which pays off for bfloat16 but not for float32.
         x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     rows = tuple(range(x.ndim - 1))
     return dot(x, y, rows, rows)
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # Not by `product`, inside which a policy of `jax.checkpoint` would not see what it may keep.
+    # `jax.checkpoint` policies do not see names inside `product`, so it is not called here.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
 def _product_gradient(
-    save_x: bool, saved: tuple[jax.Array, jax.Array], cotangent: jax.Array
+    save_x: bool, residuals: tuple[jax.Array, jax.Array], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     del save_x
-    x, kernel = saved
+    x, kernel = residuals
     return dot(cotangent, kernel, (x.ndim - 1,), (1,)), dot_over_rows(x, cotangent)
 
 
@@ -131,20 +138,20 @@ product.defvjp(_product_forward, _product_gradient)
 
 
 class Projection(nn.Module):
-    """Linear map from the last `len(in_axes)` dimensions to `features`, which the result has as one; bias included.
+    """A linear map with bias from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    As one, for the compiler may give a dimension that fills no register, such as a head's width, the place of another,
-    and then copies the array to where it is needed otherwise.
+    The result has one merged dimension because the compiler may otherwise move a dimension that does not fill a
+    register, such as the width of a head, and then has to copy the array back.
 
-    `nn.DenseGeneral` draws its kernel as a matrix and reshapes it, so that axis names land on the wrong dimensions
-    (google/flax#3676, #3892); here the kernel is created in its final shape, with one name a dimension.
+    `nn.DenseGeneral` creates its kernel as a matrix and reshapes it, which puts the axis names on the wrong dimensions
+    (google/flax#3676, #3892). Here the kernel is created in its final shape, with one name per dimension.
 
     Attributes:
-      config: of the model.
-      features: dimensions of the result.
-      in_axes, out_axes, bias_axes: names of the dimensions of kernel and bias.
-      into_kernel: a kernel that was written by hand may take the result: see `add_bias`.
-      from_kernel: ... may have made the input, which is `save_residual`: see `product`.
+      config: The config of the model.
+      features: The output dimensions of the kernel.
+      in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
+      into_kernel: The result may go into a custom kernel; see `by_product` of `add_bias`.
+      from_kernel: The input may come from a custom kernel and is a saved residual; see `save_x` of `product`.
     """
 
     config: BertConfig
@@ -157,28 +164,30 @@ class Projection(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        dtype, stored = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
+        dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         n = len(self.in_axes)
         shape = x.shape[-n:] + self.features
-        kernel = self.param('kernel', with_axes(weight_init(self.config), *self.in_axes, *self.out_axes), shape, stored)
-        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, stored)
+        kernel_init = with_axes(weight_init(self.config), *self.in_axes, *self.out_axes)
+        kernel = self.param('kernel', kernel_init, shape, param_dtype)
+        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, param_dtype)
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
         kernel = kernel.astype(dtype).reshape(x.shape[-1], -1)
-        plain = platform() != 'cpu' and not self.from_kernel  # TPU's compiler has its own order of what to transpose
+        plain = platform() != 'cpu' and not self.from_kernel  # the TPU compiler itself chooses what to transpose
         y = x @ kernel if plain else product(x, kernel, self.from_kernel)
         return add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')  # [..., product of features]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
 def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
-    """(x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension, computed in float32, in x's dtype.
+    """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension.
 
-    The gradient needs x, mean and standard deviation alone, where autodiff keeps arrays of the size of x in float32.
+    The computation is in float32, and the result has the dtype of x. The backward pass needs only x, mean and standard
+    deviation, whereas autodiff would save float32 arrays of the size of x.
 
     Args:
       x: [..., D].
       scale, bias: [D].
-      epsilon: added to the variance.
+      epsilon: The number added to the variance.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 
@@ -191,7 +200,7 @@ def _layer_norm(
     if x.dtype == jnp.float32:
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     else:
-        # One pass costs digits where the mean is far from 0: no more of them than x lost when it was rounded.
+        # One pass over x loses digits if the mean is far from 0, but no more than rounding to the dtype of x has lost.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32) + bias.astype(jnp.float32)
@@ -199,15 +208,15 @@ def _layer_norm(
 
 
 def _layer_norm_gradient(
-    epsilon: float, saved: tuple[jax.Array, ...], cotangent: jax.Array
+    epsilon: float, residuals: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     del epsilon
-    x, mean, inverse, scale, bias = saved
+    x, mean, inverse, scale, bias = residuals
     cotangent = cotangent.astype(jnp.float32)
     normal = (x.astype(jnp.float32) - mean) * inverse
     scaled = cotangent * scale.astype(jnp.float32)
-    along = (scaled * normal).mean(-1, keepdims=True)
-    gradient = inverse * (scaled - scaled.mean(-1, keepdims=True) - normal * along)
+    projection = (scaled * normal).mean(-1, keepdims=True)
+    gradient = inverse * (scaled - scaled.mean(-1, keepdims=True) - normal * projection)
     d_scale, d_bias = (y.reshape(-1, y.shape[-1]).sum(0) for y in (cotangent * normal, cotangent))
     return gradient.astype(x.dtype), d_scale.astype(scale.dtype), d_bias.astype(bias.dtype)
 
@@ -216,20 +225,20 @@ layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 
 class LayerNorm(nn.Module):
-    """Normalises the last dimension, see `layer_norm`."""
+    """Layer normalisation over the last dimension; see `layer_norm`."""
 
     config: BertConfig
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        stored = jnp.dtype(self.config.param_dtype)
-        scale = self.param('scale', with_axes(nn.initializers.ones_init(), 'norm'), (x.shape[-1],), stored)
-        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), 'norm'), (x.shape[-1],), stored)
+        param_dtype = jnp.dtype(self.config.param_dtype)
+        scale = self.param('scale', with_axes(nn.initializers.ones_init(), 'norm'), (x.shape[-1],), param_dtype)
+        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), 'norm'), (x.shape[-1],), param_dtype)
         return layer_norm(x, scale, bias, self.config.layer_norm_eps).astype(jnp.dtype(self.config.dtype))
 
 
 class Embedding(nn.Module):
-    """A table `rows` x D; rows from `used` on are padding and start as zeros, so that they add to no norm."""
+    """A table of `rows` x D. Rows from `used` on are padding; they are initialised to zero, so norms ignore them."""
 
     config: BertConfig
     rows: int
@@ -237,13 +246,13 @@ class Embedding(nn.Module):
     axis: str
 
     def setup(self):
-        draw = weight_init(self.config)
+        init_rows = weight_init(self.config)
 
         def init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
-            return jnp.where(jnp.arange(shape[0])[:, None] < self.used, draw(key, shape, dtype), 0)
+            return jnp.where(jnp.arange(shape[0])[:, None] < self.used, init_rows(key, shape, dtype), 0)
 
-        shape, stored = (self.rows, self.config.width), jnp.dtype(self.config.param_dtype)
-        self.embedding = self.param('embedding', with_axes(init, self.axis, 'embed'), shape, stored)
+        shape, param_dtype = (self.rows, self.config.width), jnp.dtype(self.config.param_dtype)
+        self.embedding = self.param('embedding', with_axes(init, self.axis, 'embed'), shape, param_dtype)
 
     def __call__(self) -> jax.Array:
         """The table, in the dtype of computation."""

@@ -1,16 +1,22 @@
-"""Hidden states of several layers as one, and those of a text's tokens as one vector."""
+"""Combination of several layers into one, and pooling of token states into one vector per text."""
 
 import jax
 import jax.numpy as jnp
 
-COMBINE = ('mean', 'sum', 'concat', 'weighted')  # layers
-# Tokens, by the names of sentence-transformers.
+COMBINE = ('mean', 'sum', 'concat', 'weighted')  # ways to combine layers
+# Ways to pool tokens, by the names of sentence-transformers.
 SENTENCE_POOL = ('mean', 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken')
-POOL = (*SENTENCE_POOL, 'pooler', 'none')  # what the 'pooler' makes of [CLS] is a part of the model
+POOL = (*SENTENCE_POOL, 'pooler', 'none')  # 'pooler' is the pooler of the model, applied to [CLS]
 
 
 def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> jax.Array:
-    """float32 [N, B, S, D] -> [B, S, D], or of 'concat' [B, S, N·D]; `weights` are those of 'weighted', one a layer."""
+    """Combines layers, float32 [N, B, S, D], to [B, S, D], or to [B, S, N·D] with 'concat'.
+
+    Args:
+      x: The hidden states of N layers.
+      combine: One of COMBINE.
+      weights: One weight per layer, for 'weighted' only.
+    """
     if combine == 'concat':
         return jnp.concatenate(list(x), axis=-1)
     if combine == 'weighted':
@@ -19,10 +25,11 @@ def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> ja
 
 
 def pool_tokens(x: jax.Array, mask: jax.Array, pool: str) -> jax.Array:
-    """[B, S, D] -> [B, D] over the tokens of `mask` [B, S], or with 'none' as it is.
+    """Pools the tokens of `mask` [B, S] in x [B, S, D] -> [B, D]; with 'none', returns x.
 
-    As sentence-transformers' Pooling: 'mean'; 'mean_sqrt_len_tokens', the sum over the square root of their number;
-    'weightedmean', where the i-th token weighs i; 'max'; the first, 'cls', or the 'lasttoken'.
+    The modes are those of sentence-transformers' Pooling: 'mean'; 'mean_sqrt_len_tokens', the sum divided by the
+    square root of the number of tokens; 'weightedmean', in which the i-th token has weight i; 'max'; 'cls', the first
+    token; and 'lasttoken'.
     """
     if pool in ('mean', 'mean_sqrt_len_tokens', 'weightedmean'):
         weights = mask.astype(x.dtype)

@@ -1,4 +1,4 @@
-"""The two shapes of a stack of blocks: one stacked tree `layers`, or as many trees `layers_0` … `layers_{L-1}`."""
+"""The two layouts of the blocks' parameters: one stacked tree `layers`, or trees `layers_0` … `layers_{L-1}`."""
 
 import dataclasses
 from typing import Any
@@ -15,39 +15,40 @@ def _is_box(x: Any) -> bool:
     return isinstance(x, nn.Partitioned)
 
 
-def _pick(x: Any, i: int) -> Any:
+def _select_layer(x: Any, i: int) -> Any:
     return x.replace(value=x.value[i], names=x.names[1:]) if _is_box(x) else x[i]
 
 
 def unstack_layers(params: dict) -> dict:
-    """`params` with encoder/layers split into encoder/layers_0 …; boxes lose the axis name `layers`."""
+    """Splits encoder/layers into encoder/layers_0 …; boxes lose the axis name `layers`."""
     encoder = dict(params['encoder'])
     stack = encoder.pop(STACKED)
     first = jax.tree.leaves(nn.unbox(stack))[0]
     for i in range(first.shape[0]):
-        encoder[f'{STACKED}_{i}'] = jax.tree.map(lambda x, i=i: _pick(x, i), stack, is_leaf=_is_box)
+        encoder[f'{STACKED}_{i}'] = jax.tree.map(lambda x, i=i: _select_layer(x, i), stack, is_leaf=_is_box)
     return {**params, 'encoder': encoder}
 
 
 def stack_layers(params: dict) -> dict:
-    """The inverse of `unstack_layers`, for trees without boxes."""
+    """Inverts `unstack_layers`, for trees without boxes."""
     encoder = dict(params['encoder'])
     count = sum(name.startswith(f'{STACKED}_') for name in encoder)
     layers = [encoder.pop(f'{STACKED}_{i}') for i in range(count)]
-    # numpy stays numpy: a checkpoint on its way to another format need not pass through a device.
+    # NumPy arrays stay NumPy arrays: converting a checkpoint to another format needs no device.
     encoder[STACKED] = jax.tree.map(lambda *x: (np if isinstance(x[0], np.ndarray) else jnp).stack(x), *layers)
     return {**params, 'encoder': encoder}
 
 
 def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
-    """Boxed initial parameters of a model that has a `config` and an `encoder`.
+    """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
 
-    Draws stacked layers, and splits them where the config unrolls: both forms start from the same numbers.
+    The layers are initialised stacked and then split if the config unrolls them, so both layouts start from the same
+    numbers.
 
     Args:
-      model: BertForPreTraining or one of heads.py.
-      key: of the draw.
-      *inputs: what the model takes, without `dropout`; zeros of a small shape will do.
+      model: BertForPreTraining or a model of heads.py.
+      key: The PRNG key.
+      *inputs: Inputs of the model, without `dropout`; small arrays of zeros suffice.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     params = scanned.init(key, *inputs)['params']

@@ -1,34 +1,34 @@
-"""Which parameters decay, and which are stacks of layers, told by their path."""
+"""Weight decay mask and detection of stacked layers, by the path of a parameter."""
 
 from typing import Any
 
 import jax
 
-# Path components of parameters whose leading axis is the layer (nn.scan).
+# The path component of parameters with all layers along their first axis (nn.scan).
 STACKED = 'layers'
-UNDECAYED = ('bias', 'scale')
+NO_DECAY = ('bias', 'scale')
 
 
 def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
-    """Dict keys on the way to a leaf, without the boxes that hold Linen's axis names."""
+    """Returns the dict keys on the path to a leaf, without Linen's boxes."""
     return tuple(str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey))
 
 
 def decay_mask(params: Any) -> Any:
-    """True where weight decay applies: everything but biases and LayerNorm scales.
+    """Returns True where weight decay applies: everywhere except biases and LayerNorm scales.
 
-    As google-research/bert (optimization.py, exclude_from_weight_decay) has it: embeddings do decay.
+    Embeddings decay, as in google-research/bert (optimization.py, exclude_from_weight_decay).
     """
-    return jax.tree_util.tree_map_with_path(lambda path, _: path_names(path)[-1] not in UNDECAYED, params)
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_names(path)[-1] not in NO_DECAY, params)
 
 
 def is_stacked(path: tuple[Any, ...]) -> bool:
-    """True for a parameter that holds all layers along its first axis."""
+    """Returns whether a parameter has all layers along its first axis."""
     return STACKED in path_names(path)
 
 
 def describe_decay(params: Any) -> str:
-    """Two lines, what decays and what does not, for the log at the start of a run."""
+    """Describes in two lines which parameters decay and which do not, for the log."""
     groups: dict[bool, list[str]] = {True: [], False: []}
     for path, decays in jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]:
         groups[decays].append('/'.join(path_names(path)))

@@ -12,31 +12,31 @@ from bertjax.optim.masks import STACKED, is_stacked, path_names
 from bertjax.optim.selection import combine, partition
 from bertjax.parallel.partition import constrain
 
-# Of the quintic Newton-Schulz step, and how many steps are taken; from the same source.
+# The coefficients of the quintic Newton-Schulz iteration and the number of its steps, from the same source.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
 
 class MuonAdamState(NamedTuple):
-    """The states of both optimisers, each for its own part of the parameters."""
+    """The states of Muon and Adam, each for its part of the parameters."""
 
     muon: optax.TraceState
     adam: optax.ScaleByAdamState
 
 
 def is_block_kernel(names: tuple[str, ...]) -> bool:
-    """Whether the parameter with these path names is a matrix of a block of the encoder, stacked or not."""
+    """Returns whether the parameter at this path is a matrix of an encoder block, stacked or not."""
     return names[0] == 'encoder' and names[1].startswith(STACKED) and names[-1] == 'kernel'
 
 
 def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """Orthogonalised Nesterov momentum for the kernels of the blocks, Adam's direction for the rest.
+    """Scales updates by Muon for the kernels of the blocks and by Adam for the rest.
 
-    The update of an I x O matrix is multiplied by sqrt(max(1, I / O)).
+    Muon is orthogonalised Nesterov momentum; the update of an I x O matrix is multiplied by sqrt(max(1, I / O)).
 
     Args:
-      momentum: Muon's, in [0, 1).
-      b1, b2, eps: Adam's.
+      momentum: The momentum of Muon, in [0, 1).
+      b1, b2, eps: The parameters of Adam.
     """
     muon, adam = optax.trace(momentum, nesterov=True), optax.scale_by_adam(b1, b2, eps)
 
@@ -55,10 +55,10 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 
 
 def orthogonalize_kernels(kernels: Any) -> Any:
-    """`orthogonalize` of each matrix in the tree of kernels, times sqrt(max(1, I / O)).
+    """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, I / O)).
 
-    Each layer, and each of query, key and value, is a matrix of its own. Matrices of one shape are computed as one
-    array: it compiles once, and each device of a mesh computes some of the matrices.
+    Query, key and value of each layer are separate matrices. Matrices of the same shape are computed as one array, so
+    the iteration compiles once per shape and each device computes some of the matrices.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
     matrices = [_as_matrices(path, kernel) for path, kernel in leaves]
@@ -80,7 +80,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
-    """[N, I, O] with I <= O: matrices with the singular vectors of x and singular values near 1 (about 0.7 to 1.2)."""
+    """Moves the singular values of matrices x [N, I, O], I <= O, near 1 (about 0.7 to 1.2); keeps singular vectors."""
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
     for _ in range(STEPS):
@@ -90,9 +90,9 @@ def orthogonalize(x: jax.Array) -> jax.Array:
 
 
 def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
-    """A block's kernel as [N, I, O], N its layers where they are stacked, else 1.
+    """Reshapes a kernel of a block to [N, I, O]; N is the number of stacked layers, or 1.
 
-    Query, key and value have [D, H, K], the output of attention [H, K, D], the MLP [D, F] and [F, D].
+    Query, key and value are [D, H, K], the output of attention is [H, K, D], and the MLP is [D, F] and [F, D].
     """
     layers, shape = (len(kernel), kernel.shape[1:]) if is_stacked(path) else (1, kernel.shape)
     inputs = math.prod(shape[:-1]) if path_names(path)[-2] == 'output' else shape[0]
@@ -100,7 +100,7 @@ def _as_matrices(path: tuple[Any, ...], kernel: jax.Array) -> jax.Array:
 
 
 def scale_adam_rate(ratio: float) -> optax.GradientTransformation:
-    """Multiplies the updates of the parameters that Adam trains by `ratio`: their rate as a multiple of Muon's."""
+    """Multiplies the updates of Adam's parameters by `ratio`, their learning rate as a multiple of Muon's."""
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
         del params

@@ -1,7 +1,8 @@
-"""Adam as in BERT's original code, AdamW, LAMB with a trust ratio for each layer, and Muon.
+"""The optimisers: Adam as in BERT's original code, AdamW, LAMB with a trust ratio per layer, and Muon.
 
-Each is an optax transformation whose result is the step's direction, to be multiplied by -learning_rate: the rate is a
-function of the step, which advances on every batch, while the optimiser's count advances on applied updates only.
+Each is an optax transformation that returns a direction, which the train step multiplies by -learning_rate. The
+learning rate depends on the step, which advances with every batch, whereas the count of the optimiser advances only
+with applied updates.
 """
 
 import functools
@@ -19,10 +20,11 @@ OPTIMIZERS = ('bert_adam', 'adamw', 'lamb', 'muon')
 
 
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
-    """m / (sqrt(v) + eps) without bias correction (google-research/bert optimization.py, AdamWeightDecayOptimizer).
+    """Scales updates to m / (sqrt(v) + eps) without bias correction.
 
-    Starting from zero moments, the first updates differ from those with the correction by a factor of about
-    (1 - b1)/sqrt(1 - b2); the published learning rates and warm-ups belong to this form.
+    Source: google-research/bert, optimization.py, AdamWeightDecayOptimizer. The first updates differ from those of
+    Adam with bias correction by a factor of about (1 - b1) / sqrt(1 - b2). The published learning rates and warm-ups
+    are for this form.
     """
 
     def init(params: Any) -> optax.ScaleByAdamState:
@@ -44,9 +46,9 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
     Source: LAMB, arXiv 1904.00962, algorithm 2.
 
-    Scanned parameters hold all layers along their first axis: `optax.lamb` gives the whole stack one ratio, this gives
-    each layer its own. Biases and LayerNorm scales keep a ratio of 1, as in NVIDIA's and Google's LAMB, where only what
-    decays has one. A zero norm gives 1.
+    Scanned parameters have all layers along their first axis. `optax.lamb` computes one ratio for the whole stack;
+    this transformation computes one per layer. The ratio is 1 for biases and LayerNorm scales, as in NVIDIA's and
+    Google's LAMB, which apply it only to parameters that decay. It is also 1 if a norm is zero.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
@@ -72,20 +74,23 @@ def make_optimizer(
     eps: float,
     weight_decay: float,
     clip_norm: float,
-    momentum: float = 0.95,
-    adam_lr_ratio: float = 0.3,
+    momentum: float,
+    adam_lr_ratio: float,
 ) -> optax.GradientTransformation:
-    """Clipping by global norm (0: none), moments, decoupled weight decay and, for LAMB, the trust ratio.
+    """Builds a chain of gradient clipping, moments, decoupled weight decay and, for LAMB, the trust ratio.
 
     Args:
-      name: one of OPTIMIZERS.
-      b1: decay of the first moment.
-      b2: decay of the second moment.
-      eps: added to the root of the second moment.
-      weight_decay: times the parameter, added to the update, not on biases and LayerNorm.
-      clip_norm: the gradient is scaled down to this global norm where it exceeds it; 0: never.
-      momentum: of Muon alone, for the matrices of the blocks.
-      adam_lr_ratio: with Muon, the learning rate of all other parameters as a multiple of Muon's.
+      name: One of OPTIMIZERS.
+      b1: The decay rate of the first moment.
+      b2: The decay rate of the second moment.
+      eps: The number added to the root of the second moment.
+      weight_decay: The factor of the parameter that is added to the update, except for biases and LayerNorm scales.
+      clip_norm: The maximum global norm of the gradient; 0 for no clipping.
+      momentum: For 'muon' only: the momentum for the matrices of the blocks.
+      adam_lr_ratio: For 'muon' only: the learning rate of all other parameters as a multiple of Muon's.
+
+    Raises:
+      UserError: The name is unknown.
     """
     if name not in OPTIMIZERS:
         raise UserError('config.optimizer.name', repr(name), 'one of ' + ', '.join(OPTIMIZERS), 'choose one of them')
@@ -94,7 +99,7 @@ def make_optimizer(
         'muon': functools.partial(scale_by_muon, momentum),
     }.get(name, optax.scale_by_adam)
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
-    # Always four links, so that a checkpoint still fits when clipping is switched on or off.
+    # The chain always has four parts, so that a checkpoint still fits when clipping is switched on or off.
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity(),
         moments(b1, b2, eps),

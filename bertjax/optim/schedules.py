@@ -1,4 +1,4 @@
-"""Learning-rate schedules: functions of the step within a phase, counted from 0."""
+"""Learning rate schedules, as functions of the step within a phase."""
 
 from collections.abc import Callable
 
@@ -14,24 +14,27 @@ SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular')
 def make_schedule(
     name: str, *, peak: float | jax.Array, steps: int, warmup_fraction: float, power: float = 1.0
 ) -> Schedule:
-    """Linear warm-up from 0 to `peak` over `warmup_fraction` of `steps`, then the named decay to 0 at `steps`.
+    """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`.
 
-    The decay starts at the end of the warm-up and is continuous there, as in transformers. google-research/bert
-    (optimization.py) and NVIDIA's LAMB scripts decay from step 0 on, so that the rate drops where the warm-up ends; the
-    highest rate they use is `peak * (1 - warmup_fraction) ** power`.
+    The decay starts at the end of the warm-up and is continuous there, as in transformers. In google-research/bert
+    (optimization.py) and in NVIDIA's LAMB scripts the decay starts at step 0, so the rate drops at the end of the
+    warm-up, and the highest rate is `peak * (1 - warmup_fraction) ** power`.
 
-    `slanted_triangular` is equation 3 of ULMFiT (arXiv 1801.06146), with its ratio of 32 between the highest and the
-    lowest rate and `warmup_fraction` for its `cut_frac`.
+    'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). The highest rate is 32 times the lowest, as there,
+    and `warmup_fraction` is its `cut_frac`.
 
     Args:
-      name: one of SCHEDULES.
-      peak: the highest learning rate.
-      steps: length of the phase in steps.
-      warmup_fraction: share of `steps` in [0, 1).
-      power: exponent of 'polynomial' (LAMB's recipe: 0.5).
+      name: One of SCHEDULES.
+      peak: The highest learning rate.
+      steps: The length of the phase in steps.
+      warmup_fraction: The share of `steps` for the warm-up, in [0, 1).
+      power: The exponent of 'polynomial' (0.5 in LAMB's recipe).
 
     Returns:
       step (int32 scalar, 0 for the first update) -> learning rate (float32 scalar).
+
+    Raises:
+      UserError: The name is unknown, or `warmup_fraction` is not in [0, 1).
     """
     if name not in SCHEDULES:
         raise UserError('config.schedule.name', repr(name), 'one of ' + ', '.join(SCHEDULES), 'choose one of them')
@@ -41,16 +44,16 @@ def make_schedule(
 
     def rate(step: jax.Array) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
-        left = jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0)  # 1 where the warm-up ends, 0 at the end
+        remaining = jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0)  # from 1 at the end of the warm-up to 0
         rising = step / max(warmup, 1)
         if name == 'slanted_triangular':
-            share = jnp.where(step < warmup, rising, left)
+            share = jnp.where(step < warmup, rising, remaining)
             return peak * (1 + share * 31) / 32
         decay = {
-            'linear': left,
-            'polynomial': left**power,
-            'cosine': 0.5 * (1 + jnp.cos(jnp.pi * (1 - left))),
-            'constant': jnp.ones_like(left),
+            'linear': remaining,
+            'polynomial': remaining**power,
+            'cosine': 0.5 * (1 + jnp.cos(jnp.pi * (1 - remaining))),
+            'constant': jnp.ones_like(remaining),
         }[name]
         return peak * jnp.where(step < warmup, rising, decay)
 

@@ -1,7 +1,7 @@
-"""Training a part of a model: which parameters are trained, and the learning rate of each layer.
+"""Training a part of a model: the selection of trained parameters, and the learning rate of each layer.
 
-A frozen parameter has no gradient computed and no moments kept: the step differentiates and updates the sub-tree of
-what is trained, and combines it with the rest.
+The train step differentiates and updates only the sub-tree of trained parameters and combines it with the rest, so
+frozen parameters need neither gradients nor optimiser moments.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,26 +13,26 @@ import jax.numpy as jnp
 from bertjax.errors import UserError
 from bertjax.optim.masks import STACKED, path_names
 
-# path of a parameter -> whether it is trained.
+# (path of a parameter) -> whether it is trained.
 Selection = Callable[[tuple[str, ...]], bool]
 
 
 def select_all(path: tuple[str, ...]) -> bool:
-    """Trains all parameters."""
+    """Selects all parameters for training."""
     del path
     return True
 
 
 def make_selection(train: str, num_layers: int) -> Selection:
-    """The parameters that `config.train` names.
+    """Builds the selection for `config.train`.
 
     Args:
-      train: 'all'; 'head', everything but the encoder (the pooler belongs to the head); or 'last_K', the head and the
-        last K blocks (0 < K <= L).
-      num_layers: L, the blocks of the encoder.
+      train: 'all'; 'head' for everything except the encoder (the pooler belongs to the head); or 'last_K' for the head
+        and the last K blocks (0 < K <= L).
+      num_layers: L, the number of blocks.
 
     Raises:
-      UserError: another word, or more blocks than there are.
+      UserError: `train` is none of these, or K is larger than L.
     """
     if train == 'all':
         return select_all
@@ -40,56 +40,63 @@ def make_selection(train: str, num_layers: int) -> Selection:
         return lambda path: path[0] != 'encoder'
     count = train.removeprefix('last_')
     if not train.startswith('last_') or not count.isdigit() or not 0 < int(count) <= num_layers:
-        expected = f"'all', 'head', or 'last_K' with K from 1 to {num_layers}"
-        raise UserError('config.train', repr(train), expected, 'for example --config.train=last_2')
+        raise UserError(
+            'config.train',
+            found=repr(train),
+            expected=f"'all', 'head', or 'last_K' with K from 1 to {num_layers}",
+            fix='for example --config.train=last_2',
+        )
     first = num_layers - int(count)
 
-    def trained(path: tuple[str, ...]) -> bool:
+    def is_trained(path: tuple[str, ...]) -> bool:
         if path[0] != 'encoder' or path[1] == 'final_norm':
             return True
         return path[1].startswith(f'{STACKED}_') and int(path[1].removeprefix(f'{STACKED}_')) >= first
 
-    return trained
+    return is_trained
 
 
 def needs_unrolled(train: str) -> bool:
-    """Whether `train` distinguishes blocks, which stacked ones (scan_layers) do not allow."""
+    """Returns whether `train` selects single blocks, which requires unrolled layers (scan_layers=False)."""
     return train.startswith('last_')
 
 
 def partition(
-    params: Mapping[str, Any], trained: Selection, path: tuple[str, ...] = ()
+    params: Mapping[str, Any], selection: Selection, path: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The sub-trees of what is trained and of what is frozen; each leaves out branches that hold nothing of it."""
-    chosen: dict[str, Any] = {}
+    """Splits params into the sub-trees of trained and of frozen parameters, each without empty branches."""
+    trained: dict[str, Any] = {}
     frozen: dict[str, Any] = {}
     for name, value in params.items():
-        here = (*path, name)
+        path_to_value = (*path, name)
         if isinstance(value, Mapping):
-            inner, outer = partition(value, trained, here)
-            chosen |= {name: inner} if inner else {}
+            inner, outer = partition(value, selection, path_to_value)
+            trained |= {name: inner} if inner else {}
             frozen |= {name: outer} if outer else {}
         else:
-            (chosen if trained(here) else frozen)[name] = value
-    return chosen, frozen
+            (trained if selection(path_to_value) else frozen)[name] = value
+    return trained, frozen
 
 
-def combine(chosen: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `partition`."""
-    shared = {name: combine(chosen[name], frozen[name]) for name in chosen if name in frozen}
-    return {**chosen, **frozen, **shared}
+def combine(trained: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, Any]:
+    """Inverts `partition`."""
+    shared = {name: combine(trained[name], frozen[name]) for name in trained if name in frozen}
+    return {**trained, **frozen, **shared}
 
 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
-    """Factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before, ...
+    """Computes factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before.
 
     The embeddings, below the first of L blocks, have decay**(L + 1). Source: ULMFiT (arXiv 1801.06146, section 3.2,
-    "discriminative fine-tuning"), in the form of ELECTRA's (google-research/electra, model/optimization.py).
+    "discriminative fine-tuning"), in the form of ELECTRA (google-research/electra, model/optimization.py).
 
     Args:
-      params: the tree whose structure the result has; stacked blocks get an array over their first axis.
-      decay: in (0, 1]; with 1 all layers have the same rate.
-      num_layers: L.
+      params: The parameters.
+      decay: The factor per layer in (0, 1]; with 1 all layers have the same rate.
+      num_layers: L, the number of blocks.
+
+    Returns:
+      A tree like `params` with a number per leaf, or an array over the first axis for stacked blocks.
     """
 
     def rate(path: tuple[Any, ...], leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Compiled programs are kept on disk, so that the next run of the same shapes need not compile them."""
+"""A cache of compiled programs on disk, so that the next run with the same shapes need not compile them."""
 
 import contextlib
 import hashlib
@@ -9,24 +9,25 @@ import platform
 import jax
 
 VARIABLE = 'JAX_COMPILATION_CACHE_DIR'
-MOST_BYTES = 4 * 2**30
-_LEAST = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
-LEAST_SECONDS = 0.2  # JAX's own is 1: a small model's evaluation takes less, at every start, for every length
+MAX_BYTES = 4 * 2**30
+_MIN_COMPILE_VARIABLE = 'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS'
+# Shorter compilations are not cached. JAX's default of 1 s would exclude the evaluation of a small model, which every
+# start compiles for every length.
+MIN_COMPILE_SECONDS = 0.2
 
 
 def enable_compile_cache() -> None:
-    """Turns on JAX's persistent compilation cache, in the user's own cache folder: `~/.cache/bertjax/compiled`, or
-    where XDG_CACHE_HOME says.
+    """Enables JAX's persistent compilation cache in `bertjax/compiled` in XDG_CACHE_HOME (`~/.cache` by default).
 
-    JAX's own environment variable JAX_COMPILATION_CACHE_DIR wins: it names another folder, or empty none. JAX tells
-    programs apart by its version, the compiler's flags and the devices, and does without the cache, with a warning,
-    where it cannot be read. What compiles in less than LEAST_SECONDS is not kept, unless JAX's own variable for that
-    says otherwise. Where there is no folder to write to, nothing is kept. When more than MOST_BYTES have gathered, what
-    was not used for longest is removed.
+    JAX's environment variable JAX_COMPILATION_CACHE_DIR takes precedence; an empty value disables the cache. JAX keys
+    programs by its version, the compiler flags and the devices. If the cache cannot be read, JAX logs a warning and
+    compiles. Programs that compile in less than MIN_COMPILE_SECONDS are not cached, unless JAX's environment variable
+    sets another limit. If the folder is not writable, nothing is cached. If the cache is larger than MAX_BYTES, the
+    least recently used programs are removed.
     """
-    if _LEAST not in os.environ:
-        least = min(LEAST_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
-        jax.config.update('jax_persistent_cache_min_compile_time_secs', least)
+    if _MIN_COMPILE_VARIABLE not in os.environ:
+        min_seconds = min(MIN_COMPILE_SECONDS, jax.config.jax_persistent_cache_min_compile_time_secs)
+        jax.config.update('jax_persistent_cache_min_compile_time_secs', min_seconds)
     if VARIABLE in os.environ or jax.config.jax_compilation_cache_dir:
         return
     try:
@@ -36,35 +37,37 @@ def enable_compile_cache() -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             return
         _prune(folder)
-    except (OSError, RuntimeError):  # RuntimeError: a user without a home
+    except (OSError, RuntimeError):  # RuntimeError: the user has no home directory
         return
     jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
 def _machine() -> str:
-    """A name for machines with the same instructions: programs for a CPU use all that it has, and machines of several
-    kinds may share a home."""
+    """Returns a name for all machines with the same CPU instructions.
+
+    Programs for a CPU use all of its instructions, and machines of several kinds may share a home directory.
+    """
     try:
         with open('/proc/cpuinfo', encoding='utf-8', errors='replace') as lines:
-            has = next(line for line in lines if line.startswith(('flags', 'Features')))
+            features = next(line for line in lines if line.startswith(('flags', 'Features')))
     except (OSError, StopIteration):
-        has = platform.processor()
-    return f'{platform.machine()}-{hashlib.sha256(has.encode()).hexdigest()[:8]}'
+        features = platform.processor()
+    return f'{platform.machine()}-{hashlib.sha256(features.encode()).hexdigest()[:8]}'
 
 
-def _prune(folder: pathlib.Path, most: int = MOST_BYTES) -> None:
-    """Removes the programs that were not used for longest, until at most so many bytes are left.
+def _prune(folder: pathlib.Path, max_bytes: int = MAX_BYTES) -> None:
+    """Removes the least recently used programs until at most `most` bytes are left.
 
-    Other processes prune, too. A folder is the compiler's: of what it has measured on a GPU.
+    Other processes may prune at the same time. Sub-folders are kept: XLA stores its GPU autotuning results there.
     """
-    found = []
+    files = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
             if path.is_file():
-                found.append((path.stat(), path))
-    left = sum(facts.st_size for facts, _ in found)
-    for facts, path in sorted(found, key=lambda item: item[0].st_atime):
-        if left <= most:
+                files.append((path.stat(), path))
+    total = sum(stat.st_size for stat, _ in files)
+    for stat, path in sorted(files, key=lambda item: item[0].st_atime):
+        if total <= max_bytes:
             return
         path.unlink(missing_ok=True)
-        left -= facts.st_size
+        total -= stat.st_size

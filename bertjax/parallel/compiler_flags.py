@@ -1,27 +1,27 @@
-"""What XLA is told on machines with GPUs, before JAX starts; whatever XLA_FLAGS says already stays as it is.
+"""XLA flags for machines with GPUs, set before JAX starts. Flags that XLA_FLAGS already contains are not changed.
 
-Nothing else is set: products by Triton or cuBLAS as measured (autotuning), CUDA graphs, and the sizes up to which
-collectives are combined are XLA's own choices by default, and no figure here says better. On TPUs nothing is set
-either: docs/performance.md has what was tried.
+Other flags keep XLA's defaults: autotuning between Triton and cuBLAS, CUDA graphs, and the sizes up to which
+collectives are combined. We have no measurements in favour of other values. On TPUs no flags are set;
+docs/performance.md lists those that were tried.
 """
 
 import os
 
 FLAGS = {
-    # Gradients are exchanged while others are still computed, where several GPUs exchange any. NVIDIA's images of JAX
-    # have it set (docs.nvidia.com/jax-toolbox/environment-variables).
+    # Several GPUs exchange gradients while they compute others. NVIDIA's images of JAX set it too
+    # (docs.nvidia.com/jax-toolbox/environment-variables).
     'xla_gpu_enable_latency_hiding_scheduler': True,
-    # A run that was killed ends in the same bits: nothing may add up by atomic operations, in another order each time.
-    # cuDNN's attention then has the backward pass that does not (openxla/xla, pull request 14125). What costs under it
-    # is a scatter, of which a step has none: see model/lookup.py.
+    # A resumed run must give the same bits, so sums by atomic operations, whose order varies, are excluded. cuDNN's
+    # attention then uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters become slow,
+    # and a step has none; see model/lookup.py.
     'xla_gpu_exclude_nondeterministic_ops': True,
 }
 VARIABLE = 'XLA_FLAGS'
 
 
 def set_compiler_flags() -> None:
-    """Adds FLAGS to XLA_FLAGS, each unless it is named there. Later than XLA's start it has no effect."""
-    given = os.environ.get(VARIABLE, '').split()
-    named = {flag.lstrip('-').partition('=')[0] for flag in given}
+    """Adds those of FLAGS to XLA_FLAGS that it does not contain. It has no effect after XLA has started."""
+    existing = os.environ.get(VARIABLE, '').split()
+    named = {flag.lstrip('-').partition('=')[0] for flag in existing}
     added = [f'--{name}={str(value).lower()}' for name, value in FLAGS.items() if name not in named]
-    os.environ[VARIABLE] = ' '.join([*given, *added])
+    os.environ[VARIABLE] = ' '.join([*existing, *added])

@@ -1,8 +1,8 @@
-"""Several processes as one run: what the first does for all, what they agree on, and how they end.
+"""Runs with several processes: primary-only work, agreement between processes, and joint termination.
 
-Each process has its own devices and makes its own rows; the state lies on the devices of all. Only the first one writes
-and prints. All read the workdir, which lies where every one of them sees it; or each has a folder of its own for it,
-and what the first has written is handed over to the others.
+Each process has its own devices and makes its own rows; the state is distributed over the devices of all processes.
+Only the primary process, the first one, writes and prints. All processes read the same workdir on a shared file system.
+Alternatively, each has a separate folder, and the files that the primary writes are copied to the others.
 """
 
 import contextlib
@@ -26,34 +26,34 @@ from bertjax.files.write_guard import disable_writes
 from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
 from bertjax.parallel.process_flags import ProcessFlags
 
-HEARTBEAT = 30  # seconds without a sign of life after which a process counts as lost
-_LEAVING = 60  # seconds that a process which has failed waits for the others to fail as well
-_LONG = 7 * 24 * 3600  # seconds: the others wait while the first builds a corpus, or writes a model
-_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')  # in words of JAX
+HEARTBEAT = 30  # seconds without a heartbeat after which a process counts as lost
+_LEAVING = 60  # seconds that a failed process waits for the others to fail as well
+_LONG = 7 * 24 * 3600  # seconds: the others wait while the primary builds a corpus or writes a model
+_LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')  # in messages of JAX
 
 
 class OtherStoppedError(StoppedError):
-    """Another process has stopped, the first one where none is named, and said why."""
+    """Another process has stopped and printed the reason; by default the primary process."""
 
     def __init__(self, exit_status: int, process: int = 0):
         name = f'process {process}' if process else 'the first process'
-        super().__init__(f'stopped with {name}, which says why (status {exit_status})')
+        super().__init__(f'stopped: see the message of {name} (status {exit_status})')
         self.exit_status = exit_status
 
 
-def join(membership: ProcessFlags) -> None:
-    """Meets the other processes; returns when all are there. Must come before JAX has computed anything.
+def join(flags: ProcessFlags) -> None:
+    """Connects to the other processes and returns when all are connected. Call it before JAX computes anything.
 
-    Where the command line says nothing JAX finds the others by itself: on TPU VMs and GKE, and under Slurm.
+    Without flags, JAX finds the other processes itself on TPU VMs, on GKE and under Slurm.
     """
     leave_out_absent_tpus()
-    # JAX waits for the others in compiled code, where Python's handler would wait as well; and in a process that bash
-    # has started in the background Ctrl-C is ignored until now.
+    # JAX waits in compiled code, where Python's signal handler does not run, so the default handler ends the process.
+    # This also restores Ctrl-C in a process that bash started in the background, where it is ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     jax.distributed.initialize(
-        membership.coordinator_address,
-        membership.num_processes,
-        membership.process_id,
+        flags.coordinator_address,
+        flags.num_processes,
+        flags.process_id,
         heartbeat_timeout_seconds=HEARTBEAT,
         shutdown_timeout_seconds=_LONG,
     )
@@ -63,33 +63,33 @@ def join(membership: ProcessFlags) -> None:
         sys.stdout = open(os.devnull, 'w', encoding='utf-8')  # noqa: SIM115
 
 
-_alone = False  # within `primary_first`, where no process may wait for another
+_alone = False  # True within `primary_first`, where processes must not wait for each other
 
 
 def is_multiprocess() -> bool:
-    """Whether this process computes together with others."""
+    """Returns whether this process computes together with others."""
     return not _alone and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def is_primary() -> bool:
-    """Whether this is the process that writes and prints; the only one always is."""
+    """Returns whether this is the process that writes and prints; a single process always is."""
     return not jax.distributed.is_initialized() or jax.process_index() == 0
 
 
 def broadcast_from_primary(value: int) -> int:
-    """The first process's value, in all of them."""
+    """Returns the value of the primary process in all processes."""
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# Where each process has a workdir of its own: entered in the first once what it has written is to be found by the
-# others, and left when all have it; meanwhile in the others, to fetch it.
+# Synchronises separate workdirs. The primary enters the context to publish its files and leaves it when all processes
+# have them. The other processes enter it in between to fetch the files.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
 _hand_over: WorkdirSync | None = None
 
 
 @contextlib.contextmanager
 def separate_workdirs(hand_over: WorkdirSync) -> Iterator[None]:
-    """Meanwhile each process has a workdir of its own."""
+    """A context in which each process has a separate workdir, synchronised by `hand_over`."""
     global _hand_over
     _hand_over = hand_over
     try:
@@ -99,18 +99,19 @@ def separate_workdirs(hand_over: WorkdirSync) -> Iterator[None]:
 
 
 def has_separate_workdirs() -> bool:
-    """Whether this is one of several processes, each of which has a workdir of its own."""
+    """Returns whether this is one of several processes with separate workdirs."""
     return _hand_over is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def primary_first() -> contextlib.AbstractContextManager[None]:
-    """The body runs in the first process, then in the others, which find what it has made.
+    """A context whose body runs in the primary process first, then in the others, which see its files.
 
-    It computes nothing on the mesh, for which all are needed; what would ask the other processes asks none.
+    The body must not compute on the mesh, which needs all processes. Functions of this module do not communicate
+    within the body.
 
     Raises:
-      OtherStoppedError: in the others, where the first one has raised; in all but one, where that one could not take
-        what the first has made.
+      OtherStoppedError: In the other processes if the primary has raised; in all processes but one if that one could
+        not fetch the files of the primary.
     """
     return _first_before_others(_hand_over)
 
@@ -120,27 +121,27 @@ def _first_before_others(hand_over: WorkdirSync | None) -> Iterator[None]:
     if not is_multiprocess():
         yield
         return
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         if is_primary():
-            with _telling(_tell_first):
+            with _report_status(_share_primary_status):
                 with _as_if_alone():
                     yield
                 if hand_over:
-                    held.enter_context(hand_over())
+                    stack.enter_context(hand_over())
             if hand_over:
-                _tell_all(0)
+                _share_all_statuses(0)
             return
-        _tell_first(0)
+        _share_primary_status(0)
         if hand_over:
-            with _telling(_tell_all), hand_over():
+            with _report_status(_share_all_statuses), hand_over():
                 pass
         with _as_if_alone():
             yield
 
 
 @contextlib.contextmanager
-def _telling(tell: Callable[[int], None]) -> Iterator[None]:
-    """Tells how the body has ended, as an exit status."""
+def _report_status(report: Callable[[int], None]) -> Iterator[None]:
+    """A context that passes the exit status of its body to `report`."""
     status = 1
     try:
         yield
@@ -149,24 +150,24 @@ def _telling(tell: Callable[[int], None]) -> Iterator[None]:
         status = _status_of(error)
         raise
     finally:
-        tell(status)
+        report(status)
 
 
-def _tell_first(status: int) -> None:
-    """All learn the status of the first process; raises OtherStoppedError in the others where it is not 0."""
+def _share_primary_status(status: int) -> None:
+    """Sends the status of the primary to all processes; raises OtherStoppedError in the others if it is not 0."""
     wait_for_all(_LONG)
-    told = broadcast_from_primary(status)
-    if told and not is_primary():
-        raise OtherStoppedError(told)
+    primary_status = broadcast_from_primary(status)
+    if primary_status and not is_primary():
+        raise OtherStoppedError(primary_status)
 
 
-def _tell_all(status: int) -> None:
-    """All learn the status of all; raises OtherStoppedError in those with 0 where another one is not."""
+def _share_all_statuses(status: int) -> None:
+    """Exchanges the statuses of all processes; raises OtherStoppedError where it is 0 if another one is not."""
     wait_for_all(_LONG)
-    told = multihost_utils.process_allgather(np.int32(status)).ravel()
-    if not status and told.any():
-        process = int(np.flatnonzero(told)[0])
-        raise OtherStoppedError(int(told[process]), process)
+    statuses = multihost_utils.process_allgather(np.int32(status)).ravel()
+    if not status and statuses.any():
+        process = int(np.flatnonzero(statuses)[0])
+        raise OtherStoppedError(int(statuses[process]), process)
 
 
 @contextlib.contextmanager
@@ -180,10 +181,10 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def decide_on_primary(decide: Callable[[], int]) -> int:
-    """What `decide` gives in the first process, in all of them; the others do not call it, and nothing is handed over.
+    """Calls `decide` in the primary process and returns its result in all processes. It does not sync workdirs.
 
     Raises:
-      OtherStoppedError: in the others, where it has raised.
+      OtherStoppedError: In the other processes if `decide` has raised.
     """
     if not is_multiprocess():
         return decide()
@@ -195,19 +196,22 @@ def decide_on_primary(decide: Callable[[], int]) -> int:
 
 
 def raise_together(failure: BaseException | None) -> None:
-    """Called by all: raises `failure`, of this process, and returns only where none of them has one.
+    """Raises in all processes if any of them has a failure. All processes must call it.
+
+    Args:
+      failure: The failure of this process, which is raised, or None.
 
     Raises:
-      OtherStoppedError: where this process has none, and another one has.
+      OtherStoppedError: Another process has a failure, but this one has none.
     """
     if is_multiprocess():
-        _tell_all(0 if failure is None else _status_of(failure))
+        _share_all_statuses(0 if failure is None else _status_of(failure))
     if failure is not None:
         raise failure
 
 
 def _status_of(error: BaseException) -> int:
-    """With which `bertjax.main` ends a process that raises it."""
+    """Returns the exit status of `bertjax.main` for an error."""
     if isinstance(error, (UserError, StoppedError)):
         return error.exit_status
     return UserError.exit_status if disk.refused(error, '.') else 1
@@ -217,21 +221,21 @@ _waits = 0
 
 
 def wait_for_all(seconds: int) -> None:
-    """Returns when all processes have come here. Without the devices, which do not like to wait for hours."""
+    """Waits until all processes call this. It does not use the devices, whose collectives time out after a while."""
     global _waits
     _waits += 1
     _meet(f'bertjax-{_waits}', seconds)
 
 
 def _meet(key: str, seconds: int) -> None:
-    # Orbax brings it; importing Orbax takes a second, and a single process needs none of it.
+    # Importing Orbax takes a second, and a single process does not need it.
     from orbax.checkpoint import multihost
 
     multihost.get_barrier_sync_fn()(key=key, timeout_ms=seconds * 1000)
 
 
 def remove_on_all(folder: pathlib.Path) -> None:
-    """Removes a folder with which all have done when they have come here; where there is none, nothing."""
+    """Removes a folder, if it exists, when all processes have called this and no longer need it."""
     if is_multiprocess():
         wait_for_all(_LONG)
     with primary_first():
@@ -240,63 +244,67 @@ def remove_on_all(folder: pathlib.Path) -> None:
 
 
 def check_shared_folder(folder: pathlib.Path) -> None:
-    """Raises UserError, in all processes, unless `folder` is one and the same for all of them, or they are apart."""
+    """Raises UserError in all processes unless they share `folder` or have separate workdirs."""
     if not is_multiprocess() or has_separate_workdirs():
         return
     mark = folder / f'.seen-{broadcast_from_primary(secrets.randbits(30))}'
     with primary_first():
         if is_primary():
             mark.touch()
-    blind = np.flatnonzero(~multihost_utils.process_allgather(np.asarray(mark.exists())))
+    not_shared = np.flatnonzero(~multihost_utils.process_allgather(np.asarray(mark.exists())))
     if is_primary():
         mark.unlink()
-    if len(blind):
-        found = f'{folder}, which process {blind[0]} does not see as process 0 does'
-        raise UserError('--workdir', found, 'one folder for all processes', 'give one on a file system that they share')
+    if len(not_shared):
+        raise UserError(
+            '--workdir',
+            found=f'{folder}, in which process {not_shared[0]} does not see the files of process 0',
+            expected='one folder for all processes',
+            fix='give a folder on a shared file system',
+        )
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """The arrays of a tree on the host of every process, one at a time; as they are where there is one process."""
-    return jax.tree.map(_whole, tree) if is_multiprocess() else tree
+    """Fetches the full arrays of a tree to the host of every process, one at a time; a single process keeps them."""
+    return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 
 def fetch_to_primary_host(tree: Any) -> Any:
-    """Copies of the arrays of a tree on the host of the first process, one at a time; None for each in the others."""
+    """Copies the full arrays of a tree to the host of the primary process, one at a time; None in the others."""
 
-    def copied(x: jax.Array | np.ndarray) -> np.ndarray | None:
-        whole = _whole(x)
-        # On a CPU it is the memory of the array, which may be given to the next step.
-        return np.array(whole) if is_primary() else None
+    def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
+        full = _fetch(x)
+        # A copy, because on a CPU this is the memory of the array, which may be donated to the next step.
+        return np.array(full) if is_primary() else None
 
-    return jax.tree.map(copied, tree)
+    return jax.tree.map(copy, tree)
 
 
-def _whole(x: jax.Array | np.ndarray) -> np.ndarray:
+def _fetch(x: jax.Array | np.ndarray) -> np.ndarray:
     if isinstance(x, np.ndarray):
         return x
-    if x.is_fully_replicated or x.is_fully_addressable:  # the latter lies on devices of this process alone
+    if x.is_fully_replicated or x.is_fully_addressable:  # addressable: on devices of this process only
         return np.asarray(x)
     return np.asarray(jax.device_put(x, NamedSharding(x.sharding.mesh, PartitionSpec())))
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether JAX has raised this because another process is gone."""
-    # XLA's errors come as ValueError and as RuntimeError, of which JaxRuntimeError is one.
-    of_jax = isinstance(error, (ValueError, RuntimeError))
-    return is_multiprocess() and of_jax and any(word in str(error) for word in _LOST)
+    """Returns whether JAX has raised this error because another process is lost."""
+    # XLA raises ValueError and RuntimeError (JaxRuntimeError is one).
+    may_be_jax = isinstance(error, (ValueError, RuntimeError))
+    return is_multiprocess() and may_be_jax and any(word in str(error) for word in _LOST)
 
 
 def leave(status: int) -> None:
-    """Ends this process, which has failed, with `status`.
+    """Ends this failed process with `status`.
 
-    Where all have failed, for one reason, they end together; where the others go on, they find this one lost. None of
-    them can take it for one that has come to `wait_for_all`.
+    If all processes have failed for the same reason, they end together. If the others continue, they detect that this
+    one is lost; they cannot mistake it for a process in `wait_for_all`.
     """
     if is_multiprocess():
         try:
             if status == LostError.exit_status:
                 os._exit(status)
             _meet('bertjax-leaving', _LEAVING)
-        except Exception:  # of whatever kind: the others are not coming
+        except Exception:  # any error means that the others have not failed
             os._exit(status)
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by name, for compiling without having one: what XLA has to know of a GPU that it cannot ask."""
+"""NVIDIA GPUs by name, with the properties that XLA needs to compile for a GPU that is not present."""
 
 import dataclasses
 import os
@@ -7,13 +7,15 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """Of NVIDIA's whitepapers on each architecture, its data sheets, and the tables of compute capabilities in the CUDA
-    C++ programming guide (shared memory of a block and of a multiprocessor).
+    """The properties of a GPU.
+
+    Sources: NVIDIA's whitepaper on each architecture, its data sheets, and the tables of compute capabilities in the
+    CUDA C++ programming guide (shared memory of a block and of a multiprocessor).
 
     Attributes:
-      bandwidth: of its memory, bytes a second.
-      links: NVLink, bytes a second in one direction.
-      memory: bytes.
+      bandwidth: Memory bandwidth in bytes per second.
+      links: NVLink bandwidth in one direction, in bytes per second.
+      memory: Memory in bytes.
     """
 
     name: str
@@ -57,25 +59,25 @@ GPUS = {
     'h100': Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
     'a100': Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
 }
-# Choosing programs by timing them needs a GPU, and so XLA takes its defaults.
+# Autotuning needs a GPU, so it is switched off and XLA uses its defaults.
 UNTIMED = {'xla_gpu_autotune_level': 0}
 
 
 def gpu_devices(name: str, count: int) -> list[Any]:
-    """Abstract devices of a machine with `count` GPUs, as JAX has them there; for `.lower().compile()` only.
+    """Creates the abstract devices of a machine with `count` GPUs, for `.lower().compile()` only.
 
     Args:
       name: 'h200', 'h100' or 'a100'.
-      count: GPUs.
+      count: The number of GPUs.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.
     """
-    os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')  # of a driver, which compiling does not need
+    os.environ.setdefault('JAX_SKIP_CUDA_CONSTRAINTS_CHECK', '1')  # compiling needs no driver
     import jax
     from jax.experimental import topologies
 
-    jax.devices('cpu')  # plug-ins are found when JAX starts
+    jax.devices('cpu')  # starting JAX registers the plug-ins
     gpu = GPUS[name]
     target = f"""
 gpu_device_info {{
@@ -91,5 +93,5 @@ gpu_device_info {{
 platform_name: "CUDA" device_description_str: "{gpu.name}"
 dnn_version_info {{ major: 9 minor: 10 }} runtime_version {{ major: 12 minor: 9 }}
 """
-    shape = f'1x1x{count}'  # partitions, hosts of each, GPUs of each
+    shape = f'1x1x{count}'  # partitions, hosts per partition, GPUs per host
     return list(topologies.get_topology_desc(name, 'cuda', topology=shape, target_config=target).devices)

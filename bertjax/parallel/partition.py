@@ -1,4 +1,4 @@
-"""From the model's axis names to shardings: constraints inside the model, NamedShardings for its state."""
+"""Shardings from logical axis names: constraints inside the model, NamedShardings for its state."""
 
 import contextlib
 import contextvars
@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from bertjax.parallel.rules import AXIS_RULES, BATCH_AXES
 
 KNOWN_AXES = frozenset(name for name, _ in AXIS_RULES)
-# jax.set_mesh alone does not tell what kind of devices a trace is for.
+# The abstract mesh of jax.set_mesh does not hold the kind of the devices.
 _MESH: contextvars.ContextVar[Mesh | None] = contextvars.ContextVar('mesh', default=None)
 
 
@@ -25,13 +25,13 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 
 
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
-    """Tells XLA how the activation `x` is laid out on the mesh, by logical axis, one name a dimension.
+    """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh this is the identity. Linen itself treats an unknown name as "not split", which turns a typo into a
-    slow run.
+    Outside a mesh this is the identity. An unknown name is an error, because Linen would treat it as "not split" and
+    turn a typo into a slow run.
 
     Raises:
-      ValueError: a name that parallel/rules.py does not know.
+      ValueError: A name is not in parallel/rules.py.
     """
     _check_names(names)
     if _on_one_device():
@@ -40,14 +40,14 @@ def constrain(x: jax.Array, *names: str | None) -> jax.Array:
 
 
 def with_axes(init: nn.initializers.Initializer, *names: str) -> nn.initializers.Initializer:
-    """`init` whose parameter carries its logical axis names, one a dimension (scan prepends `layers`)."""
+    """Adds logical axis names, one per dimension, to the parameters of `init` (scan prepends `layers`)."""
     _check_names(names)
     return nn.with_logical_partitioning(init, names)
 
 
 @contextlib.contextmanager
 def mesh_context(mesh: Mesh) -> Iterator[None]:
-    """Whatever is traced inside sees the mesh and the axis rules."""
+    """A context in which traced functions see the mesh and the axis rules."""
     token = _MESH.set(mesh)
     try:
         with jax.set_mesh(mesh), nn.logical_axis_rules(AXIS_RULES):
@@ -57,18 +57,18 @@ def mesh_context(mesh: Mesh) -> Iterator[None]:
 
 
 def platform() -> str:
-    """What is traced for: 'tpu', 'gpu' or 'cpu', of the devices of the mesh, which need not be there."""
+    """Returns the platform that is traced for: 'tpu', 'gpu' or 'cpu'. The devices of the mesh may be abstract."""
     mesh = _MESH.get()
     return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
 def device_kind() -> str:
-    """Of the devices that are traced for, as JAX calls it: 'TPU v5 lite'."""
+    """Returns JAX's name for the kind of devices that are traced for, such as 'TPU v5 lite'."""
     return _device().device_kind
 
 
 def compute_capability() -> float:
-    """Of the GPUs that are traced for, as 9.0 of Hopper: what NVIDIA calls their generation and its variant."""
+    """Returns the CUDA compute capability of the GPUs that are traced for, such as 9.0 for Hopper."""
     return float(_device().compute_capability)
 
 
@@ -78,7 +78,7 @@ def _device() -> jax.Device:
 
 
 def shard_count(name: str) -> int:
-    """Over how many devices of the mesh a dimension of this logical axis is split."""
+    """Returns the number of shards of a dimension with this logical axis."""
     mesh, axes = _MESH.get(), dict(AXIS_RULES)[name] or ()
     if mesh is None or _on_one_device():
         return 1
@@ -86,22 +86,22 @@ def shard_count(name: str) -> int:
 
 
 def indivisible_reason(rows: int, heads: int) -> str | None:
-    """Why so many rows and heads do not split evenly over the devices of the mesh, as `over_mesh` needs it; or None."""
+    """Returns why `rows` and `heads` cannot be split evenly over the mesh, as `over_mesh` requires, or None."""
     for what, size, parts in (('rows', rows, shard_count('act_batch')), ('heads', heads, shard_count('act_heads'))):
         if size % parts:
-            return f'{size} {what} do not divide over {parts} devices'
+            return f'{size} {what} cannot be split evenly over {parts} devices'
     return None
 
 
 def over_mesh(
     function: Callable[..., Any], inputs: Sequence[tuple[str | None, ...]], output: tuple[str | None, ...]
 ) -> Any:
-    """`function` on each device's own part of its arguments, for what XLA cannot split by itself: kernels.
+    """Maps a function over the shards of its arguments, for kernels, which XLA cannot partition.
 
     Args:
-      function: of arrays, to an array.
-      inputs: the logical axis of each dimension of each argument; None: never split.
-      output: ... and of the result.
+      function: (*arrays) -> array.
+      inputs: The logical axes of the dimensions of each argument; None for a dimension that is never split.
+      output: The logical axes of the result.
     """
     mesh = _MESH.get()
     if mesh is None or mesh.size == 1 or _on_one_device():
@@ -112,21 +112,21 @@ def over_mesh(
 
 
 def _on_one_device() -> bool:
-    """Whether what is traced is one device's own part already, inside `jax.shard_map`: nothing is left to split."""
+    """Returns whether the trace is inside `jax.shard_map`, where arrays are shards of one device."""
     return bool(jax.sharding.get_abstract_mesh().manual_axes)
 
 
 def state_shardings(abstract_state: Any, mesh: Mesh) -> Any:
-    """NamedSharding of each leaf of an abstract state (the result of `jax.eval_shape`, with its boxes)."""
+    """Returns the NamedSharding of each leaf of an abstract state (the result of `jax.eval_shape`, with its boxes)."""
     specs = nn.get_partition_spec(abstract_state)
     return nn.unbox(nn.logical_to_mesh_sharding(specs, mesh, AXIS_RULES))
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows of a batch are split over the data and fsdp axes, all other dimensions are whole."""
+    """Returns the sharding of a batch: rows over the data and fsdp axes, other dimensions replicated."""
     return NamedSharding(mesh, PartitionSpec(BATCH_AXES))
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Whole on every device."""
+    """Returns the fully replicated sharding."""
     return NamedSharding(mesh, PartitionSpec())

@@ -1,4 +1,4 @@
-"""Whether a process is one of several that compute a run together, before JAX is asked; and who watches over it."""
+"""The flags that make a process one of several in a run, and the supervision of such a process."""
 
 import ctypes
 import dataclasses
@@ -10,17 +10,17 @@ from collections.abc import Mapping
 from bertjax.errors import LostError, UserError
 from bertjax.parallel.tpu_processes import count_tpu_processes
 
-_PR_SET_PDEATHSIG = 1  # of Linux's prctl.h
+_PR_SET_PDEATHSIG = 1  # from Linux's prctl.h
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessFlags:
-    """Which process of a run this is, as the command line says it; nothing of it where the environment does.
+    """The command line flags for a run with several processes; all None if the environment configures them.
 
     Attributes:
-      coordinator_address: HOST:PORT at which the first process is reached.
-      num_processes: of the run.
-      process_id: of this one, from 0.
+      coordinator_address: HOST:PORT of the first process.
+      num_processes: The number of processes of the run.
+      process_id: The number of this process, from 0.
     """
 
     coordinator_address: str | None = None
@@ -28,42 +28,54 @@ class ProcessFlags:
     process_id: int | None = None
 
     def check(self) -> None:
-        """Raises UserError unless all three were given, or none."""
-        given = {f'--{name}': value for name, value in dataclasses.asdict(self).items()}
-        missing = [name for name, value in given.items() if value is None]
-        if len(missing) == len(given):
+        """Raises UserError unless either all three flags or none are given, with valid values."""
+        flags = {f'--{name}': value for name, value in dataclasses.asdict(self).items()}
+        missing = [name for name, value in flags.items() if value is None]
+        if len(missing) == len(flags):
             return
         if missing:
-            there = next(name for name in given if name not in missing)
-            raise UserError(there, f'no {" and no ".join(missing)}', 'all three, or none', 'see docs/scaling.md')
+            raise UserError(
+                next(name for name in flags if name not in missing),
+                found=f'no {" and no ".join(missing)}',
+                expected='all three flags or none of them',
+                fix='see docs/scaling.md',
+            )
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
-            fix = 'number the processes from 0'
-            raise UserError('--process_id', str(self.process_id), f'below --num_processes={self.num_processes}', fix)
+            raise UserError(
+                '--process_id',
+                found=str(self.process_id),
+                expected=f'a number below --num_processes={self.num_processes}',
+                fix='number the processes from 0',
+            )
         if not self.coordinator_address.rpartition(':')[2].isdigit():
-            fix = 'for example --coordinator_address=10.0.0.2:8476'
-            raise UserError('--coordinator_address', self.coordinator_address, 'HOST:PORT of the first process', fix)
+            raise UserError(
+                '--coordinator_address',
+                found=self.coordinator_address,
+                expected='HOST:PORT of the first process',
+                fix='for example --coordinator_address=10.0.0.2:8476',
+            )
 
     def is_one_of_several(self, environment: Mapping[str, str] = os.environ) -> bool:
-        """Whether the command line says so, or what started this process: srun, a TPU slice of several machines, or a
-        JobSet on GKE."""
+        """Returns whether the flags or the environment (srun, a multi-host TPU slice, a GKE JobSet) say so."""
         slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS') or '1') > 1
         return self.coordinator_address is not None or slurm or count_tpu_processes(environment) > 1
 
 
 def supervise() -> None:
-    """Goes on in a child process; this one waits for its end, and ends with its status.
+    """Continues in a child process; the parent waits for its end and exits with its status.
 
-    JAX ends a process that has lost another one with SIGABRT, at a moment of its own and with traces of C++: nothing
-    within that process can say in one line what has happened, or choose its status.
+    If a process has lost another one, JAX ends it with SIGABRT and C++ stack traces at any time. That process itself
+    cannot print a one-line explanation or choose its exit status, so the parent does.
 
-    SIGTERM, Ctrl-C and Ctrl-Z are handed on.
+    The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
     parent, child = os.getpid(), os.fork()
     if child == 0:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # nobody is left without who watches it
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # the child must not outlive the parent
         if os.getppid() != parent:
             os._exit(LostError.exit_status)
-        # A terminal and Slurm tell all processes of a group: the child would be told twice, which means more than once.
+        # A terminal and Slurm signal all processes of a group. Without its own group, the child would get each signal
+        # twice, and a second signal has another meaning (train/health/interrupt.py).
         os.setpgid(0, 0)
         return
 

@@ -1,8 +1,8 @@
-"""The table from the model's axis names to mesh axes, and meshes by name.
+"""The table from logical axis names to mesh axes, and the mesh presets.
 
-The model names every dimension of its weights and activations; only this file says which mesh axis splits which name.
-Weights and activations have different names, so that splitting a weight's `embed` over `fsdp` does not take that mesh
-axis away from the batch of an activation that has an `embed` dimension too.
+The model names every dimension of its weights and activations, and only this file maps the names to mesh axes. Weights
+and activations have different names. Otherwise, splitting the `embed` of a weight over `fsdp` would take that mesh axis
+away from the batch of activations with an `embed` dimension.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 
 MESH_AXES = ('data', 'fsdp', 'tensor')
 
-# (logical axis, mesh axes). A name that is not listed here is an error (parallel/partition.py).
+# (logical axis, mesh axes). Other names are an error (parallel/partition.py).
 AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
     # weights
     ('vocab', 'tensor'),
@@ -38,8 +38,8 @@ AXIS_RULES: tuple[tuple[str, str | tuple[str, ...] | None], ...] = (
 )
 BATCH_AXES = ('data', 'fsdp')
 
-_USUAL = {'data': -1, 'fsdp': 1, 'tensor': 1}  # -1: the devices that the others leave
-# config.mesh.preset -> the sizes that are not the usual ones.
+_DEFAULT = {'data': -1, 'fsdp': 1, 'tensor': 1}  # -1: all remaining devices
+# config.mesh.preset -> the sizes that differ from the defaults.
 PRESETS: dict[str, dict[str, int]] = {
     'data': {},
     'fsdp': {'data': 1, 'fsdp': -1},
@@ -48,8 +48,10 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
-def mesh_axes(given: Mapping[str, Any]) -> dict[str, int]:
-    """Sizes by axis of config.mesh: what is set there, and of what is left as usual the preset's; runs from before
-    there were presets name none."""
-    preset = {**_USUAL, **PRESETS[given.get('preset', 'data')]}
-    return {axis: preset[axis] if given[axis] == usual else given[axis] for axis, usual in _USUAL.items()}
+def mesh_axes(mesh: Mapping[str, Any]) -> dict[str, int]:
+    """Resolves config.mesh to {axis: size}: a size that differs from its default, else that of the preset.
+
+    `preset` may be absent from the config of an old run.
+    """
+    preset = {**_DEFAULT, **PRESETS[mesh.get('preset', 'data')]}
+    return {axis: preset[axis] if mesh[axis] == default else mesh[axis] for axis, default in _DEFAULT.items()}

@@ -1,13 +1,13 @@
-"""ZeRO-1 (arXiv 1910.02054, section 5.1): what the devices of the data axis would hold copies of, split over them.
+"""ZeRO-1 (arXiv 1910.02054, section 5.1): state that would be replicated over the data axis is sharded over it.
 
-Where nothing else is split, each keeps and updates its part of parameters and moments. A step begins with gathering the
-parameters and ends with adding up the gradients, of which each device takes the sums of its own part. In between a
-device computes with its own rows and whole parameters, inside `jax.shard_map`: left to itself, XLA takes the split for
-one by which the products of the model are to be computed.
+If only the data axis splits anything, each device stores and updates its shard of parameters and moments. A step begins
+with an all-gather of the parameters and ends with a reduce-scatter of the gradients. In between, a device computes with
+its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, XLA would also split the products of the
+model by these shardings.
 
-Where `fsdp` or `tensor` split the weights already, XLA would have to split over them what is inside `shard_map`, in
-which it fails (jaxlib 0.10.2). There the optimiser's moments alone are split over data, too, and XLA is told so of the
-gradients: each device updates its part of what it holds of a parameter, and gathers the others'.
+If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over them, in which
+it fails (jaxlib 0.10.2). In this case only the moments of the optimiser are sharded over data too, with gradients
+constrained to the same shardings. Each device updates its shard of the parameters and gathers the other shards.
 """
 
 import dataclasses
@@ -22,83 +22,89 @@ from bertjax.parallel.mesh import slice_count
 
 AXIS = 'data'
 ZERO1 = ('auto', 'on', 'off')
-SMALL = 2**16  # numbers of an array that is not worth an exchange of its own
-MATRICES = ('kernel', 'embedding')  # parameters that the model casts to the dtype of computation wherever it uses them
+SMALL = 2**16  # arrays with fewer elements are not sharded, because their exchange costs more than it saves
+MATRICES = ('kernel', 'embedding')  # parameters that the model always casts to the dtype of the computation
 
 
 def should_shard(choice: str, mesh: Mesh) -> bool:
-    """Whether the state of a training is spread: by `choice`, one of ZERO1, with 'auto' where data alone splits
-    anything, within one slice. Without copies there is nothing to spread.
+    """Returns whether to shard the state over the data axis.
 
-    Over several slices libtpu 0.0.52 lays out what is spread anew before it is sent (docs/scaling.md has the figures).
+    'auto' shards if only the data axis splits anything, within one slice. Over several slices, libtpu 0.0.52 changes
+    the layout of sharded arrays before it sends them (docs/scaling.md has the measurements). Nothing is sharded if the
+    data axis has size 1.
+
+    Args:
+      choice: One of ZERO1.
+      mesh: The mesh of the state.
     """
     pays = is_data_parallel(mesh) and slice_count(mesh.devices.flat) == 1
     return mesh.shape[AXIS] > 1 and (choice == 'on' or (choice == 'auto' and pays))
 
 
 def is_data_parallel(mesh: Mesh) -> bool:
-    """Whether every device has a copy of the weights."""
+    """Returns whether only the data axis is larger than 1, so that every device has a copy of the weights."""
     return all(size == 1 for axis, size in mesh.shape.items() if axis != AXIS)
 
 
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Abstract `x`, of which the data axis holds copies, split over it.
+    """Shards an abstract array, which is replicated over the data axis, over that axis.
 
-    That is along the largest dimension of a device's part which divides, the last one only where no other does: what
-    lies closest together in memory stays together. What has none, or is small, stays as it is.
+    It splits the largest dimension (of a device's shard) that the axis size divides. It takes the last dimension only
+    if no other fits, so that neighbours in memory stay together. Arrays that are small or do not fit are returned
+    unchanged.
     """
     mesh = x.sharding.mesh
-    axes = [_split(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
+    axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
     part = [size // math.prod(mesh.shape[axis] for axis in of) for size, of in zip(x.shape, axes, strict=True)]
     fitting = [d for d, size in enumerate(part) if size % mesh.shape[AXIS] == 0]
     if math.prod(part) < SMALL or not fitting:
         return x
-    chosen = max(fitting, key=lambda d: (d < len(part) - 1, part[d]))
-    axes[chosen] += (AXIS,)
+    largest = max(fitting, key=lambda d: (d < len(part) - 1, part[d]))
+    axes[largest] += (AXIS,)
     while not axes[-1]:
         axes.pop()
     spec = PartitionSpec(*(of[0] if len(of) == 1 else of or None for of in axes))
     return x.update(sharding=NamedSharding(mesh, spec))
 
 
-def _split(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, ...]:
-    """The mesh axes of a dimension's entry in a PartitionSpec that have more than one device."""
+def _split_axes(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, ...]:
+    """Returns the mesh axes of size > 1 in one entry of a PartitionSpec."""
     named = () if entry is None else (entry,) if isinstance(entry, str) else entry
     return tuple(axis for axis in named if mesh.shape[axis] > 1)
 
 
 def unshard(params: Any) -> Any:
-    """`params` with the arrays gathered that are spread; the same tree where none is."""
+    """Gathers the arrays that are sharded over the data axis; returns the same tree if there are none."""
     split = any(AXIS in _spec(x) for x in jax.tree.leaves(params))
-    return jax.device_put(params, jax.tree.map(_unspread, params)) if split else params
+    return jax.device_put(params, jax.tree.map(_unsharded, params)) if split else params
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedMoments:
-    """How the moments lie that are spread beside parameters which are not.
+    """Shardings of moments over the data axis for parameters that are not sharded over it.
 
     Attributes:
-      params: abstract, with their own shardings.
+      params: The abstract parameters, with shardings.
     """
 
     params: Any
 
-    def of(self, tree: Any) -> Any:
-        """Gradients or parameters, traced, in the tree of parameters that move: each device's part."""
-        own = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
+    def constrain(self, tree: Any) -> Any:
+        """Constrains traced gradients or parameters, in the tree of trained parameters, to the sharded layout."""
+        full = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
         parts = jax.tree.map(lambda _, x: shard_over_data(x).sharding, tree, self.params)
-        # Both: or XLA takes the second for the way in which the gradients' products are to be computed.
-        return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, own), parts)
+        # With the second constraint alone, XLA would also compute the products of the gradients in that layout.
+        return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, full), parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class GradientExchange:
-    """What the devices send each other in a step of a state that is spread.
+    """The collectives of a train step whose state is sharded over the data axis.
 
     Attributes:
-      params: abstract, with shardings.
-      dtype: in which matrices are sent, the dtype of computation: of parameters the model sees nothing else, and a
-        gradient is what a product in this dtype gave. All else is sent as it is.
+      params: The abstract parameters, with shardings.
+      dtype: The dtype in which matrices are sent, that of the computation. This loses nothing: the model casts these
+        parameters to it, and their gradients come from products in it. Other arrays are sent unchanged.
     """
 
     params: Any
@@ -106,31 +112,31 @@ class GradientExchange:
 
     @property
     def specs(self) -> Any:
-        """PartitionSpec of each parameter."""
+        """The PartitionSpec of each parameter."""
         return jax.tree.map(_spec, self.params)
 
     @property
-    def should_shard(self) -> bool:
-        """Whether any parameter is large enough."""
+    def is_sharded(self) -> bool:
+        """Whether any parameter is sharded over the data axis."""
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
-    def on_own_rows(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
-        """`function` of each device's own part of the parameters, of its own rows, and of values that all have.
+    def over_devices(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
+        """Maps a function over the devices: each calls it with its parameter shards, its rows and replicated values.
 
         Args:
-          function: (parameters, rows, *values) -> (sums, gradients), the sums those of all devices.
-          specs: of the gradients.
-          more: how many values there are.
+          function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).
+          specs: The PartitionSpecs of the gradients.
+          more: The number of replicated values.
         """
         same = PartitionSpec()
-        given = (self.specs, PartitionSpec(AXIS), *[same] * more)
-        return jax.shard_map(function, in_specs=given, out_specs=(same, specs), check_vma=False)
+        in_specs = (self.specs, PartitionSpec(AXIS), *[same] * more)
+        return jax.shard_map(function, in_specs=in_specs, out_specs=(same, specs), check_vma=False)
 
-    def gathered(self, params: Any) -> Any:
-        """Whole parameters, of each device's part; kernels stay in the dtype that they were sent in."""
+    def gather(self, params: Any) -> Any:
+        """Gathers the full parameters from their shards; kernels keep the dtype in which they were sent."""
 
         def gather(path: tuple[Any, ...], part: jax.Array, spec: PartitionSpec) -> jax.Array:
-            sent = self._sent(path, part)
+            sent = self._cast(path, part)
             if AXIS in spec:
                 split = tuple(spec).index(AXIS)
                 sent = _as_matrix(lambda x: jax.lax.all_gather(x, AXIS, axis=split, tiled=True), sent, split)
@@ -138,41 +144,43 @@ class GradientExchange:
 
         return jax.tree_util.tree_map_with_path(gather, params, self.specs)
 
-    def summed(self, values: Any) -> Any:
-        """The sums of all devices' values."""
+    def sum(self, values: Any) -> Any:
+        """Sums values over all devices."""
         return jax.lax.psum(values, AXIS)
 
-    def scattered(self, grads: Any, specs: Any) -> Any:
-        """Of the sums of all devices' gradients each device's part, where `specs` split them."""
+    def reduce_scatter(self, grads: Any, specs: Any) -> Any:
+        """Sums gradients over all devices and returns each device's shard; unsharded gradients stay full."""
 
-        def scatter(path: tuple[Any, ...], own: jax.Array, spec: PartitionSpec) -> jax.Array:
-            sent = self._sent(path, own)
+        def scatter(path: tuple[Any, ...], grad: jax.Array, spec: PartitionSpec) -> jax.Array:
+            sent = self._cast(path, grad)
             if AXIS not in spec:
-                return jax.lax.psum(sent, AXIS).astype(own.dtype)
+                return jax.lax.psum(sent, AXIS).astype(grad.dtype)
             split = tuple(spec).index(AXIS)
             send = lambda x: jax.lax.psum_scatter(x, AXIS, scatter_dimension=split, tiled=True)  # noqa: E731
-            return _as_matrix(send, sent, split).astype(own.dtype)
+            return _as_matrix(send, sent, split).astype(grad.dtype)
 
         return jax.tree_util.tree_map_with_path(scatter, grads, specs)
 
-    def _sent(self, path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+    def _cast(self, path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         return x.astype(self.dtype) if path[-1].key in MATRICES else x
 
 
 def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int) -> jax.Array:
-    """`send` of `x` with all dimensions behind `split` as one: rows of 64, a head's, would fill half of a TPU's
-    registers, and half of what is sent."""
+    """Applies a collective to `x` with all dimensions after `split` merged into one.
+
+    Rows of 64, the width of a head, would fill only half of a TPU register, so half of the transfer would be padding.
+    """
     sent = send(x.reshape(*x.shape[: split + 1], -1))
     return sent.reshape(*sent.shape[: split + 1], *x.shape[split + 1 :])
 
 
 def _spec(x: Any) -> PartitionSpec:
-    """Of an array, also an abstract one, or one that lies on the host."""
+    """Returns the PartitionSpec of an array, which may be abstract or on the host."""
     sharding = getattr(x, 'sharding', None)
     return sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
 
 
-def _unspread(x: Any) -> Sharding | None:
+def _unsharded(x: Any) -> Sharding | None:
     if AXIS not in _spec(x):
         return getattr(x, 'sharding', None)
     return x.sharding.update(spec=PartitionSpec(*(None if axis == AXIS else axis for axis in x.sharding.spec)))

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config import from_plain, in_steps, plain
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.ranges import in_steps
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import StoreSplit
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError
-from bertjax.metrics.rows import pair_of
+from bertjax.metrics.rows import pair_name
 from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore, open_stores
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.files import recorded_config
 
@@ -53,7 +54,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
         stores = open_stores(settings, folder, tokenizer, verify=False)
     except UserError:  # the figures are there without the text
-        return ChanceBaselines(pair_of(settings.pairs.mode))
+        return ChanceBaselines(pair_name(settings.pair_options.mode))
     examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
     return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
 
@@ -62,11 +63,11 @@ def compute_chance_baselines(
     settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
 ) -> ChanceBaselines:
     """The levels of a run of `total` steps on the `examples` of `stores`."""
-    pair, majority = pair_of(settings.pairs.mode), {}
+    pair, majority = pair_name(settings.pair_options.mode), {}
     if not examples.has_heldout:
         return ChanceBaselines(pair)
-    if settings.pairs.paired:
-        for phase in settings.phases(total):
+    if settings.pair_options.paired:
+        for phase in settings.resolve_phases(total):
             heldout = examples.get((phase.seq_len, phase.max_predictions), 'heldout', phase.number)
             share = majority_share(heldout, settings.eval_examples)
             majority |= {phase.number: share} if share is not None else {}

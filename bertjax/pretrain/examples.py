@@ -73,7 +73,7 @@ class StoreExamples:
             if self._settings.packing and training:
                 parts = [PackedExamples(examples) for examples in parts]
             weights = [weighted.weight for weighted in self._stores]
-            seed = self._settings.seeds.data if training else HELDOUT_SEED
+            seed = self._settings.run_seeds.data if training else HELDOUT_SEED
             self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._made[key]
 
@@ -94,9 +94,9 @@ class StoreExamples:
             self._tokenizer,
             seq_len=seq_len,
             max_predictions=max_predictions,
-            pairs=self._settings.pairs,
+            pairs=self._settings.pair_options,
             masking=masking,
-            seed=self._settings.seeds.data if training else HELDOUT_SEED,
+            seed=self._settings.run_seeds.data if training else HELDOUT_SEED,
             phase=phase,
             cache_dir=self._cache_dir,
         )

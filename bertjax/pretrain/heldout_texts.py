@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.corpus.build import build_store
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
-from bertjax.corpus.sources import parse_mixture, resolve
+from bertjax.corpus.sources import parse_mixture, resolve_sources
 from bertjax.corpus.store import StoreSplit, open_store
 from bertjax.errors import UserError, printable
 from bertjax.pretrain.settings import PretrainingSettings
@@ -97,7 +97,7 @@ def prepare_texts(
             continue
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
-        build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), say=_say)
+        build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=_say)
         texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
     return texts
 
@@ -127,10 +127,10 @@ def _of_each(settings: PretrainingSettings, stores: Sequence[WeightedStore]) -> 
 
 def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -> None:
     key = settings.corpus_options.text_key
-    found = resolve(path, key)
+    found = resolve_sources(path, key)
     if settings.data:
         return  # of which only the ids are there
-    trained = {one.path for spec, _ in parse_mixture(settings.corpus) for one in resolve(spec, key)}
+    trained = {one.path for spec, _ in parse_mixture(settings.corpus) for one in resolve_sources(spec, key)}
     both = next((one.path for one in found if one.path in trained), None)
     if both:
         fix = 'name other files: what is trained on says nothing of other text'

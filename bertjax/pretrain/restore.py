@@ -37,9 +37,9 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     """
     tokenizer = load_workdir_tokenizer(folder)
     model = settings.model(tokenizer.vocab_size)
-    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, reading=True)
+    checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
     try:
-        saved = checkpoints.chosen(settings.step)
+        saved = checkpoints.select(settings.step)
         if saved is None:
             raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):

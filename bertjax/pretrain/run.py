@@ -1,5 +1,6 @@
 """A pre-training made ready: its text as examples, its model on the mesh, its phases."""
 
+import dataclasses
 import functools
 import pathlib
 from collections.abc import Mapping
@@ -9,11 +10,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.convert.vocabulary import with_embeddings
+from bertjax.config.plain import plain
+from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
-from bertjax.metrics.rows import distillation_values, pair_of, pretraining_values
+from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.optim.masks import describe_decay
@@ -54,7 +56,7 @@ def build_pretraining_setup(
     return build_setup(
         BertForPreTraining(model),
         _objective(PACKED_PRETRAINING if settings.packing else PRETRAINING, distillation),
-        make_optimizer(**settings.optimizer),
+        make_optimizer(**vars(settings.optimizer)),
         mesh,
         pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
         teacher=() if distillation is None else (distillation.abstract_params,),
@@ -76,7 +78,7 @@ class Pretraining:
       distillation: What the teacher adds, if there is one.
 
     Attributes:
-      settings: The settings of the run.
+      settings: The settings of the run, with all durations in steps.
       folders: The workdir, as the only element.
       tokenizer, model, setup: The tokenizer, the model's config and the setup of the run.
       stores, examples: The token stores and the examples drawn from them.
@@ -97,7 +99,7 @@ class Pretraining:
         check_texts(settings, folder)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.model = settings.model(self.tokenizer.vocab_size)
+        self.model = settings.model_config(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
         self._embeddings: GivenEmbeddings | None = None
         if settings.embeddings and not has_checkpoints(folder):
@@ -105,7 +107,7 @@ class Pretraining:
         self.stores = prepare_stores(settings, folder, self.tokenizer)
         self.setup = build_pretraining_setup(settings, self.model, mesh, distillation)
         self.values = (
-            functools.partial(pretraining_values, pair=pair_of(settings.pairs.mode))
+            functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None
             else functools.partial(distillation_values, factors=self.setup.objective.factors)
         )
@@ -114,24 +116,20 @@ class Pretraining:
         texts = prepare_texts(settings, folder, self.tokenizer, self.stores)
         self.examples = StoreExamples(settings, self.stores, self.tokenizer, plans, texts)
         first = self.examples.get(settings.first_shape, 'train', 0)
-        total = settings.total_steps(first.cycle_length // settings.pairs.plans)
-        self._phases = settings.phases(total)
+        total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
+        self._phases = settings.resolve_phases(total)
         for phase in self._phases:
             key = settings.given_phases[phase.number].keys['batch_size']
             check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
-        self.resolved = self._resolve(total)
+        self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
+        self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
+        self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
 
-    def _resolve(self, total: int) -> dict[str, Any]:
-        recorded = self.settings.recorded
-        fingerprints = {
-            'tokenizer': self.tokenizer.fingerprint,
-            'store': '+'.join(weighted.store.fingerprint for weighted in self.stores),
-        }
-        if self._distillation is not None:
-            fingerprints['teacher'] = self._distillation.fingerprint
-        resolved = {**recorded, 'steps': total, **resolve_durations(self.settings, total)}
-        resolved['model'] = {**recorded['model'], 'vocab_size': self.tokenizer.vocab_size}
-        return {**resolved, 'fingerprints': fingerprints}
+    def _fingerprints(self) -> dict[str, str]:
+        """Returns the hashes of the data that a resumed run must match."""
+        store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
+        teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
+        return {'tokenizer': self.tokenizer.fingerprint, 'store': store, **teacher}
 
     @property
     def template(self) -> TrainState:
@@ -152,14 +150,14 @@ class Pretraining:
         Raises:
           UserError: The checkpoint of config.init has another size.
         """
-        seed, given = self.settings.seeds.init, self._embeddings
+        seed, given = self.settings.run_seeds.init, self._embeddings
         if self._distillation is not None and self._distillation.initial_params is not None:
             print(self._distillation.initial_weights)
             return self.setup.create_from(self._distillation.initial_params(), seed)
         state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
         if given is not None:
             print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
-            state = state.replace(params=with_embeddings(state.params, given.rows, given.matrix))
+            state = state.replace(params=set_embedding_rows(state.params, given.rows, given.matrix))
         return state
 
     def _imported(self) -> dict[str, Any]:
@@ -197,10 +195,10 @@ class Pretraining:
         return Phase(
             phase,
             self.setup,
-            [VmappedRun(train, phase.learning_rate, self.settings.seeds.dropout)],
+            [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
             evaluator=evaluator(own, 'heldout') if own else None,
-            others=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
+            other_evaluators=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
             flops_per_sequence=flops,
             teacher=teacher,
         )

@@ -1,30 +1,22 @@
 """config of a pre-training -> PretrainingSettings: text, model, pairs, masks, phases."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
-from bertjax.config import flatten, in_steps
-from bertjax.corpus.sources import AUTO, CorpusOptions, parse_mixture
+from bertjax.config.plain import flatten
+from bertjax.config.pretraining import INHERITED, PhaseKeys, PretrainingKeys
+from bertjax.config.ranges import in_steps
+from bertjax.config.schema import from_config
+from bertjax.corpus.sources import AUTO, parse_mixture
 from bertjax.data.batch import BatchSpec, pretraining_batch_spec
-from bertjax.data.masking import MaskOptions
-from bertjax.data.pairs import PairOptions
 from bertjax.errors import UserError
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
-from bertjax.recipe import INHERITED
-from bertjax.recipe import phase as phase_entry
 from bertjax.text.special import SPECIAL_TOKENS
-from bertjax.train.settings import (
-    RunSettings,
-    check_accumulate,
-    check_memory,
-    resolve_durations,
-    shared_settings,
-)
+from bertjax.train.settings import check_accumulate, check_memory, resolve_durations
 from bertjax.train.setup import PhaseSettings
 from bertjax.workdir.exports import check_formats
 
@@ -55,34 +47,22 @@ class _GivenPhase:
     keys: Mapping[str, str]  # 'phases[0].seq_len', or 'seq_len' where that decides
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainingSettings(RunSettings):
-    """The keys of `recipe.pretraining_config`; where no more is said, the attribute is the key.
+class PretrainingSettings(PretrainingKeys):
+    """The settings of a pre-training: an attribute a key, and what follows from them."""
 
-    Attributes:
-      vocab: config.vocab.
-      model_fields: config.model, of which `model` makes a BertConfig.
-      pairs: config.pairs and config.pair_plans.
-      given_phases: config.phases, or one that is the run; `phases` resolves them.
-    """
+    patience = 0  # it always runs to its end
 
-    corpus: str
-    corpus_options: CorpusOptions
-    beam: str
-    vocab: Mapping[str, Any]
-    architecture: str
-    embeddings: str
-    heldout_texts: str
-    model_fields: Mapping[str, Any]
-    pairs: PairOptions
-    masking: MaskOptions
-    packing: bool
-    steps: int | str
-    epochs: float
-    given_phases: Sequence[_GivenPhase]
-    eval_examples: int
-    topology: str
-    find_batch: bool
+    @property
+    def given_phases(self) -> tuple[_GivenPhase, ...]:
+        """config.phases, or one that is the run; `resolve_phases` resolves them."""
+        usual = {**{key: getattr(self, key) for key in INHERITED}, 'schedule': self.schedule.name}
+        given = []
+        for i, phase in enumerate(self.phases or (PhaseKeys(),)):
+            own = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
+            values = {**usual, **{key: getattr(phase, key) for key in own}}
+            keys = {key: f'phases[{i}].{key}' if key in own else key for key in INHERITED}
+            given.append(_GivenPhase(phase.steps, phase.reset_optimizer, values, keys))
+        return tuple(given)
 
     @property
     def first_shape(self) -> tuple[int, int]:
@@ -96,19 +76,19 @@ class PretrainingSettings(RunSettings):
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}
-        vocab = {name: value for name, value in self.vocab.items() if name not in ('add', 'candidates')}
+        vocab = {name: value for name, value in vars(self.vocab).items() if name not in ('add', 'candidates')}
         facts = flatten({'corpus': self.corpus, 'corpus_options': options, 'vocab': vocab})
-        if self.vocab['family'] == 'sentencepiece':
-            facts['seed'] = self.recorded['seed']
+        if self.vocab.family == 'sentencepiece':
+            facts['seed'] = self.seed
         return ''.join(f'{key} = {value}\n' for key, value in sorted(facts.items()))
 
-    def model(self, vocab_size: int) -> BertConfig:
+    def model_config(self, vocab_size: int) -> BertConfig:
         """The model with a vocabulary of `vocab_size` pieces.
 
         Raises:
           UserError: sizes that cannot be, a phase longer than the model's positions.
         """
-        model = BertConfig(vocab_size=vocab_size, nsp=self.pairs.paired, **self.model_fields)
+        model = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
         for phase in self.given_phases:
             length = phase.values['seq_len']
             if length > model.max_positions:
@@ -135,7 +115,7 @@ class PretrainingSettings(RunSettings):
             raise UserError(f'config.{key}', str(length), 'at least 1 step', 'for example --config.steps=1000')
         return steps
 
-    def phases(self, total: int) -> list[PretrainingPhase]:
+    def resolve_phases(self, total: int) -> list[PretrainingPhase]:
         """The phases of a run of `total` steps.
 
         Raises:
@@ -164,7 +144,7 @@ class PretrainingSettings(RunSettings):
                     number=number,
                     first_step=first,
                     last_step=first + length,
-                    power=self.power,
+                    power=self.schedule.power,
                     reset_optimizer=phase.reset_optimizer,
                     packed=self.packing,
                     **phase.values,
@@ -197,7 +177,7 @@ class PretrainingSettings(RunSettings):
         Raises:
           UserError: the implementation asked for by name cannot, in one of the phases or on these devices.
         """
-        model = self.model(self.vocab['size'])
+        model = self.model_config(self.vocab.size)
         for phase in self.given_phases:
             rows = phase.values['batch_size'] // phase.values['accumulate']
             described = describe_attention(model, rows, phase.values['seq_len'], self.packing)
@@ -206,7 +186,7 @@ class PretrainingSettings(RunSettings):
     def check_memory(self, mesh: Mesh) -> None:
         """Refuses what the devices cannot hold, whatever the text is."""
         trained = not self.tokenizer and not self.init
-        model = self.model(self.vocab['size'] if trained else 1)
+        model = self.model_config(self.vocab.size if trained else 1)
         for phase in self.given_phases:
             values = phase.values
             check_memory(
@@ -227,63 +207,32 @@ class PretrainingSettings(RunSettings):
           UserError: with the key.
         """
         self.tracking.check()
-        model = self.model(self.vocab['size'])
+        model = self.model_config(self.vocab.size)
         if self.corpus_options.segments > model.num_segments:
             found, fix = str(self.corpus_options.segments), f'raise that to {self.corpus_options.segments}'
             expected = f'at most config.model.num_segments = {model.num_segments}'
             raise UserError('config.corpus_options.segments', found, expected, fix)
         trained = not self.tokenizer and not self.init
-        check_formats(self.formats, model, vocabulary=self.vocab['family'] if trained else '')
+        check_formats(self.formats, model, vocabulary=self.vocab.family if trained else '')
         self._check_shapes()
-        if trained and self.vocab['unused'] + len(SPECIAL_TOKENS) >= self.vocab['size']:
-            found, fix = f'{self.vocab["unused"]} of {self.vocab["size"]} pieces', 'reserve fewer'
+        if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
+            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', fix)
-        if trained and self.vocab['add']:
+        if trained and self.vocab.add:
             expected = 'config.init or config.tokenizer, the vocabulary to add them to'
             raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'name one of them')
         if self.epochs <= 0 and 'epoch' not in str(self.steps):
             total = self.total_steps(None)
-            self.phases(total)
+            self.resolve_phases(total)
             resolve_durations(self, total)
 
 
-def pretraining_settings(config: ConfigDict) -> PretrainingSettings:
+def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
     """The settings of a config.
 
     Raises:
       UserError: a value that cannot be, with its key. What only a training would mind, `check` refuses.
     """
-    names = (
-        'corpus',
-        'beam',
-        'architecture',
-        'embeddings',
-        'heldout_texts',
-        'packing',
-        'steps',
-        'epochs',
-        'eval_examples',
-        'topology',
-        'find_batch',
-    )
-    return PretrainingSettings(
-        **shared_settings(config),
-        **{name: config[name] for name in names},
-        corpus_options=CorpusOptions(**config.corpus_options),
-        vocab=dict(config.vocab),
-        model_fields=dict(config.model),
-        pairs=PairOptions(plans=config.pair_plans, **config.pairs),
-        masking=MaskOptions(**config.masking),
-        given_phases=_given_phases(config),
-    )
-
-
-def _given_phases(config: ConfigDict) -> tuple[_GivenPhase, ...]:
-    usual = {**{key: config[key] for key in INHERITED}, 'schedule': config.schedule.name}
-    given = []
-    for i, phase in enumerate(config.phases or (phase_entry(steps='100%'),)):
-        own = [key for key, unset in INHERITED.items() if phase[key] != unset]
-        values = {**usual, **{key: phase[key] for key in own}}
-        keys = {key: f'phases[{i}].{key}' if key in own else key for key in INHERITED}
-        given.append(_GivenPhase(phase.steps, phase.reset_optimizer, values, keys))
-    return tuple(given)
+    settings = from_config(PretrainingSettings, config)
+    settings.pair_options  # noqa: B018 - raises
+    return settings

@@ -22,12 +22,12 @@ from bertjax.pretrain.chance_baselines import ChanceBaselines
 from bertjax.pretrain.heldout_texts import PREFIX
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, formats_of, push_export, write_exports
 from bertjax.workdir.files import recorded_in
-from bertjax.writers.console import Command, format_value, print_next, print_places
+from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
 EXAMPLES_PRINTED = (
@@ -112,8 +112,8 @@ def finish_pretraining(
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
-    print_places(console, folder, PLACES, exported=config['export'])
-    print_next(console, _next(folder, config, recipe))
+    print_output_files(console, folder, PLACES, exported=config['export'])
+    print_next_commands(console, _next(folder, config, recipe))
     if config['export']:  # at the end: where it fails, all else is there
         push_export(folder, config['push_to'], private=config['push_private'])
 

@@ -6,17 +6,17 @@ import pathlib
 
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
-from bertjax.corpus.identity import difference, readings_of, stale, with_current_files
+from bertjax.corpus.identity import describe_difference, find_stale, read_readings, with_current_files
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
-from bertjax.corpus.quality import long_documents
+from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import AUTO, parse_mixture, resolve
+from bertjax.corpus.sources import AUTO, parse_mixture, resolve_sources
 from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.errors import printable
-from bertjax.files.paths import user_path
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.vocabulary import add_words, load_given_tokenizer, train_vocabulary
+from bertjax.remote.paths import user_path
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints, has_run
@@ -61,8 +61,8 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if given:
         tokenizer = load_given_tokenizer(settings, given)
-        if settings.vocab['add']:
-            tokenizer = add_words(tokenizer, str(user_path(settings.vocab['add'], 'config.vocab.add')))
+        if settings.vocab.add:
+            tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
         keep_tokenizer(tokenizer, workdir, given)
         return tokenizer
     reason = _other_vocabulary(settings, workdir)
@@ -78,7 +78,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
 
 def _beginning_is_there(settings: PretrainingSettings) -> bool:
     """Whether what the vocabulary began with can be looked at: a run that has begun does without."""
-    paths = [settings.vocab['add'], '' if settings.tokenizer else settings.init]
+    paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 
@@ -99,9 +99,9 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     if known is None:  # Of the first versions, which knew it by name alone.
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
-    found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve(spec, text_key)]
-    reason = difference(known, found, _say)
-    if reason is None and stale(known, found):
+    found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
+    reason = describe_difference(known, found, _say)
+    if reason is None and find_stale(known, found):
         remember_text(workdir, with_current_files(known, found))
     return None if reason is None else f'other text ({reason})'
 
@@ -162,15 +162,15 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
             instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
-            say=_say,
+            log=_say,
             beam=settings.beam,
         )
         built = _manifest(directory) != before
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)
-            for line in [] if built else readings_of(store):  # A build has said it.
+            for line in [] if built else read_readings(store):  # A build has said it.
                 _say(line)
-            print_report(report, long_documents(store))
+            print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
     if any(weight == AUTO for _, weight in parts):
         shares = (f'{spec} {one.weight:.1%}' for (spec, _), one in zip(parts, stores, strict=True))

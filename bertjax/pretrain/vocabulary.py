@@ -11,24 +11,30 @@ from etils import epath
 
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.identity import KnownText
-from bertjax.corpus.sources import AUTO, parse_mixture, resolve, unweighted
+from bertjax.corpus.sources import AUTO, list_unweighted, parse_mixture, resolve_sources
 from bertjax.corpus.texts import iter_texts
 from bertjax.corpus.workers import Progress, text_bytes
 from bertjax.errors import UserError, printable
 from bertjax.files.atomic import write_atomic
-from bertjax.files.paths import user_path
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.text.added_words import candidates, read_words, with_words
+from bertjax.remote.paths import user_path
+from bertjax.text.added_words import insert_words, rank_candidates, read_words
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.special import special_layout
-from bertjax.text.symbols import read_symbols, symbols_of, train_symbols
+from bertjax.text.symbols import build_symbols, read_symbols, train_symbols
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.text.vocabulary import count_words, sentencepiece_of, train_sentencepiece, train_wordpiece, wordpiece_of
-from bertjax.text.wordpiece import INSTALL_FAST, saved_by_fast
+from bertjax.text.vocabulary import (
+    build_sentencepiece,
+    build_wordpiece,
+    count_words,
+    train_sentencepiece,
+    train_wordpiece,
+)
+from bertjax.text.wordpiece import INSTALL_FAST, describe_fast_saving
 from bertjax.workdir.tokenizer import save_tokenizer
 
 if TYPE_CHECKING:
-    from bertjax.corpus.beam_vocabulary import Gathering
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
 COUNTS = 'counts'  # a folder that is there while config.beam counts
@@ -45,11 +51,11 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     specs = [spec for spec, _ in parts]
     # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
-    shared = {'vocab_size': vocab['size'], 'lowercase': vocab['lowercase'], 'unused': vocab['unused']}
+    shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
         expected = 'the vocabulary whose ids the corpus holds'
         raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
-    print(f'training a {vocab["family"]} vocabulary of {vocab["size"]:,} pieces on {settings.corpus}')
+    print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
     else:
@@ -66,10 +72,12 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 @contextlib.contextmanager
 def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
     """Shows how much of a corpus has been read, which it is given piece by piece."""
-    found = [source for spec in specs for source in resolve(unweighted(spec), settings.corpus_options.text_key)]
+    found = [
+        source for spec in specs for source in resolve_sources(list_unweighted(spec), settings.corpus_options.text_key)
+    ]
     in_bytes = any(source.kind == 'file' for source in found)
-    saving = saved_by_fast(text_bytes(found))
-    if saving and settings.run == 'vocab' and settings.vocab['family'] == 'wordpiece':  # Else the build says it.
+    saving = describe_fast_saving(text_bytes(found))
+    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':  # Else the build says it.
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in found)
     with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as shown:
@@ -78,28 +86,28 @@ def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callab
 
 def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
-    if vocab['family'] == 'symbols':
+    if vocab.family == 'symbols':
         all_texts = itertools.chain.from_iterable(texts)
-        return train_symbols(all_texts, vocab_size=vocab['size'], unused=vocab['unused'])
-    if vocab['family'] == 'bpe':
+        return train_symbols(all_texts, vocab_size=vocab.size, unused=vocab.unused)
+    if vocab.family == 'bpe':
         return train_byte_bpe(itertools.chain.from_iterable(texts), **shared)
-    if vocab['family'] == 'wordpiece':
+    if vocab.family == 'wordpiece':
         return train_wordpiece(*texts, **shared, smoothing=smoothing)
     return train_sentencepiece(
         *texts,
         **shared,
         smoothing=smoothing,
-        model_type=vocab['model_type'],
-        seed=settings.recorded['seed'],
-        sample_sentences=vocab['sample_sentences'],
+        model_type=vocab.model_type,
+        seed=settings.seed,
+        sample_sentences=vocab.sample_sentences,
     )
 
 
-def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'Gathering':
+def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'BeamTextStatistics':
     check_beam(settings.beam)
-    from bertjax.corpus.beam_vocabulary import Gathering
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
-    return Gathering(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
+    return BeamTextStatistics(corpora, settings.corpus_options, settings.beam, workdir / COUNTS)
 
 
 def _train_on_beam(
@@ -107,21 +115,21 @@ def _train_on_beam(
 ) -> tuple[Tokenizer, list[KnownText]]:
     """The tokenizer that `train_vocabulary` would train, from what is gathered by config.beam, and what was read."""
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
-    if vocab['family'] == 'bpe':
+    if vocab.family == 'bpe':
         fix = 'take another family, or leave config.beam empty for run=vocab and a part of the text'
         raise UserError('config.beam', 'a byte-level BPE to train', 'one that trains from counts or a sample', fix)
     gathering = _gathering(settings, corpora, workdir)
-    if vocab['family'] == 'symbols':
-        counts, read = gathering.symbols(vocab['size'] + len(special_layout(vocab['unused'])))
+    if vocab.family == 'symbols':
+        counts, read = gathering.symbols(vocab.size + len(special_layout(vocab.unused)))
         total = sum(map(collections.Counter, counts), collections.Counter())
-        return symbols_of(total, vocab_size=vocab['size'], unused=vocab['unused']), read
-    if vocab['family'] == 'wordpiece':
-        counts, read = gathering.words(vocab['lowercase'])
-        return wordpiece_of(counts, **shared, smoothing=smoothing), read
-    size = vocab['sample_sentences']
-    drawn, read = gathering.sentences(size, settings.recorded['seed'])
-    model = {'model_type': vocab['model_type'], 'sample_sentences': size}
-    return sentencepiece_of(drawn, **shared, smoothing=smoothing, **model), read
+        return build_symbols(total, vocab_size=vocab.size, unused=vocab.unused), read
+    if vocab.family == 'wordpiece':
+        counts, read = gathering.words(vocab.lowercase)
+        return build_wordpiece(counts, **shared, smoothing=smoothing), read
+    size = vocab.sample_sentences
+    drawn, read = gathering.sentences(size, settings.seed)
+    model = {'model_type': vocab.model_type, 'sample_sentences': size}
+    return build_sentencepiece(drawn, **shared, smoothing=smoothing, **model), read
 
 
 def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer:
@@ -131,8 +139,8 @@ def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer
     Raises:
       UserError: what cannot be read.
     """
-    if settings.vocab['family'] == 'symbols' and _of_lines(user_path(given, 'config.tokenizer')):
-        return read_symbols(given)
+    if settings.vocab.family == 'symbols' and _of_lines(path := user_path(given, 'config.tokenizer')):
+        return read_symbols(path)
     return load_tokenizer(given)
 
 
@@ -148,7 +156,7 @@ def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
       UserError: see `text.added_words`.
     """
     words = read_words(path)
-    grown, new = with_words(tokenizer, words, path)
+    grown, new = insert_words(tokenizer, words, path)
     behind = grown.vocab_size - tokenizer.vocab_size
     known = f'; {len(words) - new:,} are pieces already' if new < len(words) else ''
     where = f'{new - behind:,} in [unused] slots, {behind:,} behind the last piece'
@@ -164,7 +172,7 @@ def write_candidates(
     A line has a word, how often it occurs, and its pieces, with tabs between.
 
     Returns:
-      What was written, see `text.added_words.candidates`.
+      What was written, see `text.added_words.rank_candidates`.
 
     Raises:
       UserError: no text; a vocabulary other than WordPiece, which has no words.
@@ -180,7 +188,7 @@ def write_candidates(
         with _reading(settings, specs) as count:
             texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
             counts = count_words(itertools.chain.from_iterable(texts), tokenizer.lowercase)
-    found = candidates(counts, tokenizer, settings.vocab['candidates'])
+    found = rank_candidates(counts, tokenizer, settings.vocab.candidates)
     lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in found)
     write_atomic(workdir / CANDIDATES, ''.join(lines))
     return found

@@ -7,12 +7,12 @@ from collections.abc import Collection
 from typing import Any
 
 from bertjax.convert.load import load_pretraining_model, read_config
-from bertjax.convert.vocabulary import with_pieces
+from bertjax.convert.vocabulary import add_piece_rows
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.text.added_words import origins
+from bertjax.text.added_words import find_previous_ids
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -48,7 +48,7 @@ def with_architecture(
         config = read_config(source)
         theirs = {name: getattr(config, name) for name in usual}
     for name, value in theirs.items():
-        ours = settings.model_fields[name]
+        ours = getattr(settings.model, name)
         if ours != value and (ours != usual[name] or f'model.{name}' in given):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
@@ -56,9 +56,7 @@ def with_architecture(
 
 
 def _with_fields(settings: PretrainingSettings, theirs: dict[str, Any]) -> PretrainingSettings:
-    fields = {**settings.model_fields, **theirs}
-    recorded = {**settings.recorded, 'model': {**settings.recorded['model'], **theirs}}
-    return dataclasses.replace(settings, model_fields=fields, recorded=recorded)
+    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **theirs))
 
 
 def _recorded(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, Any] | None:
@@ -77,8 +75,8 @@ def initial_params(
     """
     directory = huggingface_directory(settings.init)
     shared = {'scan_layers': model.scan_layers, 'nsp': model.nsp}
-    imported = load_pretraining_model(directory, seed=settings.seeds.init, **shared)
-    before = load_tokenizer(settings.tokenizer or directory) if settings.vocab['add'] else tokenizer
+    imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
+    before = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
     params, said = imported.params, [imported.describe(directory)]
     for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
         theirs, ours = getattr(imported.config, name), getattr(model, name)
@@ -93,7 +91,7 @@ def initial_params(
                 f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it'
             )
     if before is not tokenizer:
-        new = origins(before, tokenizer)
-        params = with_pieces(params, model, new)
+        new = find_previous_ids(before, tokenizer)
+        params = add_piece_rows(params, model, new)
         said.append(f'{len(new):,} words begin as the mean of their pieces')
     return params, '\n'.join(said)

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 
-from bertjax.config import in_steps
+from bertjax.config.ranges import in_steps
 from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.finetune.trials import score_of
-from bertjax.metrics.rows import pair_of
+from bertjax.metrics.rows import pair_name
 from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
 from bertjax.pretrain.examples import StoreExamples
@@ -74,7 +74,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
         level = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
     except UserError as error:  # the metrics can be shown without the text
-        level = ChanceBaselines(pair_of(run.config['pairs']['mode']))
+        level = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text is not there any more, and with it the examples: {error}'
         return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', note=note)]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
@@ -87,7 +87,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, get('heldout'), tokenizer))
     elif run.recorded:
         filled = Section('fillings', 'Held-out masks', note='No document is held out.')
-    mode = settings.pairs.mode
+    mode = settings.pair_options.mode
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
     return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
 

@@ -3,9 +3,9 @@
 import dataclasses
 
 from bertjax.config import plain
+from bertjax.config.files import find_recipe, load_recipe
 from bertjax.errors import UserError
 from bertjax.pages.page import Section
-from bertjax.recipe_files import find_recipe, load_recipe
 from bertjax.report.run_record import Run
 from bertjax.workdir.differences import comparable_keys, find_differences, format_literal, resolve_like
 

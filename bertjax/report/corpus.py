@@ -1,6 +1,6 @@
 """The corpus report of each token store."""
 
-from bertjax.corpus.quality import long_documents
+from bertjax.corpus.quality import warn_long_documents
 from bertjax.corpus.report import report_counts, sentence_lengths
 from bertjax.pages.charts import BarChart
 from bertjax.pages.page import Section
@@ -21,7 +21,7 @@ def corpus(stores: list[WeightedStore], names: list[str]) -> Section:
                 'counts': [(label.replace('  ', '… '), *rest) for label, *rest in cells],
                 'lengths': BarChart('Sentences by length in tokens', lengths),
                 'problems': [f'{kind}: {line}' for kind, lines in report['problems'].items() for line in lines],
-                'warnings': [*report['warnings'], *long_documents(weighted.store)],
+                'warnings': [*report['warnings'], *warn_long_documents(weighted.store)],
             }
         )
     return Section('corpus', 'Corpus', reports)

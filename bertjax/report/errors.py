@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.errors import UserError
 from bertjax.finetune.task_data import sample
-from bertjax.metrics.classification import scores_of_counts
+from bertjax.metrics.classification import scores_from_counts
 from bertjax.pages.page import Section, Token
 from bertjax.report.run_record import Run, quiet, read_lines
 from bertjax.tasks.task import Judgment, Task
@@ -73,7 +73,7 @@ def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any
     names = [name for name in task.labels if name in present] + sorted(present - {''} - set(task.labels))
     axis = [*names, ''] if '' in present else names
     table = np.array([[counts[true, predicted] for predicted in axis] for true in axis]).reshape(len(axis), len(axis))
-    scores = scores_of_counts(table.diagonal(), table.sum(1), table.sum(0))
+    scores = scores_from_counts(table.diagonal(), table.sum(1), table.sum(0))
     columns = (names, scores.precision, scores.recall, scores.f1, scores.true, scores.predicted)
     rows = [
         (name, f'{precision:.3f}', f'{recall:.3f}', f'{f1:.3f}', f'{true:,}', f'{predicted:,}')

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from bertjax.convert.load import load_pretraining_model
-from bertjax.convert.vocabulary import with_embeddings
+from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.loader import Examples
 from bertjax.distill.run import student_params
 from bertjax.losses import PRETRAINING
@@ -79,8 +79,8 @@ def _last_params(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) 
     if has_checkpoints(run.folder) or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
         return saved.config, saved.params, f'at step {saved.saved.position.step:,}'
-    model = settings.model(tokenizer.vocab_size)
-    options = {'scan_layers': model.scan_layers, 'seed': settings.seeds.init, 'nsp': model.nsp}
+    model = settings.model_config(tokenizer.vocab_size)
+    options = {'scan_layers': model.scan_layers, 'seed': settings.run_seeds.init, 'nsp': model.nsp}
     return model, load_pretraining_model(str(exported), **options).params, 'as exported'
 
 
@@ -92,12 +92,12 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
     if settings.init:
         params, name = initial_params(settings, model, tokenizer)[0], 'in config.init'
     else:
-        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
-            params, name = setup.create(settings.seeds.init).params, 'at step 0'
+            params, name = setup.create(settings.run_seeds.init).params, 'at step 0'
     if settings.embeddings:
         embeddings = read_embeddings(settings.embeddings, tokenizer, model.width)
-        params = with_embeddings(params, embeddings.rows, embeddings.matrix)
+        params = set_embedding_rows(params, embeddings.rows, embeddings.matrix)
     return params, name
 
 

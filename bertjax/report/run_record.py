@@ -9,15 +9,14 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config import from_plain, plain
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.distill.objective import OUTPUT_LOSSES
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.recipe import finetuning_config, pretraining_config
-from bertjax.tasks.registry import defaults
 from bertjax.workdir.files import recorded_config, recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.jsonl import read_rows
@@ -141,8 +140,7 @@ def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
     if task is None:
         return recorded_config(path, plain(pretraining_config()))
     kind = task.get('kind') if isinstance(task, dict) else None
-    options = {key.removeprefix('task.'): value for key, value in defaults(kind).items()}
-    return recorded_config(path, plain(finetuning_config(kind, **options)))
+    return recorded_config(path, plain(finetuning_config(kind)))
 
 
 @contextlib.contextmanager

@@ -6,8 +6,8 @@ from bertjax.pages.charts import BarChart, Chart
 from bertjax.pages.page import Section
 from bertjax.report.curves import curve
 from bertjax.report.run_record import Run
-from bertjax.train.goodput import read_goodput
-from bertjax.train.goodput_clock import SLOW, TIMES
+from bertjax.train.health.goodput import read_goodput
+from bertjax.train.health.goodput_clock import SLOW, TIMES
 
 _GIB = 2**30
 _RATES = (

@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from bertjax.config.ranges import MANY, format_value, whole
 from bertjax.errors import UserError
-from bertjax.ranges import MANY, format_value, whole
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 

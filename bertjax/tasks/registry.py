@@ -4,9 +4,10 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
+from bertjax.config.schema import Key
 from bertjax.errors import UserError
-from bertjax.tasks.options import Decides, Option, options_of
+from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
 
 # kind -> 'module:class', imported when the kind is asked for.
@@ -36,7 +37,7 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
     return _class(kind)(data=data, seq_len=seq_len, **options)
 
 
-def options(kind: str) -> Mapping[str, Option]:
+def options(kind: str) -> Mapping[str, Key]:
     """The options of a kind, by name.
 
     Raises:
@@ -50,25 +51,6 @@ def options_with_kind(task: Task) -> dict[str, Any]:
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
     return {'kind': kind, **{option: plain(getattr(task, option)) for option in options(kind)}}
-
-
-def keys(kind: str, decides: Decides) -> list[str]:
-    """The config keys, such as 'task.dev_file', of the options of a kind that decide the model, its training or the
-    reading (see options.py).
-
-    Raises:
-      UserError: an unknown kind.
-    """
-    return [f'task.{name}' for name, option in options(kind).items() if option.decides == decides]
-
-
-def defaults(kind: str) -> dict[str, Any]:
-    """{config key: value} of the options of a kind, as a run from before an option existed had them.
-
-    Raises:
-      UserError: an unknown kind.
-    """
-    return {f'task.{name}': plain(option.default) for name, option in options(kind).items()}
 
 
 def _class(kind: str) -> type[Task]:

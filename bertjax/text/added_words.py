@@ -1,7 +1,7 @@
-"""Words of one's own in a WordPiece vocabulary: into [unusedN] slots while there are some, then behind the last piece.
+"""Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
 
-WordPiece takes the longest piece first, so a word that is a piece is never split, in transformers no more than here.
-Words that begin with it may be split otherwise than before; what an id meant that is not a slot, it means still.
+WordPiece takes the longest piece first, so an added word is never split, here and in transformers. Words that begin
+with an added word may be split differently than before. All ids except those of the slots keep their meaning.
 """
 
 import heapq
@@ -19,46 +19,52 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 KEY = 'config.vocab.add'
-_FIX = 'give a text file with a word a line'
+_FIX = 'give a text file with one word on each line'
 
 
 def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
-    """The words of a file with their lines; of a line up to the first tab, as `candidates` are written.
+    """Reads the words of a file, with their line numbers.
+
+    A word is the text of a line up to the first tab, so that a file of `rank_candidates` can be read.
 
     Raises:
-      UserError: no such file, one that is no text, or without a word.
+      UserError: The file does not exist, is not text, or has no word.
     """
     lines = [line.partition('\t')[0].strip() for line in read_lines(path, 'words', KEY, _FIX)]
     words = [(number, line) for number, line in enumerate(lines, 1) if line]
     if not words:
-        raise UserError(str(path), 'no word', 'a word a line', 'leave config.vocab.add empty, or fill the file')
+        fix = 'leave config.vocab.add empty, or fill the file'
+        raise UserError(str(path), found='no word', expected='one word on each line', fix=fix)
     return words
 
 
-def with_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: str) -> tuple[WordPieceTokenizer, int]:
-    """The tokenizer with these words as pieces, and how many of them are new; others are pieces already.
+def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: str) -> tuple[WordPieceTokenizer, int]:
+    """Adds words to a tokenizer as pieces.
 
     Args:
-      tokenizer: of the family 'wordpiece', with BERT's normaliser.
-      words: with their lines in the file `where`.
-      where: for messages.
+      tokenizer: A tokenizer of the family 'wordpiece' with BERT's normaliser.
+      words: The words with their lines in the file `where`.
+      where: The file of the words, for messages.
+
+    Returns:
+      The new tokenizer, and the number of words that were not pieces before.
 
     Raises:
-      UserError: a vocabulary of another family; a word that BERT splits before it asks the vocabulary.
+      UserError: The tokenizer is of another family, or BERT's pre-tokenizer splits a word.
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
-        found = f"words for a vocabulary of the family {tokenizer.family!r} that is not BERT's own"
+        found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"
         raise UserError(KEY, found, "BERT's WordPiece", 'leave it empty, or train a vocabulary on the new text')
-    cutter = pre_tokenizers.BertPreTokenizer()
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pieces, known = list(tokenizer.pieces), set(tokenizer.pieces)
     slots = [i for i in tokenizer.special_ids.tolist() if is_unused(pieces[i]) and i not in tokenizer.added_ids]
     slots.reverse()
     added = 0
-    for line, given in words:
-        word = tokenizer.normalize(given).strip()
-        parts = [part for part, _ in cutter.pre_tokenize_str(word)]
+    for line, raw_word in words:
+        word = tokenizer.normalize(raw_word).strip()
+        parts = [part for part, _ in pre_tokenizer.pre_tokenize_str(word)]
         if len(parts) != 1 or len(word) > MAX_CHARACTERS:
-            found = f'{given!r}, which BERT reads as {" ".join(map(repr, parts[:6])) or "nothing"}'
+            found = f'{raw_word!r}, which BERT reads as {" ".join(map(repr, parts[:6])) or "nothing"}'
             expected = f'one word of up to {MAX_CHARACTERS} characters'
             raise UserError(f'{where}:{line}', found, expected, 'remove the line')
         if word in known:
@@ -72,29 +78,29 @@ def with_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: st
     return tokenizer.with_pieces(pieces), added
 
 
-def origins(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
-    """{id of a piece that `with_words` added: the ids that the word had before}."""
+def find_previous_ids(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
+    """Returns {id of a piece that `insert_words` added: the ids of the word before}."""
     new = [i for i, piece in enumerate(after.pieces) if i >= before.vocab_size or before.pieces[i] != piece]
     ids = before.encode([after.pieces[i] for i in new])
     return {i: pieces.tolist() for i, pieces in zip(new, ids, strict=True)}
 
 
-def candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
-    """The words that would save the most pieces: (word, how often it occurs, its pieces now), the best first.
+def rank_candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
+    """Returns the words whose addition would save the most pieces: (word, count, current pieces), the best first.
 
-    One that is [UNK] now, for lack of a letter, counts as one piece more than it has.
+    A word that is now [UNK], because a letter has no piece, counts as one more piece.
 
     Args:
-      counts: of the words of a text, as `vocabulary.count_words` counts them.
-      tokenizer: that splits them.
-      most: words.
+      counts: The counts of the words of a text, from `vocabulary.count_words`.
+      tokenizer: The tokenizer that splits the words now.
+      most: The maximum number of words.
     """
     words = [word for word, count in counts.items() if count > 1]
-    found: list[tuple[int, str, int, Any]] = []
+    ranked: list[tuple[int, str, int, Any]] = []
     for word, ids in zip(words, tokenizer.encode(words), strict=True):
-        lost = tokenizer.unk_id in ids  # a whole word for which there are no pieces at all
-        saved = counts[word] * (len(ids) - (not lost))
+        unknown = tokenizer.unk_id in ids  # the whole word is one [UNK]
+        saved = counts[word] * (len(ids) - (not unknown))
         if saved:
-            found.append((-saved, word, counts[word], ids))
-    best = heapq.nsmallest(most, found, key=lambda item: item[:2])
+            ranked.append((-saved, word, counts[word], ids))
+    best = heapq.nsmallest(most, ranked, key=lambda item: item[:2])
     return [(word, count, [tokenizer.pieces[i] for i in ids]) for _, word, count, ids in best]

@@ -1,18 +1,18 @@
-"""BERT's WordPiece as the settings of Hugging Face's tokenizer.json: made, read, changed and compared."""
+"""Makes, reads, changes and compares the tokenizer.json settings of BERT's WordPiece."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.text.special import SPECIAL_TOKENS, UNK, added_tokens, is_unused, pair_template
+from bertjax.text.special import SPECIAL_TOKENS, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# Longer words become one [UNK]. Hugging Face's fast tokenizer, whose ids ours equal, has 100 (google-research/bert,
-# tokenization.py: 200).
+# Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, whose ids ours must equal;
+# google-research/bert has 200 in tokenization.py.
 MAX_CHARACTERS = 100
-# A vocabulary counts as cased when more than this share of its pieces has an upper-case letter. bert-base-cased has
-# 0.29, bert-base-uncased 0.
+# A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share of bert-base-cased
+# is 0.29, that of bert-base-uncased 0.
 _CASED_SHARE = 0.005
 
 
@@ -24,14 +24,14 @@ def bert_settings(
     handle_chinese_chars: bool = True,
     names: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """The `tokenizer.json` that Hugging Face's BertTokenizer makes of a vocab.txt.
+    """Makes the `tokenizer.json` that Hugging Face's BertTokenizer makes from a vocab.txt.
 
     Args:
-      pieces: the vocabulary, index = id.
-      lowercase: whether text is lower-cased first.
-      strip_accents: whether accents are removed; None does as BERT: when `lowercase`.
-      handle_chinese_chars: whether each CJK ideograph is a word.
-      names: what the vocabulary calls a special token, where that is not BERT's name.
+      pieces: The vocabulary, index = id.
+      lowercase: Whether text is lower-cased first.
+      strip_accents: Whether accents are removed; None means if `lowercase`, as in BERT.
+      handle_chinese_chars: Whether each CJK ideograph is a word.
+      names: The vocabulary's names of special tokens that differ from BERT's.
     """
     names = {token: (names or {}).get(token, token) for token in SPECIAL_TOKENS}
     ids = {piece: index for index, piece in enumerate(pieces)}
@@ -39,7 +39,7 @@ def bert_settings(
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': added_tokens((ids[name], name) for name in names.values()),
+        'added_tokens': make_added_tokens((ids[name], name) for name in names.values()),
         'normalizer': {
             'type': 'BertNormalizer',
             'clean_text': True,
@@ -61,13 +61,13 @@ def bert_settings(
 
 
 def looks_lowercase(pieces: Sequence[str]) -> bool:
-    """Whether a vocabulary is uncased, by its pieces: almost none has an upper-case letter."""
+    """Returns whether a vocabulary is uncased: almost no piece has an upper-case letter."""
     ordinary = [piece for piece in pieces if piece not in SPECIAL_TOKENS and not is_unused(piece)]
     upper = sum(piece != piece.lower() for piece in ordinary)
     return upper <= _CASED_SHARE * len(ordinary)
 
 
-def with_normalizer(
+def override_normalizer(
     settings: Mapping[str, Any],
     where: str,
     *,
@@ -75,23 +75,23 @@ def with_normalizer(
     strip_accents: bool | None = None,
     handle_chinese_chars: bool | None = None,
 ) -> dict[str, Any]:
-    """`settings` with the given options in their BertNormalizer; None keeps what is there.
+    """Returns `settings` with the given options in their BertNormalizer; an option of None stays unchanged.
 
     Raises:
-      UserError: when `lowercase` differs from what a normaliser of another kind does.
+      UserError: The normaliser is of another kind and `lowercase` contradicts it.
     """
     settings = dict(settings)
     nodes = [node for node in _nodes(settings.get('normalizer')) if node['type'] == 'BertNormalizer']
     if nodes:
         settings['normalizer'] = copy.deepcopy(settings['normalizer'])
-        given = {'lowercase': lowercase, 'strip_accents': strip_accents, 'handle_chinese_chars': handle_chinese_chars}
+        options = {'lowercase': lowercase, 'strip_accents': strip_accents, 'handle_chinese_chars': handle_chinese_chars}
         for node in _nodes(settings['normalizer']):
             if node['type'] == 'BertNormalizer':
-                node.update({name: value for name, value in given.items() if value is not None})
+                node.update({name: value for name, value in options.items() if value is not None})
     elif lowercase is not None and lowercase != lowercases(settings.get('normalizer')):
         raise UserError(
             where,
-            f'a normaliser of its own that {"keeps" if lowercase else "lowers"} case',
+            f'a custom normaliser that {"keeps" if lowercase else "lowers"} case',
             f'lowercase={not lowercase}',
             'leave lowercase unset to take the tokenizer as it is',
         )
@@ -99,7 +99,7 @@ def with_normalizer(
 
 
 def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """Every normaliser or pre-tokenizer in a tree of Sequences, including the root."""
+    """Yields every normaliser or pre-tokenizer in a tree of Sequences, including the root."""
     if node:
         yield node
         for child in node.get('normalizers', node.get('pretokenizers', ())):
@@ -107,14 +107,14 @@ def _nodes(node: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
 
 
 def lowercases(normalizer: Mapping[str, Any] | None) -> bool:
-    """Whether a `normalizer` lower-cases."""
+    """Returns whether a `normalizer` lower-cases text."""
     return any(
         n['type'] == 'Lowercase' or (n['type'] == 'BertNormalizer' and n.get('lowercase')) for n in _nodes(normalizer)
     )
 
 
 def is_bert(settings: Mapping[str, Any]) -> bool:
-    """Whether Hugging Face's BertTokenizer would make these settings of the vocabulary alone."""
+    """Returns whether Hugging Face's BertTokenizer would make these settings from the vocabulary alone."""
     model, normalizer = settings['model'], settings.get('normalizer') or {}
     special = [token for token in settings.get('added_tokens') or [] if token.get('special')]
     return (
@@ -127,8 +127,8 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
     )
 
 
-def what_makes_ids(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of `settings` that determines ids, in canonical form: equal for a vocab.txt and its tokenizer.json."""
+def canonical_id_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the part of `settings` that determines ids, in a form that is equal for vocab.txt and tokenizer.json."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):
         if node['type'] == 'BertNormalizer' and node.get('strip_accents') is None:

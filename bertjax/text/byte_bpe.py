@@ -1,17 +1,17 @@
-"""Byte-level BPE, RoBERTa's tokenizer, as the settings of Hugging Face's tokenizer.json.
+"""The tokenizer.json settings of byte-level BPE, RoBERTa's tokenizer.
 
-Every byte has a piece, so that nothing is unknown; a space belongs to the word behind it and shows as Ġ (Radford et al.
-2019, "Language Models are Unsupervised Multitask Learners", section 2.2; RoBERTa, arXiv 1907.11692, section 4.4).
+Every byte has a piece, so no text is unknown. A space belongs to the next word and is written Ġ (Radford et al. 2019,
+"Language Models are Unsupervised Multitask Learners", section 2.2; RoBERTa, arXiv 1907.11692, section 4.4).
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.errors import UserError
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, added_tokens, pair_template
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, make_added_tokens, pair_template
 from bertjax.text.tokenizer_json import ROBERTA_NAMES
 
-SEPARATORS = 2  # between the texts of a pair
+SEPARATORS = 2  # the number of [SEP] between the texts of a pair
 
 
 def byte_bpe_settings(
@@ -24,20 +24,20 @@ def byte_bpe_settings(
     mask_takes_space: bool = True,
     unused: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The `tokenizer.json` of a byte-level BPE.
+    """Makes the `tokenizer.json` of a byte-level BPE.
 
     Args:
-      vocab: ids of the pieces, special tokens among them.
-      merges: pairs of pieces, by descending priority.
-      names: what the vocabulary calls BERT's special tokens.
-      lowercase: whether text is lower-cased first.
-      prefix_space: whether the first word of a text is written as any other, as if a space stood before it.
-      mask_takes_space: whether the name of the mask in a text takes the space before it along, as RoBERTa's does.
-      unused: reserved pieces, which no text produces.
+      vocab: The ids of the pieces, including special tokens.
+      merges: Pairs of pieces, by descending priority.
+      names: The vocabulary's names of BERT's special tokens.
+      lowercase: Whether text is lower-cased first.
+      prefix_space: Whether a space is put before the text, so that its first word has the same pieces as elsewhere.
+      mask_takes_space: Whether the mask token in a text absorbs the space before it, as in RoBERTa.
+      unused: Reserved pieces, which no text produces.
     """
     space = {'add_prefix_space': prefix_space, 'trim_offsets': True, 'use_regex': True}
     special = [*(names[token] for token in (CLS, PAD, SEP, UNK, MASK)), *unused]
-    added = added_tokens((vocab[name], name) for name in special)
+    added = make_added_tokens((vocab[name], name) for name in special)
     for token in added:
         token['lstrip'] = mask_takes_space and token['content'] == names[MASK]
     template = pair_template(vocab, names, SEPARATORS)
@@ -59,10 +59,10 @@ def byte_bpe_settings(
 
 
 def read_merges(text: str, where: str) -> list[list[str]]:
-    """The pairs of a merges.txt: one a line, after a line `#version`.
+    """Parses a merges.txt: one pair on each line, after a line `#version`.
 
     Raises:
-      UserError: a line of another form.
+      UserError: A line is not a pair.
     """
     pairs = []
     for number, line in enumerate(text.replace('\r\n', '\n').split('\n'), 1):

@@ -1,4 +1,4 @@
-"""Training of a byte-level BPE, deterministic to the byte."""
+"""Trains a byte-level BPE, deterministic to the byte."""
 
 import json
 from collections.abc import Iterable
@@ -9,13 +9,13 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from bertjax.errors import UserError
 from bertjax.text.byte_bpe import byte_bpe_settings
 from bertjax.text.long_words import shorten_runs
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, well_formed
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, replace_surrogates
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
-from bertjax.text.vocabulary import no_text, warn_when_small
+from bertjax.text.vocabulary import no_text_error, warn_when_small
 
 _BYTES = 256
-# Bytes. The trainer's time grows with the square of a word's length: it gets longer words in pieces.
-_PIECE = 1_000
+# The trainer's time grows with the square of a word's length, so longer words are cut into parts of this many bytes.
+_MAX_WORD_BYTES = 1_000
 
 
 def train_byte_bpe(
@@ -23,19 +23,19 @@ def train_byte_bpe(
 ) -> JsonTokenizer:
     """Trains a byte-level BPE with the trainer of `tokenizers`; equal texts give equal bytes.
 
-    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. There are exactly
-    `vocab_size`, or fewer, with a warning, where the text does not yield as many. The first word of a text is written
-    as any other, and pairs have RoBERTa's two separators.
+    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. Their number is
+    `vocab_size`, or less, with a warning, if the text is too small. A space is put before each text, and pairs have
+    RoBERTa's two separators.
 
     Args:
-      texts: a stream of texts, read once.
-      vocab_size: number of pieces, special tokens and unused slots included.
-      lowercase: whether text is lower-cased.
-      unused: number of [unusedN] slots to reserve.
-      min_frequency: pairs that occur less often are not merged.
+      texts: A stream of texts, read once.
+      vocab_size: The number of pieces, including special tokens and unused slots.
+      lowercase: Whether text is lower-cased.
+      unused: The number of [unusedN] slots to reserve.
+      min_frequency: Pairs that occur less often are not merged.
 
     Raises:
-      UserError: when the texts are empty or `vocab_size` has no room for the bytes.
+      UserError: The texts are empty, or `vocab_size` is too small for the bytes.
     """
     special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
     slots = [f'[unused{i}]' for i in range(unused)]
@@ -43,13 +43,13 @@ def train_byte_bpe(
     if vocab_size < least:
         found = f'{vocab_size:,}, which does not hold the {_BYTES} bytes'
         raise UserError(
-            'config.vocab.size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 as RoBERTa)'
+            'config.vocab.size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 for RoBERTa)'
         )
     model = tokenizers.Tokenizer(models.BPE())
     if lowercase:
         model.normalizer = normalizers.Lowercase()
-    words = pre_tokenizers.ByteLevel(add_prefix_space=True)
-    model.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.FixedLength(_PIECE)])
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    model.pre_tokenizer = pre_tokenizers.Sequence([splitter, pre_tokenizers.FixedLength(_MAX_WORD_BYTES)])
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
         min_frequency=min_frequency,
@@ -57,10 +57,10 @@ def train_byte_bpe(
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    model.train_from_iterator(shorten_runs(map(well_formed, texts)), trainer)
+    model.train_from_iterator(shorten_runs(map(replace_surrogates, texts)), trainer)
     learned = json.loads(model.to_str())['model']
     if not learned['merges']:
-        raise no_text()
+        raise no_text_error()
     warn_when_small(len(learned['vocab']), vocab_size)
     settings = byte_bpe_settings(
         learned['vocab'], learned['merges'], lowercase=lowercase, prefix_space=True, unused=slots

@@ -1,4 +1,4 @@
-"""Ids of many texts one after the other, as a corpus is written."""
+"""Flattens the ids of many texts into one array, the layout of a token store."""
 
 from collections.abc import Sequence
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def flatten(ids: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of all texts (int32), and how many each has (int64, one a text)."""
+    """Returns the ids of all texts, int32 [T], and the number of ids of each text, int64 [N]."""
     return np.concatenate([*ids, np.empty(0, np.int32)]), np.fromiter(map(len, ids), np.int64, len(ids))

@@ -1,4 +1,4 @@
-"""Byte-pair merges over counted words: the slow part of WordPiece training."""
+"""Learns byte-pair merges from word counts: the slow part of WordPiece training."""
 
 import collections
 import heapq
@@ -6,21 +6,21 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 
-def merged_pieces(
+def learn_merges(
     words: Mapping[str, int], start: Sequence[str], *, room: int, min_frequency: int, prefix: str = '##'
 ) -> list[str]:
-    """The pieces that byte-pair merges add to an alphabet, in the order of the merges.
+    """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.
 
-    Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units (2016), section 3.2, on
-    words in WordPiece's form: `word` starts as `w ##o ##r ##d`. The most frequent pair of neighbours becomes one piece;
-    ties go to the first pair in code point order, so that equal words give an equal list.
+    The method is that of Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
+    (2016), section 3.2, on words in WordPiece's form: `word` starts as `w ##o ##r ##d`. The most frequent pair of
+    neighbours becomes one piece. Ties go to the first pair in code point order, so that equal words give an equal list.
 
     Args:
-      words: how often each word occurs. Words with a character outside the alphabet become [UNK] and are left out.
-      start: the pieces that exist already, the alphabet (`a`, `##a`) among them.
-      room: the maximum number of pieces to add.
-      min_frequency: rarer pairs are not merged.
-      prefix: what marks a piece that continues a word.
+      words: {word: count}. Words with a character outside the alphabet become [UNK] and are left out.
+      start: The existing pieces, including the alphabet (`a`, `##a`).
+      room: The maximum number of pieces to add.
+      min_frequency: Rarer pairs are not merged.
+      prefix: The prefix of a piece that continues a word.
     """
     pieces, ids = list(start), {piece: index for index, piece in enumerate(start)}
     symbols, counts = _cut(words, ids, prefix)
@@ -34,17 +34,17 @@ def merged_pieces(
     heapq.heapify(heap)
     while heap and len(pieces) < len(start) + room:
         count, left, right, a, b = heapq.heappop(heap)
-        now = pairs[a, b]
-        if now != -count:
+        current = pairs[a, b]
+        if current != -count:
             # A count that fell is corrected when it is popped; one that rose was pushed again.
-            if min_frequency <= now < -count:
-                heapq.heappush(heap, (-now, left, right, a, b))
+            if min_frequency <= current < -count:
+                heapq.heappush(heap, (-current, left, right, a, b))
             continue
         piece = left + right.removeprefix(prefix)
         new = ids.setdefault(piece, len(pieces))
         if new == len(pieces):
             pieces.append(piece)
-        risen = set()
+        increased = set()
         for index in set(where.pop((a, b))):
             word, count = symbols[index], counts[index]
             merged = _replace(word, a, b, new)
@@ -54,29 +54,29 @@ def merged_pieces(
                 pairs[pair] += count
                 if new in pair:
                     where[pair].append(index)
-                    risen.add(pair)
+                    increased.add(pair)
             symbols[index] = merged
         del pairs[a, b]
-        for x, y in risen:
+        for x, y in increased:
             if pairs[x, y] >= min_frequency:
                 heapq.heappush(heap, (-pairs[x, y], pieces[x], pieces[y], x, y))
     return pieces[len(start) :]
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple[list[list[int]], list[int]]:
-    """Words as lists of the ids of their characters, and their counts, without words of one character."""
+    """Returns words as lists of the ids of their characters, and their counts, without words of one character."""
     symbols, counts = [], []
     continued = {piece.removeprefix(prefix): index for piece, index in ids.items() if len(piece) == len(prefix) + 1}
     for word, count in words.items():
-        cut = [ids.get(word[0]), *map(continued.get, word[1:])]
-        if len(cut) > 1 and None not in cut:
-            symbols.append(cut)
+        word_ids = [ids.get(word[0]), *map(continued.get, word[1:])]
+        if len(word_ids) > 1 and None not in word_ids:
+            symbols.append(word_ids)
             counts.append(count)
     return symbols, counts
 
 
 def _replace(word: list[int], a: int, b: int, new: int) -> list[int]:
-    """`word` with each pair `a b`, from left to right, replaced by `new`."""
+    """Returns `word` with each pair `a b`, from left to right, replaced by `new`."""
     merged, index = [], 0
     while index < len(word):
         if word[index] == a and index + 1 < len(word) and word[index + 1] == b:

@@ -1,4 +1,4 @@
-"""The offsets of pieces in the text as given, in Python characters (code points), whatever its normalisation."""
+"""Offsets of pieces in the original text, in Python characters (code points), independent of its normalisation."""
 
 import re
 import unicodedata
@@ -9,19 +9,19 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
 from bertjax.text.sentencepiece_proto import SPACE
-from bertjax.text.special import well_formed
+from bertjax.text.special import replace_surrogates
 
 # ids, starts, ends: int32 [N] each.
-Located = tuple[np.ndarray, np.ndarray, np.ndarray]
+PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
-_AT_ONCE = 1024  # texts; an Encoding of `tokenizers` takes some 200 bytes a piece
+_AT_ONCE = 1024  # texts; an Encoding of `tokenizers` takes about 200 bytes for each piece
 
 
-def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Located]:
-    """Ids and offsets of the pieces of each text, from the offsets of `tokenizers`."""
-    located: list[Located] = []
+def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[PieceOffsets]:
+    """Returns the ids and offsets of the pieces of each text from the offsets of `tokenizers`."""
+    located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
         repaired = [repair_surrogates(text) for text in chunk]
@@ -34,27 +34,31 @@ def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[Locate
 
 
 def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
-    """`well_formed` text, and the former index of each character and of the end: int64 [len + 1], None if unchanged."""
+    """Joins surrogate pairs and replaces lone surrogates.
+
+    Returns:
+      The text, and the original index of each character and of the end, int64 [len + 1]; None if the text is unchanged.
+    """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None
     second = {pair.end() - 1 for pair in _PAIR.finditer(text)}  # a pair becomes one character
-    kept = [index for index in range(len(text)) if index not in second]
-    return well_formed(text), np.array([*kept, len(text)])
+    original = [index for index in range(len(text)) if index not in second]
+    return replace_surrogates(text), np.array([*original, len(text)])
 
 
 def trim_spans(
     text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None = None
-) -> Located:
-    """Ids and spans as arrays; spans lose the spaces at both ends.
+) -> PieceOffsets:
+    """Returns ids and spans as arrays and removes the spaces at both ends of the spans.
 
-    Characters that no piece covers, unless they are spaces or controls, are added to the piece before them: they are
-    combining marks that normalisation removes, or composes with the letter before.
+    A character that no piece covers is added to the piece before it, unless it is a space or a control character. Such
+    characters are combining marks that normalisation removes or composes with the previous letter.
 
     Args:
-      text: as given.
-      ids: of N pieces.
-      spans: where each begins and ends, ascending, in `text` or in what `repair_surrogates` made of it.
-      positions: from `repair_surrogates`.
+      text: The original text.
+      ids: The ids of N pieces.
+      spans: The start and end of each piece, ascending, in `text` or in the result of `repair_surrogates`.
+      positions: The indices from `repair_surrogates`.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)
     starts, ends = (spans if positions is None else positions[spans]).T.tolist()
@@ -76,16 +80,16 @@ class CharacterMap:
     """Maps spans of a normalised text back to the text itself."""
 
     def __init__(self, normalizer: normalizers.Normalizer):
-        # Every character becomes a token of its own, whose offsets `tokenizers` reports.
+        # Every character becomes a token, whose offsets `tokenizers` reports.
         self._tokenizer = tokenizers.Tokenizer(models.WordLevel({'?': 0}, unk_token='?'))
         self._tokenizer.normalizer = normalizer
         self._tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r'[\s\S]'), 'isolated')
 
     def spans(self, text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Spans of the normalised text, as spans of the text itself."""
+        """Converts spans of the normalised text to spans of the original text."""
         characters = self._tokenizer.encode(text, add_special_tokens=False).offsets
-        found = []
+        original = []
         for start, end in spans:
             first = characters[start][0] if start < len(characters) else len(text)
-            found.append((first, characters[end - 1][1] if end > start else first))
-        return found
+            original.append((first, characters[end - 1][1] if end > start else first))
+        return original

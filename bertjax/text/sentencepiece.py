@@ -1,4 +1,4 @@
-"""SentencePiece models (unigram and BPE) as BERT tokenizers."""
+"""The tokenizer of SentencePiece models (unigram and BPE)."""
 
 import multiprocessing
 from collections.abc import Sequence
@@ -11,33 +11,33 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.text.flat import flatten
-from bertjax.text.offsets import CharacterMap, Located, repair_surrogates, trim_spans
+from bertjax.text.offsets import CharacterMap, PieceOffsets, repair_surrogates, trim_spans
 from bertjax.text.sentencepiece_proto import SPACE, read_settings, unicode_normalizer
 from bertjax.text.special import (
     PAD,
     SPECIAL_TOKENS,
     UNK,
     check_pieces,
-    fingerprint_of,
-    special_ids_of,
+    find_special_ids,
+    hash_settings,
+    replace_surrogates,
     to_json,
     tokenizer_config,
-    well_formed,
 )
 from bertjax.text.tokenizer_json import sentencepiece_settings
 
 
 class SentencePieceTokenizer:
-    """Text to ids by a SentencePiece model whose special tokens are control symbols, which no text can produce.
+    """Converts text to ids by a SentencePiece model. Its special tokens are control symbols, which no text produces.
 
     Args:
-      model: the bytes of a *.model file.
-      where: where they came from, for messages.
+      model: The bytes of a *.model file.
+      where: The file, for messages.
 
-    Attributes: see `bertjax.text.tokenizer.Tokenizer`.
+    Attributes: See `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
-      UserError: when the bytes are not a model, or the model lacks the special tokens of BERT.
+      UserError: The bytes are not a model, or the model lacks BERT's special tokens.
     """
 
     family = 'sentencepiece'
@@ -50,63 +50,63 @@ class SentencePieceTokenizer:
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(
                 where, 'bytes that SentencePiece cannot read', 'a SentencePiece model',
-                'the file is damaged or of another kind: take the original, or train one with --config.run=vocab',
+                'the file is damaged or of another kind: use the original, or train one with --config.run=vocab',
             ) from error  # fmt: skip
         self._unicode = unicode_normalizer(read_settings(model).rule)
         self._characters = CharacterMap(self._unicode)
         self.vocab_size = processor.get_piece_size()
         self.pieces = [processor.id_to_piece(index) for index in range(self.vocab_size)]
-        # ALBERT calls the first two by SentencePiece's own names.
+        # ALBERT has SentencePiece's names for the first two.
         known = set(self.pieces)
         self._names = {t: n for t, n in ((PAD, '<pad>'), (UNK, '<unk>')) if t not in known and n in known}
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         controls = [index for index in range(self.vocab_size) if processor.is_control(index)]
-        self.special_ids = special_ids_of(self.pieces, ids, controls)
+        self.special_ids = find_special_ids(self.pieces, ids, controls)
         self.continues_word = np.array([not piece.startswith(SPACE) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
         self.lowercase = processor.normalize('Straight ABC') == processor.normalize('straight abc')
-        self.fingerprint = fingerprint_of({'family': self.family, 'model': model.hex()})
+        self.fingerprint = hash_settings({'family': self.family, 'model': model.hex()})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
+        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
         return self._processor.encode(
             [self._prepare(text) for text in texts], return_type='numpy', num_threads=_threads()
         )
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids of `encode`, and where each piece begins and ends: see the protocol."""
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
         prepared = [self._prepare(text) for text in texts]
         rows = self._processor.encode(prepared, return_type='offset_mapping', num_threads=_threads())
         located = []
         for text, row in zip(texts, rows, strict=True):
             spans, positions = row['offsets'], None
             if not text.isascii():
-                whole, positions = repair_surrogates(text)
-                spans = self._characters.spans(whole, spans)
+                repaired, positions = repair_surrogates(text)
+                spans = self._characters.spans(repaired, spans)
             located.append(trim_spans(text, row['ids'], spans, positions))
         return located
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
-            return text  # The model's own map lower-cases it.
+            return text  # the model's character map lower-cases it
         try:
             return self._unicode.normalize_str(text)
         except UnicodeEncodeError:
-            return self._unicode.normalize_str(well_formed(text))
+            return self._unicode.normalize_str(replace_surrogates(text))
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text for reading, special tokens kept."""
+        """Returns readable text, including special tokens."""
         special = set(self.special_ids.tolist())
         parts = (f' {self.pieces[i]} ' if i in special else self.pieces[i] for i in map(int, ids))
         return ' '.join(''.join(parts).replace(SPACE, ' ').split())
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes tokenizer.model, and tokenizer.json and tokenizer_config.json for transformers' AutoTokenizer.
+        """Writes tokenizer.model, and tokenizer.json with tokenizer_config.json for transformers' AutoTokenizer.
 
         Both give equal ids, except that transformers turns a special token's name in a text into the token.
         """
@@ -127,5 +127,5 @@ class SentencePieceTokenizer:
 
 
 def _threads() -> int:
-    """One thread in a worker process; in the main process one a core."""
+    """Returns the number of threads: 1 in a worker process, one for each core (-1) in the main process."""
     return 1 if multiprocessing.parent_process() else -1

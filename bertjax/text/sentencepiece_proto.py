@@ -1,4 +1,4 @@
-"""The protocol buffer of a SentencePiece *.model file: settings that the library does not expose, and scores."""
+"""Reads the protocol buffer of a SentencePiece *.model file: settings that the library does not expose, and scores."""
 
 import dataclasses
 import struct
@@ -7,14 +7,14 @@ from tokenizers import normalizers
 
 from bertjax.files.protobuf import fields
 
-SPACE = '▁'  # U+2581, which stands for a space in pieces.
+SPACE = '▁'  # U+2581, which represents a space in pieces
 UNIGRAM, BPE = 1, 2
 # Field numbers of sentencepiece_model.proto: ModelProto, SentencePiece, TrainerSpec, NormalizerSpec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _SCORE = 2
 _MODEL_TYPE, _BYTE_FALLBACK = 3, 35
 _RULE, _CHARSMAP, _DUMMY_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 2, 3, 4, 5
-# Scores are rounded to multiples of 1/256 nat: sums up to 65,536 are then exact in float32 (24 bits).
+# Scores are rounded to multiples of 1/256 nat, so that sums up to 65,536 are exact in float32 (24 bits).
 _STEPS = 256
 
 
@@ -24,10 +24,11 @@ class ModelSettings:
 
     Attributes:
       kind: UNIGRAM, BPE, or another of TrainerSpec.ModelType.
-      byte_fallback: whether unknown characters become bytes.
-      usual_spaces: whether a space is put before the text, extra ones are removed, and each becomes SPACE.
-      rule: name of the normalisation, such as 'nmt_nfkc'.
-      charsmap: its compiled character map.
+      byte_fallback: Whether unknown characters become bytes.
+      usual_spaces: Whether spaces are treated as by default: one is put before the text, repeated ones are removed,
+        and each becomes SPACE.
+      rule: The name of the normalisation, such as 'nmt_nfkc'.
+      charsmap: The compiled character map of the normalisation.
     """
 
     kind: int
@@ -38,7 +39,7 @@ class ModelSettings:
 
 
 def read_settings(model: bytes) -> ModelSettings:
-    """The settings in the bytes of a *.model file."""
+    """Reads the settings from the bytes of a *.model file."""
     parts = {number: value for number, value, _ in fields(model) if number != _PIECES}
     trainer = {number: value for number, value, _ in fields(parts.get(_TRAINER, b''))}
     normalizer = {number: value for number, value, _ in fields(parts.get(_NORMALIZER, b''))}
@@ -52,11 +53,11 @@ def read_settings(model: bytes) -> ModelSettings:
 
 
 def unicode_steps(rule: str) -> list[str]:
-    """The normalisers (names in `tokenizers.normalizers`) to apply before the character map of a model with this rule.
+    """Returns the normalisers (names in `tokenizers.normalizers`) to apply before the character map of a model.
 
-    SentencePiece's map composes a fixed table of short sequences, and `tokenizers` applies the map by grapheme, so that
-    the two differ on decomposed Vietnamese or Korean. They agree on text that is in NFKC (and lower case) already, for
-    which SentencePiece's own result does not change.
+    SentencePiece's map composes a fixed table of short sequences, but `tokenizers` applies the map to graphemes, so
+    the two differ on decomposed Vietnamese or Korean. They agree on text that is already in NFKC (and lower case), and
+    this step does not change SentencePiece's result.
     """
     return {
         'nmt_nfkc': ['NFKC'],
@@ -67,16 +68,16 @@ def unicode_steps(rule: str) -> list[str]:
 
 
 def unicode_normalizer(rule: str) -> normalizers.Sequence:
-    """The normaliser of `unicode_steps`."""
+    """Returns the steps of `unicode_steps` as one normaliser."""
     return normalizers.Sequence([getattr(normalizers, name)() for name in unicode_steps(rule)])
 
 
 def round_scores(model: bytes) -> bytes:
-    """The model with rounded scores.
+    """Returns the model with rounded scores.
 
-    SentencePiece sums scores over a whole text in float32, other implementations over words or in float64. Where two
-    segmentations of a word have nearly equal sums, rounding errors decide, differently in each implementation and at
-    each position. With scores whose sums are exact, the same segmentation wins everywhere.
+    SentencePiece sums scores over a whole text in float32; other implementations sum over words or in float64. If two
+    segmentations of a word have nearly equal sums, rounding errors decide between them, differently in each
+    implementation and at each position. Rounded scores have exact sums, so the same segmentation wins everywhere.
     """
     rounded = bytearray(model)
     for number, piece, start in fields(model):

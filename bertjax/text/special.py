@@ -1,4 +1,4 @@
-"""The special tokens of BERT, and the checks that every vocabulary must pass."""
+"""BERT's special tokens, and the checks that every vocabulary must pass."""
 
 import contextlib
 import hashlib
@@ -9,22 +9,22 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.ranges import format_value
 
-# The order in which BERT's own vocabulary files have them (google-research/bert, vocab.txt of every release).
+# The order of BERT's vocabulary files (google-research/bert, vocab.txt of every release).
 PAD, UNK, CLS, SEP, MASK = '[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 _UNUSED = re.compile(r'\[unused\d+\]')
 
 
 def special_layout(unused: int) -> list[str]:
-    """The first entries of a vocabulary as BERT lays them out: [PAD], the [unusedN] slots, [UNK] [CLS] [SEP] [MASK]."""
+    """Returns the first entries of a vocabulary in BERT's order: [PAD], the [unusedN], [UNK], [CLS], [SEP], [MASK]."""
     return [PAD, *(f'[unused{i}]' for i in range(unused)), UNK, CLS, SEP, MASK]
 
 
 def is_unused(piece: str) -> bool:
-    """Whether `piece` is one of the reserved slots [unused0], [unused1], ..."""
+    """Returns whether `piece` is one of the reserved slots [unused0], [unused1], ..."""
     return _UNUSED.fullmatch(piece) is not None
 
 
@@ -32,15 +32,15 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
     """Finds the five special tokens among `pieces` (index = id).
 
     Args:
-      pieces: the vocabulary.
-      where: the file, for messages.
-      names: what this vocabulary calls a special token, where that is not BERT's name, e.g. {'[PAD]': '<pad>'}.
+      pieces: The vocabulary.
+      where: The file, for messages.
+      names: The vocabulary's names of special tokens that differ from BERT's, e.g. {'[PAD]': '<pad>'}.
 
     Returns:
       The id of each of SPECIAL_TOKENS.
 
     Raises:
-      UserError: when an entry is empty or occurs twice, or a special token is missing.
+      UserError: An entry is empty or occurs twice, or a special token is missing.
     """
     names = {token: (names or {}).get(token, token) for token in SPECIAL_TOKENS}
     ids: dict[str, int] = {}
@@ -54,7 +54,7 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
                 f'{where}:{index + 1}',
                 f'{piece!r} a second time (first as entry {ids[piece] + 1})',
                 'every piece once',
-                'the file is damaged or was put together by hand: take the original vocabulary, or train one with '
+                'the file is damaged or was edited by hand: use the original vocabulary, or train one with '
                 '--config.run=vocab',
             )
     missing = [name for name in names.values() if name not in ids]
@@ -69,25 +69,25 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
 
 
 @contextlib.contextmanager
-def odd_settings_refused(where: str) -> Iterator[None]:
-    """Turns what a tokenizer's file raises, here and in libraries, into a UserError that names it.
+def wrap_tokenizer_errors(where: str) -> Iterator[None]:
+    """Turns any error about a tokenizer's file, from here or a library, into a UserError that names the file.
 
-    A tokenizer.json is a tree of any form, of which each library looks at another part, at another time.
+    A tokenizer.json may have any form, and each library reads a different part of it at a different time.
     """
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # A panic in Rust is no Exception.
+    except BaseException as error:  # a panic in Rust is not an Exception
         found = f'settings that cannot be used ({type(error).__name__}: {error})'
         raise UserError(where, found, 'the tokenizer of a BERT', 'take the original file') from error
 
 
 def check_ids(settings: Mapping[str, Any], where: str) -> None:
-    """Refuses a tokenizer.json with an id that none of its pieces can have: `tokenizers` allocates as many as it says.
+    """Checks that every id of a tokenizer.json is below its number of pieces: `tokenizers` allocates up to the largest.
 
     Raises:
-      UserError: an id that is no number from 0 to the number of pieces.
+      UserError: An id is not an integer from 0 to the number of pieces - 1.
     """
     vocab, added = settings['model']['vocab'], settings.get('added_tokens') or []
     count = len(vocab) + len(added)
@@ -98,31 +98,31 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
             raise UserError(where, found, expected, 'the vocabulary is damaged: take the original file')
 
 
-def special_ids_of(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
-    """Sorted int32 ids of the special tokens `ids`, of the [unusedN] slots among `pieces`, and of `more`."""
+def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
+    """Returns the sorted ids (int32) of the special tokens `ids`, the [unusedN] slots among `pieces`, and `more`."""
     unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
     return np.array(sorted({*ids.values(), *unused, *more}), dtype=np.int32)
 
 
-def fingerprint_of(settings: Mapping) -> str:
-    """sha256 (hex) of JSON `settings`, whatever the order of their keys."""
+def hash_settings(settings: Mapping) -> str:
+    """Returns the sha256 (hex) of JSON `settings`, independent of the order of their keys."""
     canonical = json.dumps(settings, sort_keys=True, ensure_ascii=True, separators=(',', ':'))
     return hashlib.sha256(canonical.encode('ascii')).hexdigest()
 
 
-def well_formed(text: str) -> str:
-    """`text` with surrogate pairs joined, and lone surrogates (broken JSON escapes) replaced by U+FFFD."""
+def replace_surrogates(text: str) -> str:
+    """Returns `text` with surrogate pairs joined and lone surrogates (broken JSON escapes) replaced by U+FFFD."""
     return text.encode('utf-16-le', 'surrogatepass').decode('utf-16-le', 'replace')
 
 
-def added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
-    """The `added_tokens` of a tokenizer.json for special tokens (id, name), by id."""
+def make_added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
+    """Returns the `make_added_tokens` of a tokenizer.json for special tokens (id, name), sorted by id."""
     flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
     return [{'id': index, 'content': name, **flags} for index, name in sorted(tokens)]
 
 
 def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: int = 1) -> dict[str, Any]:
-    """The `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1.
+    """Returns the `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1.
 
     With two `separators` it is RoBERTa's, [CLS] A [SEP] [SEP] B [SEP].
     """
@@ -142,8 +142,8 @@ def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: 
     }
 
 
-def separators_of(post_processor: Mapping[str, Any] | None) -> int:
-    """How many [SEP] a tokenizer.json puts between the texts of a pair: 2 as RoBERTa, 1 as BERT and by default."""
+def count_separators(post_processor: Mapping[str, Any] | None) -> int:
+    """Returns the number of [SEP] between the texts of a pair: 2 in RoBERTa, 1 in BERT and by default."""
     steps = post_processor or {}
     for step in steps.get('processors') or [steps]:
         if step.get('type') == 'RobertaProcessing':
@@ -155,7 +155,7 @@ def separators_of(post_processor: Mapping[str, Any] | None) -> int:
 
 
 def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any]:
-    """A tokenizer_config.json with the special tokens and BERT's inputs, and `settings`."""
+    """Returns a tokenizer_config.json with the special tokens, BERT's inputs and `settings`."""
     keys = {'pad': PAD, 'unk': UNK, 'cls': CLS, 'sep': SEP, 'mask': MASK}
     config = {f'{key}_token': names.get(token, token) for key, token in keys.items()}
     inputs = ['input_ids', 'token_type_ids', 'attention_mask']
@@ -163,5 +163,5 @@ def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any
 
 
 def to_json(settings: Mapping[str, Any]) -> str:
-    """`settings` as the text of a file; the order of keys is kept."""
+    """Returns `settings` as the text of a file, with the keys in their order."""
     return json.dumps(settings, ensure_ascii=False, indent=2) + '\n'

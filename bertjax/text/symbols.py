@@ -1,4 +1,4 @@
-"""A vocabulary of symbols: codes, products, visual words. Each is one id, never split; white space divides them."""
+"""A vocabulary of symbols, such as codes, products or visual words. White space separates symbols; each has one id."""
 
 import collections
 import heapq
@@ -15,37 +15,37 @@ from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_lines
 from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD
-from bertjax.text.offsets import Located, locate
+from bertjax.text.offsets import PieceOffsets, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     UNK,
-    added_tokens,
     check_ids,
     check_pieces,
-    fingerprint_of,
+    find_special_ids,
+    hash_settings,
+    make_added_tokens,
     pair_template,
-    special_ids_of,
+    replace_surrogates,
     special_layout,
     to_json,
     tokenizer_config,
-    well_formed,
 )
 
-_FIX = 'give a text file with a symbol a line'
+_FIX = 'give a text file with one symbol on each line'
 
 
 class SymbolTokenizer:
-    """Text to ids by a table: a tokenizer.json whose model is WordLevel and which splits at white space.
+    """Converts text to ids by a table: a tokenizer.json with a WordLevel model that splits at white space.
 
     Args:
-      settings: the parsed tokenizer.json, see `symbol_settings`.
-      where: where it came from, for messages.
-      names: what the vocabulary calls a special token, where that is not BERT's name.
+      settings: The parsed tokenizer.json, see `symbol_settings`.
+      where: The file, for messages.
+      names: The vocabulary's names of special tokens that differ from BERT's.
 
-    Attributes: see `bertjax.text.tokenizer.Tokenizer`.
+    Attributes: See `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
-      UserError: a vocabulary without BERT's special tokens, or with other settings.
+      UserError: The vocabulary lacks BERT's special tokens, or its settings do more than split at white space.
     """
 
     family = 'symbols'
@@ -59,8 +59,8 @@ class SymbolTokenizer:
         self._where, self._names = where, dict(names or {})
         splits = (settings.get('pre_tokenizer') or {}).get('type')
         if settings.get('normalizer') or splits != 'WhitespaceSplit':
-            found = 'a WordLevel tokenizer that does more than divide at white space'
-            raise UserError(where, found, 'a table of symbols', 'take a vocabulary that bertjax wrote')
+            found = 'a WordLevel tokenizer that does more than split at white space'
+            raise UserError(where, found, 'a table of symbols', 'use a vocabulary that bertjax wrote')
         check_ids(settings, where)
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -68,26 +68,26 @@ class SymbolTokenizer:
         self.vocab_size = len(self.pieces)
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
-        self.special_ids = special_ids_of(self.pieces, ids)
+        self.special_ids = find_special_ids(self.pieces, ids)
         self.continues_word = np.zeros(self.vocab_size, bool)
-        self.fingerprint = fingerprint_of({'family': self.family, 'pieces': self.pieces})
+        self.fingerprint = hash_settings({'family': self.family, 'pieces': self.pieces})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
-        texts = [well_formed(text) for text in texts]
+        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        texts = [replace_surrogates(text) for text in texts]
         encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids of `encode`, and where each symbol begins and ends: see the protocol."""
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        """Returns the ids of `encode` and the offsets of the symbols; see `Tokenizer.encode_with_offsets`."""
         return locate(self._tokenizer, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """The symbols with spaces between, special tokens kept."""
+        """Returns the symbols, including special tokens, separated by spaces."""
         return ' '.join(self.pieces[int(index)] for index in ids)
 
     def save(self, directory: epath.PathLike) -> None:
@@ -102,13 +102,13 @@ class SymbolTokenizer:
 
 
 def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
-    """The tokenizer.json of a table of `pieces` (index = id), BERT's special tokens among them."""
+    """Returns the tokenizer.json of a table of `pieces` (index = id), which include BERT's special tokens."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     return {
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': added_tokens((ids[name], name) for name in SPECIAL_TOKENS),
+        'added_tokens': make_added_tokens((ids[name], name) for name in SPECIAL_TOKENS),
         'normalizer': None,
         'pre_tokenizer': {'type': 'WhitespaceSplit'},
         'post_processor': pair_template(ids, {}),
@@ -118,10 +118,10 @@ def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
 
 
 def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
-    """The vocabulary of a file with a symbol a line; special tokens that it lacks come first, in BERT's order.
+    """Reads a vocabulary from a file with one symbol on each line; missing special tokens come first, in BERT's order.
 
     Raises:
-      UserError: no such file, no text, a line that is no single symbol, or a symbol that comes twice.
+      UserError: The file does not exist or is not text, a line is not a single symbol, or a symbol occurs twice.
     """
     symbols = [line.rstrip('\r') for line in read_lines(path, 'symbols', 'config.tokenizer', _FIX)]
     for number, symbol in enumerate(symbols, 1):
@@ -133,33 +133,33 @@ def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
 
 
 def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
-    """The vocabulary of the symbols of `texts`, the most frequent first, at most `vocab_size` with the special tokens.
+    """Makes a vocabulary of the most frequent symbols of `texts`, in order of frequency.
 
     Args:
-      texts: a stream of texts whose symbols have white space between, read once.
-      vocab_size: number of pieces.
-      unused: number of [unusedN] slots to reserve.
+      texts: A stream of texts with white space between symbols, read once.
+      vocab_size: The maximum number of pieces, including special tokens and unused slots.
+      unused: The number of [unusedN] slots to reserve.
 
     Raises:
-      UserError: no symbol.
+      UserError: The texts have no symbol.
     """
-    return symbols_of(count_symbols(texts), vocab_size=vocab_size, unused=unused)
+    return build_symbols(count_symbols(texts), vocab_size=vocab_size, unused=unused)
 
 
 def count_symbols(texts: Iterable[str]) -> dict[str, int]:
-    """How often each symbol of up to MAX_WORD characters occurs."""
+    """Counts the symbols of up to MAX_WORD characters."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         symbols = text.split()
-        counts.update(symbols if len(text) <= MAX_WORD else (one for one in symbols if len(one) <= MAX_WORD))
+        counts.update(symbols if len(text) <= MAX_WORD else (symbol for symbol in symbols if len(symbol) <= MAX_WORD))
     return dict(counts)
 
 
-def symbols_of(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
-    """`train_symbols` of symbols that are counted."""
+def build_symbols(counts: Mapping[str, int], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
+    """Makes the vocabulary of `train_symbols` from the counts of `count_symbols`."""
     special = special_layout(unused)
     counts = {symbol: count for symbol, count in counts.items() if symbol not in special}
     if not counts:
         raise UserError('corpus', 'no symbol', 'symbols to make a vocabulary of', 'check the corpus and its format')
-    kept = heapq.nsmallest(vocab_size - len(special), counts.items(), key=lambda item: (-item[1], item[0]))
-    return SymbolTokenizer(symbol_settings([*special, *(symbol for symbol, _ in kept)]))
+    most_frequent = heapq.nsmallest(vocab_size - len(special), counts.items(), key=lambda item: (-item[1], item[0]))
+    return SymbolTokenizer(symbol_settings([*special, *(symbol for symbol, _ in most_frequent)]))

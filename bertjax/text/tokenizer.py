@@ -1,4 +1,4 @@
-"""The protocol of all tokenizers, and the loader, which recognises the family of what a path holds."""
+"""The protocol of all tokenizers, and a loader that recognises the family of a file or directory."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -7,32 +7,33 @@ import numpy as np
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import existing_files, user_path
+from bertjax.files.paths import existing_files
 from bertjax.files.small_files import SETTINGS, read_bytes, read_json_object
-from bertjax.text.bert_settings import bert_settings, looks_lowercase, with_normalizer
+from bertjax.remote.paths import user_path
+from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
-from bertjax.text.offsets import Located
+from bertjax.text.offsets import PieceOffsets
 from bertjax.text.sentencepiece import SentencePieceTokenizer
-from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, odd_settings_refused
+from bertjax.text.special import CLS, MASK, PAD, SEP, UNK, check_pieces, wrap_tokenizer_errors
 from bertjax.text.symbols import SymbolTokenizer
 from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.wordpiece import WordPieceTokenizer
 
 
 class Tokenizer(Protocol):
-    """What the rest of the program knows of a tokenizer.
+    """The interface of all tokenizers.
 
     Attributes:
       family: 'wordpiece', 'sentencepiece', 'bpe' (byte-level) or 'symbols'.
-      lowercase: whether text is lower-cased first.
+      lowercase: Whether text is lower-cased first.
       vocab_size: V, the number of pieces.
-      pieces: the V pieces, index = id.
-      pad_id, unk_id, cls_id, sep_id, mask_id: ids of the special tokens.
-      separators: how many [SEP] stand between the texts of a pair: 1, or 2 as in RoBERTa.
-      special_ids: int32, sorted: ids never drawn as a random replacement: the special tokens, [unusedN] slots and
+      pieces: The V pieces, index = id.
+      pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
+      separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
+      special_ids: int32, sorted, the ids never drawn as a random replacement: the special tokens, [unusedN] slots and
         control symbols.
-      continues_word: bool [V]: the piece continues the word of the piece before it.
-      fingerprint: sha256 (hex) of all that determines ids.
+      continues_word: bool [V], whether a piece continues the word of the piece before it.
+      fingerprint: The sha256 (hex) of everything that determines ids.
     """
 
     family: str
@@ -50,49 +51,49 @@ class Tokenizer(Protocol):
     fingerprint: str
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text (int32, one array a text), without special tokens around them."""
+        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of `encode` (int32) one after the other, and how many each text has (int64)."""
+        """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids of `encode`, and where each piece begins and ends in the text. Slower than `encode`.
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        """Returns the ids of `encode` and the start and end of each piece in the text. Slower than `encode`.
 
-        Offsets count Python characters of the text as given; `text[start:end]` is what the piece was made of, without
-        the space before it, and with the marks that normalisation removed. The span of a piece that is only a space is
-        empty; pieces into which one character was expanded share its span.
+        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
+        space before it, but with the marks that normalisation removed. The span of a piece that is only a space is
+        empty. If a character was expanded into several pieces, they share its span.
 
         Returns:
           (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
         """
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text for reading, special tokens kept."""
+        """Returns readable text, including special tokens."""
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load; equal bytes every time."""
+        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load; the bytes are reproducible."""
 
 
 def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Tokenizer:
     """Loads a tokenizer.
 
     Args:
-      path: a vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, or a
-        directory that holds one of them (Hugging Face's or ours; of a checkpoint of TensorFlow also its own path; a
-        tokenizer.model comes before tokenizer.json, and that before vocab.txt and vocab.json).
-      lowercase: whether to lower-case; None takes it from the tokenizer_config.json beside the file, then from
+      path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
+        directory that holds one of these files (Hugging Face's or ours), or the path of a TensorFlow checkpoint. In a
+        directory, tokenizer.model comes before tokenizer.json, then vocab.txt, then vocab.json.
+      lowercase: Whether to lower-case; None takes it from the tokenizer_config.json beside the file, then from
         tokenizer.json, then from the pieces: a vocabulary without upper-case letters is uncased.
 
     Raises:
-      UserError: when nothing is there, or what is there is not a vocabulary for BERT.
+      UserError: The path does not exist, or does not hold a vocabulary for BERT.
     """
-    file = _find(user_path(path, str(path), _BESIDE))
+    file = _find(user_path(path, str(path), _COMPANION_FILES))
     config = _read_config(file.parent)
-    with odd_settings_refused(str(file)):
+    with wrap_tokenizer_errors(str(file)):
         if file.suffix == '.model':
-            tokenizer = _as_asked(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
+            tokenizer = _check_case(SentencePieceTokenizer(_read_bytes(file), str(file)), str(file), lowercase)
         elif file.name == 'vocab.json':
-            tokenizer = _as_asked(_from_merges(file, config), str(file), lowercase)
+            tokenizer = _check_case(_from_merges(file, config), str(file), lowercase)
         elif file.suffix == '.json':
             tokenizer = _from_json(file, config, lowercase)
         else:
@@ -102,14 +103,14 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
 
 
 def _find(path: epath.Path) -> epath.Path:
-    """The vocabulary file that `path` means."""
-    if not path.exists() and (path.parent / f'{path.name}.index').exists():  # the path of a checkpoint of TensorFlow
+    """Returns the vocabulary file of `path`."""
+    if not path.exists() and (path.parent / f'{path.name}.index').exists():  # the path of a TensorFlow checkpoint
         path = path.parent
     names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json')
     if path.is_dir():
-        found = next(existing_files(path, names), None)
-        if found:
-            return found
+        file = next(existing_files(path, names), None)
+        if file:
+            return file
         raise UserError(
             str(path), 'a directory without a vocabulary', f'one of {", ".join(names)} in it',
             'name the directory or file of a tokenizer, or train one with --config.run=vocab',
@@ -117,18 +118,18 @@ def _find(path: epath.Path) -> epath.Path:
     if not path.exists():
         raise UserError(
             str(path), 'nothing', 'a vocab.txt, a tokenizer.json, a *.model or a directory with one',
-            'check the path (a tokenizer is not pulled from the hub by name: fetch its files first), or train a '
+            'check the path (to use a tokenizer of the hub, download its files first), or train a '
             'vocabulary with --config.run=vocab',
         )  # fmt: skip
     return path
 
 
 def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
-    # As transformers reads it: lines end at \n, \r\n or \r; U+0085 or U+2028 are pieces like any other.
+    # Like transformers: lines end at \n, \r\n or \r, and U+0085 or U+2028 are ordinary pieces.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config)
-    check_pieces(pieces, str(file), names)  # Before repetitions are lost in the dictionary of bert_settings.
+    check_pieces(pieces, str(file), names)  # here, because the dictionary of bert_settings loses repetitions
     if lowercase is None:
         lowercase = config.get('do_lower_case')
     settings = bert_settings(
@@ -151,10 +152,10 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
         )  # fmt: skip
     where, names = str(file), _special_names(config)
     if model.get('type') == 'WordLevel':
-        return _as_asked(SymbolTokenizer(settings, where, names), where, lowercase)
+        return _check_case(SymbolTokenizer(settings, where, names), where, lowercase)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        return _as_asked(JsonTokenizer(settings, where, names), where, lowercase)
-    settings = with_normalizer(
+        return _check_case(JsonTokenizer(settings, where, names), where, lowercase)
+    settings = override_normalizer(
         settings,
         where,
         lowercase=config.get('do_lower_case') if lowercase is None else lowercase,
@@ -165,13 +166,13 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
 
 
 def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
-    """A byte-level BPE of vocab.json and merges.txt, as transformers reads them for RoBERTa."""
+    """Reads a byte-level BPE from vocab.json and merges.txt, as transformers does for RoBERTa."""
     merges = file.parent / 'merges.txt'
     if not merges.exists():
         raise UserError(str(merges), 'no such file', 'the merges of the vocab.json beside it', _ORIGINAL)
     vocab = read_json_object(file, _ORIGINAL)
     if not all(type(number) is int for number in vocab.values()):
-        raise UserError(str(file), 'something else than a number', 'an id for each piece', _ORIGINAL)
+        raise UserError(str(file), 'a piece whose id is not a number', 'an id for each piece', _ORIGINAL)
     names = {**ROBERTA_NAMES, **_special_names(config)}
     check_pieces(sorted(vocab, key=vocab.__getitem__), str(file), names)
     mask = config.get('mask_token')
@@ -185,18 +186,18 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     return JsonTokenizer(settings, str(file), names)
 
 
-def _as_asked(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tokenizer:
+def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tokenizer:
     if lowercase is not None and lowercase != tokenizer.lowercase:
         kinds = {True: 'lowers', False: 'keeps'}
         raise UserError(
             where, f'a model that {kinds[tokenizer.lowercase]} case', f'one that {kinds[lowercase]} it',
-            'its pieces were trained so: leave lowercase unset, or train another with --config.run=vocab',
+            'its pieces were trained this way: leave lowercase unset, or train another with --config.run=vocab',
         )  # fmt: skip
     return tokenizer
 
 
 def _special_names(config: dict[str, Any]) -> dict[str, str]:
-    """What a tokenizer_config.json calls BERT's special tokens."""
+    """Returns the names of BERT's special tokens in a tokenizer_config.json."""
     names = {}
     for key, token in (('pad', PAD), ('unk', UNK), ('cls', CLS), ('sep', SEP), ('mask', MASK)):
         value = config.get(f'{key}_token')
@@ -207,7 +208,7 @@ def _special_names(config: dict[str, Any]) -> dict[str, str]:
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:
-    """tokenizer_config.json of a Hugging Face directory, or nothing."""
+    """Reads the tokenizer_config.json of a Hugging Face directory; {} if there is none."""
     file = directory / 'tokenizer_config.json'
     config = read_json_object(file, _ORIGINAL) if file.exists() else {}
     for key in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
@@ -220,7 +221,9 @@ def _read_text(file: epath.Path) -> str:
     try:
         text = _read_bytes(file).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise UserError(str(file), f'no UTF-8 text (byte {error.start:,})', 'a vocabulary as text', _FIX) from error
+        raise UserError(
+            str(file), f'bytes that are not UTF-8 (byte {error.start:,})', 'a vocabulary as text', _FIX
+        ) from error
     if '\0' in text:
         raise UserError(str(file), 'a binary file', 'a vocabulary as text', _FIX)
     return text
@@ -233,7 +236,11 @@ def _read_bytes(file: epath.Path) -> bytes:
     return data
 
 
-_BESIDE = ('tokenizer_config.json', 'merges.txt', 'config.json')  # of a single file in a bucket, what else is read
-_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # Of several scripts: something in it is [UNK] to most vocabularies.
+_COMPANION_FILES = (
+    'tokenizer_config.json',
+    'merges.txt',
+    'config.json',
+)  # read together with a single file in a bucket
+_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # several scripts, so that most vocabularies produce [UNK]
 _ORIGINAL = 'take the original file'
 _FIX = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

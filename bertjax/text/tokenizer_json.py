@@ -1,4 +1,4 @@
-"""SentencePiece and byte-level BPE as Hugging Face's tokenizer.json; SentencePiece models written as such."""
+"""The tokenizer of a tokenizer.json with SentencePiece or byte-level BPE, and the export of SentencePiece to one."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.text.flat import flatten
-from bertjax.text.offsets import Located, locate
+from bertjax.text.offsets import PieceOffsets, locate
 from bertjax.text.sentencepiece_proto import BPE, SPACE, UNIGRAM, read_settings, unicode_steps
 from bertjax.text.special import (
     CLS,
@@ -22,39 +22,39 @@ from bertjax.text.special import (
     SEP,
     SPECIAL_TOKENS,
     UNK,
-    added_tokens,
     check_ids,
     check_pieces,
-    fingerprint_of,
+    count_separators,
+    find_special_ids,
+    hash_settings,
+    make_added_tokens,
     pair_template,
-    separators_of,
-    special_ids_of,
+    replace_surrogates,
     to_json,
     tokenizer_config,
-    well_formed,
 )
 
-# What RoBERTa and its descendants call BERT's special tokens.
+# The names of BERT's special tokens in RoBERTa and its descendants.
 ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
-_BYTE_SPACE = 'Ġ'  # how byte-level BPE writes a space
+_BYTE_SPACE = 'Ġ'  # represents a space in byte-level BPE
 
 
 class JsonTokenizer:
-    """Text to ids by a tokenizer.json whose unigram or BPE model marks the start of words.
+    """Converts text to ids by a tokenizer.json whose unigram or BPE model marks the start of words.
 
-    SentencePiece marks them with U+2581, byte-level BPE with Ġ. Its ids are those of transformers, so a special token's
+    SentencePiece marks it with U+2581, byte-level BPE with Ġ. The ids are those of transformers, so a special token's
     name in a text becomes the token.
 
     Args:
-      settings: the parsed tokenizer.json.
-      where: where it came from, for messages.
-      names: what the vocabulary calls a special token, where that is not BERT's name; without them, RoBERTa's names
-        where it has those and not BERT's.
+      settings: The parsed tokenizer.json.
+      where: The file, for messages.
+      names: The vocabulary's names of special tokens that differ from BERT's. RoBERTa's names are recognised if BERT's
+        are absent.
 
-    Attributes: see `bertjax.text.tokenizer.Tokenizer`.
+    Attributes: See `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
-      UserError: for a model of another family, or one without the special tokens of BERT.
+      UserError: The model is of another family, or lacks BERT's special tokens.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class JsonTokenizer:
             raise UserError(
                 where, f'a {kind} tokenizer that does not mark words with {SPACE}',
                 'WordPiece, SentencePiece or byte-level BPE pieces',
-                'take the tokenizer of a BERT, or train one with --config.run=vocab',
+                'use the tokenizer of a BERT, or train one with --config.run=vocab',
             )  # fmt: skip
         check_ids(settings, where)
         try:
@@ -78,7 +78,7 @@ class JsonTokenizer:
             raise UserError(
                 where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'take the original file'
             ) from error
-        # It adds what is never asked for here, and byte-level BPE's moves offsets by spaces that were inserted, too.
+        # Special tokens are added elsewhere, and the post-processor of byte-level BPE shifts offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = sorted(ids_of, key=ids_of.__getitem__)
@@ -88,38 +88,38 @@ class JsonTokenizer:
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = [token['id'] for token in settings.get('added_tokens') or [] if token.get('special')]
-        self.special_ids = special_ids_of(self.pieces, ids, added)
+        self.special_ids = find_special_ids(self.pieces, ids, added)
         self.continues_word = np.array([not piece.startswith(self._space) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
-        self.separators = separators_of(settings.get('post_processor'))
+        self.separators = count_separators(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
-        self.fingerprint = fingerprint_of({'family': self.family, **{part: settings.get(part) for part in parts}})
+        self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
+        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):
-            texts = [well_formed(text) for text in texts]
+            texts = [replace_surrogates(text) for text in texts]
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids of `encode`, and where each piece begins and ends: see the protocol."""
-        # `tokenizers` puts a space before the text and gives it the first character's offsets.
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
+        # `tokenizers` gives the space that it puts before the text the offsets of the first character.
         space = self._tokenizer.token_to_id(self._space)
         return [
             (ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in locate(self._tokenizer, texts)
         ]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text for reading, special tokens kept."""
+        """Returns readable text, including special tokens."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def save(self, directory: epath.PathLike) -> None:
@@ -141,23 +141,23 @@ def sentencepiece_settings(
     names: Mapping[str, str],
     where: str,
 ) -> dict[str, Any]:
-    """The `tokenizer.json` of a SentencePiece model.
+    """Converts a SentencePiece model to a `tokenizer.json`.
 
     Args:
-      model: the serialised ModelProto.
-      pieces: its pieces, index = id.
-      scores: their scores.
-      special: ids that no text produces.
-      names: what the model calls a special token, where that is not BERT's name.
-      where: the model's file, for messages.
+      model: The serialised ModelProto.
+      pieces: The pieces, index = id.
+      scores: The scores of the pieces.
+      special: The ids that no text produces.
+      names: The model's names of special tokens that differ from BERT's.
+      where: The file of the model, for messages.
 
     Raises:
-      UserError: for a model of another kind than those that `vocabulary.train_sentencepiece` makes.
+      UserError: The model is of a kind that `vocabulary.train_sentencepiece` does not make.
     """
     settings = read_settings(model)
     if settings.kind not in (UNIGRAM, BPE) or settings.byte_fallback or not settings.usual_spaces:
         raise UserError(
-            where, 'a SentencePiece model with settings of its own (word or character model, bytes, or spaces kept)',
+            where, 'a SentencePiece model with special settings (word or character model, byte fallback, extra spaces)',
             'a unigram or BPE model with the default treatment of spaces',
             'train one with --config.run=vocab, or turn the export off',
         )  # fmt: skip
@@ -165,9 +165,9 @@ def sentencepiece_settings(
     ids = {piece: index for index, piece in enumerate(pieces)}
     if settings.kind == UNIGRAM:
         vocab = [[piece, score] for piece, score in zip(pieces, scores, strict=True)]
-        body = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
+        model_settings = {'type': 'Unigram', 'unk_id': ids[unk], 'vocab': vocab, 'byte_fallback': False}
     else:
-        body = {
+        model_settings = {
             'type': 'BPE', 'dropout': None, 'unk_token': unk, 'continuing_subword_prefix': None,
             'end_of_word_suffix': None, 'fuse_unk': True, 'byte_fallback': False, 'ignore_merges': False,
             'vocab': ids, 'merges': _merges(pieces, scores, set(special)),
@@ -177,10 +177,10 @@ def sentencepiece_settings(
         charsmap = base64.b64encode(settings.charsmap).decode()
         steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
     steps += [
-        # SentencePiece strips and folds U+0020 only; its character map has turned all other white space into it.
+        # SentencePiece strips and folds only U+0020; its character map turns all other white space into U+0020.
         {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
         {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
-        # Not Metaspace's own prefix, which is not put before a text that starts with a literal U+2581.
+        # Metaspace would not put its prefix before a text that starts with a literal U+2581.
         {'type': 'Prepend', 'prepend': SPACE},
         {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
     ]
@@ -189,21 +189,22 @@ def sentencepiece_settings(
         'version': '1.0',
         'truncation': None,
         'padding': None,
-        'added_tokens': added_tokens((index, pieces[index]) for index in special),
+        'added_tokens': make_added_tokens((index, pieces[index]) for index in special),
         'normalizer': {'type': 'Sequence', 'normalizers': steps},
         'pre_tokenizer': {'type': 'Metaspace', 'prepend_scheme': 'never', **space},
         'post_processor': pair_template(ids, names),
         'decoder': {'type': 'Metaspace', 'prepend_scheme': 'always', **space},
-        'model': body,
+        'model': model_settings,
     }
 
 
 def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
-    """The merges of a BPE model, by descending priority.
+    """Returns the merges of a BPE model, by descending priority.
 
     SentencePiece stores no merges: it joins the neighbours that form the piece with the highest score. So every way to
-    cut a piece into two pieces is a merge. Where two of them compete in a text, SentencePiece takes the left one, and
-    this order the one with the longer left half; they differ only in texts such as `ababa`, where the halves overlap.
+    cut a piece into two pieces is a merge. If two merges compete in a text, SentencePiece applies the left one, but
+    this order prefers the one with the longer left half. The results differ only in texts such as `ababa`, where the
+    halves overlap.
     """
     ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
     order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)

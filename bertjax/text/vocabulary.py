@@ -1,4 +1,4 @@
-"""Vocabulary training for both families: deterministic to the byte, in memory that does not grow with the corpus."""
+"""Trains WordPiece and SentencePiece vocabularies, deterministic to the byte, in memory independent of corpus size."""
 
 import collections
 import heapq
@@ -14,23 +14,23 @@ from tokenizers import normalizers, pre_tokenizers
 from bertjax.errors import UserError
 from bertjax.text.bert_settings import MAX_CHARACTERS, PREFIX, bert_settings
 from bertjax.text.long_words import shorten_ascii_runs
-from bertjax.text.merges import merged_pieces
-from bertjax.text.sampling import MAX_SENTENCE, sample, sentences_of
+from bertjax.text.merges import learn_merges
+from bertjax.text.sampling import MAX_SENTENCE, iter_sentences, sample
 from bertjax.text.sentencepiece import SentencePieceTokenizer
 from bertjax.text.sentencepiece_proto import round_scores, unicode_normalizer
 from bertjax.text.smoothing import smoothed_counts, smoothed_sample
-from bertjax.text.special import CLS, PAD, SEP, UNK, special_layout, well_formed
+from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# Distinct words held at once, some 300 MB; beyond that the rarer half is dropped.
+# The most distinct words in memory, about 300 MB; at the limit the rarer half is dropped.
 MAX_WORDS = 2_000_000
-# Characters; longer chunks between ASCII white space are not cached (Chinese paragraphs).
+# In characters; longer chunks between ASCII white space (Chinese paragraphs) are not cached.
 _MAX_CHUNK = 64
-# The characters that get a piece: the 1,000 most frequent (as in `tokenizers`), more where those cover less than
-# 99.95 % of the text (Chinese; the share is SentencePiece's default).
+# The 1,000 most frequent characters get a piece (as in `tokenizers`), and more if those cover less than 99.95 % of the
+# text (Chinese; the share is SentencePiece's default).
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
-# A vocabulary that covers less of the text's characters is refused.
+# A vocabulary that covers a smaller share of the text's characters is an error.
 _MIN_COVERAGE = 0.98
 _ASCII_SPACE = re.compile('[ \t\n\r]+')
 
@@ -46,24 +46,24 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
 
-    That trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal bytes. The
-    pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then the
-    merges. There are exactly `vocab_size`, or fewer, with a warning, where the text does not yield as many.
+    Hugging Face's trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal
+    bytes. The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ##
+    forms, then the merges. Their number is `vocab_size`, or less, with a warning, if the text is too small.
 
     Args:
-      texts: a stream of texts, read once.
-      others: of a mixture, the streams of its other corpora.
-      vocab_size: number of pieces, special tokens and unused slots included.
-      lowercase: whether text is lower-cased and accents are removed.
-      unused: number of [unusedN] slots to reserve.
-      min_frequency: pairs that occur less often are not merged.
-      smoothing: power of a mixture, see `text/smoothing.py`.
+      texts: A stream of texts, read once.
+      others: The streams of the other corpora of a mixture.
+      vocab_size: The number of pieces, including special tokens and unused slots.
+      lowercase: Whether text is lower-cased and accents are removed.
+      unused: The number of [unusedN] slots to reserve.
+      min_frequency: Pairs that occur less often are not merged.
+      smoothing: The power of a mixture, see `text/smoothing.py`.
 
     Raises:
-      UserError: when the texts are empty or `vocab_size` is too small for their characters.
+      UserError: The texts are empty, or `vocab_size` is too small for their characters.
     """
     counts = [count_words(some, lowercase) for some in (texts, *others)]
-    return wordpiece_of(
+    return build_wordpiece(
         counts,
         vocab_size=vocab_size,
         lowercase=lowercase,
@@ -73,7 +73,7 @@ def train_wordpiece(
     )
 
 
-def wordpiece_of(
+def build_wordpiece(
     counts: Sequence[Mapping[str, int]],
     *,
     vocab_size: int,
@@ -82,7 +82,7 @@ def wordpiece_of(
     min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
-    """`train_wordpiece` of the words of each corpus, counted as by `count_words`."""
+    """Makes the vocabulary of `train_wordpiece` from the `count_words` of each corpus."""
     special = special_layout(unused)
     if not any(counts):
         fix = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
@@ -91,48 +91,48 @@ def wordpiece_of(
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
-    pieces += merged_pieces(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
+    pieces += learn_merges(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
     warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
-    """How often each word (as BERT splits text into words) occurs; the rarest are dropped when there are too many.
+    """Counts the words of texts, split as by BERT; the rarest are dropped if there are too many.
 
     ASCII white space always separates words, and BERT's normaliser works on single characters. So each distinct chunk
     between white space is split only once, which is ten times as fast as splitting all text.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    cutter = pre_tokenizers.BertPreTokenizer()
+    pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     chunks: collections.Counter[str] = collections.Counter()
     words: collections.Counter[str] = collections.Counter()
 
-    def cut(chunk: str, count: int) -> None:
+    def count_chunk(chunk: str, count: int) -> None:
         chunk = shorten_ascii_runs(chunk)
         try:
             normal = normalizer.normalize_str(chunk)
         except UnicodeEncodeError:
-            normal = normalizer.normalize_str(well_formed(chunk))
-        for word, _ in cutter.pre_tokenize_str(normal):
+            normal = normalizer.normalize_str(replace_surrogates(chunk))
+        for word, _ in pre_tokenizer.pre_tokenize_str(normal):
             if len(word) <= MAX_CHARACTERS:
                 words[word] += count
 
     def flush() -> None:
         for chunk, count in chunks.items():
-            cut(chunk, count)
+            count_chunk(chunk, count)
         chunks.clear()
         if len(words) > MAX_WORDS:
-            kept = heapq.nsmallest(MAX_WORDS // 2, words.items(), key=lambda item: (-item[1], item[0]))
+            most_frequent = heapq.nsmallest(MAX_WORDS // 2, words.items(), key=lambda item: (-item[1], item[0]))
             words.clear()
-            words.update(dict(kept))
+            words.update(dict(most_frequent))
 
     for text in texts:
-        found = _ASCII_SPACE.split(text)
-        if len(text) > _MAX_CHUNK * len(found):
-            for chunk in (chunk for chunk in found if len(chunk) > _MAX_CHUNK):
-                cut(chunk, 1)
-            found = [chunk for chunk in found if len(chunk) <= _MAX_CHUNK]
-        chunks.update(found)
+        parts = _ASCII_SPACE.split(text)
+        if len(text) > _MAX_CHUNK * len(parts):
+            for chunk in (chunk for chunk in parts if len(chunk) > _MAX_CHUNK):
+                count_chunk(chunk, 1)
+            parts = [chunk for chunk in parts if len(chunk) <= _MAX_CHUNK]
+        chunks.update(parts)
         if len(chunks) + len(words) > 2 * MAX_WORDS:
             flush()
     flush()
@@ -140,17 +140,17 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
 
 
 def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
-    """The characters that get a piece, then the ## forms of those that can occur inside a word, each sorted."""
+    """Returns the characters that get a piece, then the ## forms of those that occur inside words, each sorted."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
             counts[character] += count
-    normalizer, cutter = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
+    normalizer, pre_tokenizer = normalizers.BertNormalizer(lowercase=False), pre_tokenizers.BertPreTokenizer()
     total, covered, entries = sum(counts.values()), 0, 0
     plain, inside = [], []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        # Punctuation marks and CJK ideographs are words of their own, without a ## form.
-        joins = len(cutter.pre_tokenize_str(normalizer.normalize_str('a' + character))) == 1
+        # Each punctuation mark and CJK ideograph is a word, without a ## form.
+        joins = len(pre_tokenizer.pre_tokenize_str(normalizer.normalize_str('a' + character))) == 1
         entries += 1 + joins
         rare = covered >= _COVERAGE * total
         if entries > room or (rare and (len(plain) >= _ALPHABET or entries > room // 2)):
@@ -162,7 +162,7 @@ def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
         raise UserError(
             'config.vocab.size', f'{vocab_size:,}, which holds the characters of {covered / total:.1%} of the text',
             f'room for the special tokens, {len(counts):,} different characters and pieces made of them',
-            'raise it (8,192 for a small corpus, 30,522 as BERT), or reserve fewer unused slots',
+            'raise it (8,192 for a small corpus, 30,522 for BERT), or reserve fewer unused slots',
         )  # fmt: skip
     return sorted(plain) + sorted(inside)
 
@@ -180,26 +180,26 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
-    Text is normalised by SentencePiece's nmt_nfkc (nmt_nfkc_cf, with case folding, when `lowercase`). The special
-    tokens and [unusedN] slots are control symbols, which no text produces, and come first, in BERT's order. There are
-    exactly `vocab_size` pieces, or fewer, with a warning, where the sample does not yield as many.
+    Text is normalised by SentencePiece's nmt_nfkc (nmt_nfkc_cf, with case folding, if `lowercase`). The special tokens
+    and [unusedN] slots are control symbols, which no text produces, and come first, in BERT's order. The number of
+    pieces is `vocab_size`, or less, with a warning, if the sample is too small.
 
     Args:
-      texts: a stream of texts, read once.
-      others: of a mixture, the streams of its other corpora.
-      vocab_size: number of pieces, special tokens and unused slots included.
+      texts: A stream of texts, read once.
+      others: The streams of the other corpora of a mixture.
+      vocab_size: The number of pieces, including special tokens and unused slots.
       model_type: 'unigram' (Kudo 2018) or 'bpe'.
-      lowercase: whether case is folded.
-      unused: number of [unusedN] slots to reserve.
-      seed: of the sample.
-      sample_sentences: size of the sample; memory grows with it (unigram: 3 KB a sentence of English).
-      smoothing: power of a mixture, see `text/smoothing.py`.
+      lowercase: Whether case is folded.
+      unused: The number of [unusedN] slots to reserve.
+      seed: The seed of the sample.
+      sample_sentences: The size of the sample; unigram training needs 3 KB of memory for each English sentence.
+      smoothing: The power of a mixture, see `text/smoothing.py`.
 
     Raises:
-      UserError: when the texts are empty or `vocab_size` is too small for their characters.
+      UserError: The texts are empty, or `vocab_size` is too small for their characters.
     """
-    drawn = [sample(sentences_of(some), sample_sentences, seed) for some in (texts, *others)]
-    return sentencepiece_of(
+    drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
+    return build_sentencepiece(
         drawn,
         vocab_size=vocab_size,
         model_type=model_type,
@@ -210,7 +210,7 @@ def train_sentencepiece(
     )
 
 
-def sentencepiece_of(
+def build_sentencepiece(
     drawn: Sequence[tuple[Sequence[str], int]],
     *,
     vocab_size: int,
@@ -220,13 +220,13 @@ def sentencepiece_of(
     sample_sentences: int = 500_000,
     smoothing: float = 1.0,
 ) -> SentencePieceTokenizer:
-    """`train_sentencepiece` of the `sampling.sample` of the sentences of each corpus."""
+    """Makes the model of `train_sentencepiece` from the `sampling.sample` of the sentences of each corpus."""
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sentences = drawn[0][0]
     if len(drawn) > 1 and any(size for _, size in drawn):
         sentences = smoothed_sample(*zip(*drawn, strict=True), smoothing, sample_sentences)
     if not sentences:
-        raise no_text()
+        raise no_text_error()
     names = special_layout(unused)
     controls = [name for name in names if name not in (PAD, UNK, CLS, SEP)]
     model = io.BytesIO()
@@ -239,12 +239,12 @@ def sentencepiece_of(
             hard_vocab_limit=False,
             normalization_rule_name=rule,
             character_coverage=_COVERAGE,
-            # In bytes; NFKC can lengthen a character to 18.
+            # In bytes; NFKC can expand a character to 18 bytes.
             max_sentence_length=100 * MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # Sums are per thread: another number of threads would change their last digits.
+            # Sums are computed per thread, so another number of threads would change their last digits.
             num_threads=8,
             minloglevel=2,
         )
@@ -262,15 +262,15 @@ def sentencepiece_of(
 _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
-def no_text() -> UserError:
-    """The error of a trainer without text."""
+def no_text_error() -> UserError:
+    """Returns the error of a trainer without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
-def warn_when_small(size: int, wanted: int) -> None:
-    """Says that a text gave fewer pieces than were wanted."""
-    if size < wanted:
+def warn_when_small(size: int, requested: int) -> None:
+    """Warns that a text gave fewer pieces than requested."""
+    if size < requested:
         logging.getLogger(__name__).warning(
-            'vocabulary: %s pieces instead of %s, because the text holds no more that repeat; more text gives more',
-            f'{size:,}', f'{wanted:,}',
+            'vocabulary: %s pieces instead of %s, because no more pieces repeat in the text; more text gives more',
+            f'{size:,}', f'{requested:,}',
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""WordPiece, BERT's own tokenizer, encoded by `tokenizers`, or where it is installed by the faster `nanotoken`."""
+"""WordPiece, BERT's tokenizer, encoded by `nanotoken` if it is installed, else by the slower `tokenizers`."""
 
 import itertools
 import json
@@ -13,21 +13,21 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.progress import clock
-from bertjax.text.bert_settings import PREFIX, is_bert, lowercases, what_makes_ids
+from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
-from bertjax.text.offsets import Located, locate
+from bertjax.text.offsets import PieceOffsets, locate
 from bertjax.text.special import (
     SPECIAL_TOKENS,
     check_ids,
     check_pieces,
-    fingerprint_of,
-    odd_settings_refused,
-    separators_of,
-    special_ids_of,
+    count_separators,
+    find_special_ids,
+    hash_settings,
+    replace_surrogates,
     to_json,
     tokenizer_config,
-    well_formed,
+    wrap_tokenizer_errors,
 )
 
 try:
@@ -35,35 +35,35 @@ try:
 except ImportError:
     nanotoken = None
 
-# Bytes of English text a second that one core turns into a store without and with `nanotoken`, see docs/performance.md.
+# The bytes of English text per second that one core encodes without and with `nanotoken`, see docs/performance.md.
 _SLOW, _FAST = 1.3e6, 17e6
-_MUCH = 50e6  # Bytes of text.
+_MUCH_TEXT = 50e6  # in bytes
 INSTALL_FAST = "pip install 'bertjax[fast]'"
 
 
 class WordPieceTokenizer:
-    """Text to ids by greedy longest match on words, as in BERT.
+    """Converts text to ids by greedy longest match on words, as in BERT.
 
-    The name of a special token in a text, such as '[MASK]' or '[SEP]', becomes that token, as in transformers'
-    `BertTokenizerFast`, whose ids these equal, and so in every checkpoint that was fine-tuned with it.
+    The ids equal those of transformers' `BertTokenizerFast`: the name of a special token in a text, such as '[MASK]' or
+    '[SEP]', becomes that token, because checkpoints were fine-tuned this way.
 
     Args:
-      settings: the parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
-      where: where it came from, for messages.
-      names: what the vocabulary calls a special token, where that is not BERT's name.
+      settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
+      where: The file, for messages.
+      names: The vocabulary's names of special tokens that differ from BERT's.
 
-    Attributes: see `bertjax.text.tokenizer.Tokenizer`, and
-      added_ids: ids that the file has as tokens of their own, outside the model.
-      is_bert: whether Hugging Face's BertTokenizer would make these settings of the vocabulary alone.
+    Attributes: See `bertjax.text.tokenizer.Tokenizer`, and
+      added_ids: The ids of the file's `added_tokens`, outside the model.
+      is_bert: Whether Hugging Face's BertTokenizer would make these settings from the vocabulary alone.
 
     Raises:
-      UserError: for a vocabulary without BERT's special tokens, or settings that no library can load.
+      UserError: The vocabulary lacks BERT's special tokens, or no library can load the settings.
     """
 
     family = 'wordpiece'
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
-        # Truncation and padding belong to a model's input, never to a corpus.
+        # Truncation and padding are for a model's input, not for a corpus.
         settings = {**settings, 'truncation': None, 'padding': None}
         self._settings, self._where, self._names = settings, where, dict(names or {})
         self.pieces = _pieces_of(settings, where)
@@ -72,31 +72,31 @@ class WordPieceTokenizer:
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = settings.get('added_tokens') or []
         self.added_ids = frozenset(token['id'] for token in added)
-        self.special_ids = special_ids_of(self.pieces, ids, [token['id'] for token in added if token.get('special')])
+        self.special_ids = find_special_ids(self.pieces, ids, [token['id'] for token in added if token.get('special')])
         self.is_bert = is_bert(settings)
-        # Whether a run of letters and digits may be shortened: no special token can begin or end inside one.
-        self._shortens = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
+        # Runs of letters and digits may be shortened if no special token can begin or end inside one.
+        self._shortens_runs = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
-        self.separators = separators_of(settings.get('post_processor'))
+        self.separators = count_separators(settings.get('post_processor'))
         self.lowercase = lowercases(settings.get('normalizer'))
-        self.fingerprint = fingerprint_of({'family': self.family, **what_makes_ids(settings)})
+        self.fingerprint = hash_settings({'family': self.family, **canonical_id_settings(settings)})
         self._fast, self._reference = _load_libraries(json.dumps(settings, ensure_ascii=False), where)
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The ids of each text (int32, one array a text), without [CLS] or [SEP] around them."""
+        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
         ids, lengths = self.encode_flat(texts)
         return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of `encode` one after the other, and how many each text has: see the protocol."""
+        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
         texts = list(texts)
-        if self._shortens and max(map(len, texts), default=0) > MAX_WORD:  # it is one [UNK], however long it is
+        if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
             texts = list(map(shorten_ascii_runs, texts))
         try:
             return self._encode(texts)
-        except (UnicodeEncodeError, TypeError):  # A lone surrogate, in nanotoken and in tokenizers.
-            return self._encode([well_formed(text) for text in texts])
+        except (UnicodeEncodeError, TypeError):  # a lone surrogate, in nanotoken and in tokenizers
+            return self._encode([replace_surrogates(text) for text in texts])
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         if self._fast is None:
@@ -105,24 +105,24 @@ class WordPieceTokenizer:
         rows = self._fast.encode_batch(texts, add_special_tokens=False)
         return rows.ids.astype(np.int32), np.diff(rows.offsets).astype(np.int64)
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[Located]:
-        """The ids of `encode`, and where each piece begins and ends: see the protocol."""
-        if self._reference is None:  # nanotoken has no offsets.
-            with odd_settings_refused(self._where):
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
+        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
+        if self._reference is None:  # nanotoken has no offsets
+            with wrap_tokenizer_errors(self._where):
                 self._reference = tokenizers.Tokenizer.from_str(json.dumps(self._settings, ensure_ascii=False))
         return locate(self._reference, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Text for reading: pieces joined to words, special tokens kept."""
+        """Returns readable text: pieces joined to words, including special tokens."""
         return (self._fast or self._reference).decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
-        """`text` as the vocabulary is asked for it: of BERT's own settings alone, see `is_bert`."""
+        """Returns the normalised text, only for tokenizers that are `is_bert`."""
         options = {name: value for name, value in self._settings['normalizer'].items() if name != 'type'}
         return tokenizers.normalizers.BertNormalizer(**options).normalize_str(text)
 
     def with_pieces(self, pieces: Sequence[str]) -> 'WordPieceTokenizer':
-        """The same with other pieces, among them the added tokens where they are."""
+        """Returns the same tokenizer with other pieces; the added tokens must keep their ids."""
         vocabulary = {piece: index for index, piece in enumerate(pieces)}
         settings = {**self._settings, 'model': {**self._settings['model'], 'vocab': vocabulary}}
         return WordPieceTokenizer(settings, self._where, self._names)
@@ -133,7 +133,7 @@ class WordPieceTokenizer:
         normalizer = self._settings.get('normalizer') or {}
         config = tokenizer_config(
             self._names,
-            # BertTokenizer rebuilds its settings from this file alone, which must therefore be able to express them.
+            # BertTokenizer rebuilds all settings from this file, so it is used only if the file can express them.
             tokenizer_class='BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast',
             do_lower_case=self.lowercase,
             strip_accents=normalizer.get('strip_accents'),
@@ -148,7 +148,7 @@ class WordPieceTokenizer:
 
 
 def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
-    """The vocabulary including added tokens, index = id."""
+    """Returns the vocabulary, including added tokens, index = id."""
     check_ids(settings, where)
     ids = {**settings['model']['vocab'], **{t['content']: t['id'] for t in settings.get('added_tokens') or []}}
     pieces = sorted(ids, key=ids.__getitem__)
@@ -163,7 +163,11 @@ def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
 
 
 def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | None]:
-    """nanotoken, or where it is missing or cannot express the settings, `tokenizers`: the same ids, more slowly."""
+    """Loads nanotoken, or `tokenizers` if nanotoken is missing or cannot express the settings; the ids are the same.
+
+    Returns:
+      The nanotoken tokenizer or None, and the `tokenizers` tokenizer or None.
+    """
     reason = ''
     if nanotoken is not None:
         try:
@@ -175,7 +179,7 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
     except Exception as error:  # `tokenizers` raises bare Exception
         raise UserError(
             where, f'settings that cannot be loaded ({error})', 'a tokenizer.json with a WordPiece model',
-            'take the original file, or the vocab.txt beside it',
+            'use the original file, or the vocab.txt beside it',
         ) from error  # fmt: skip
     if reason:
         logging.getLogger(__name__).warning(
@@ -184,9 +188,9 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
     return None, reference
 
 
-def saved_by_fast(size: float) -> str:
-    """What the extra `fast` would save on `size` bytes of text; '' where it is installed or the text is short."""
-    if nanotoken is not None or size <= _MUCH:
+def describe_fast_saving(size: float) -> str:
+    """Returns a line on the time that the extra `fast` would save on `size` bytes; '' if installed or not useful."""
+    if nanotoken is not None or size <= _MUCH_TEXT:
         return ''
     before, after = clock(size / _SLOW), clock(size / _FAST)
     return f'the extra `fast` would encode this text in about {after} of processor time instead of {before}'

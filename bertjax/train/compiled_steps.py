@@ -1,4 +1,4 @@
-"""The train step of a phase on its way through the compiler: what is lowered, and when it is compiled."""
+"""Lowering and compilation of the train step of a phase."""
 
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from bertjax.train.setup import PhaseSettings, Setup
 
 # (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
-# The state is donated. Where the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
+# The state is donated. If the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
 Program = Callable[..., tuple[TrainState, Any]]
 
 
 class StepLowering:
-    """The step of a phase, lowered: whole, or gradients and update apart.
+    """Lowers the train step of a phase, as one program or as two programs for gradients and update.
 
-    Learning rate and dropout seed are arguments: one program serves every run that differs in them.
+    Learning rate and dropout seed are arguments, so that runs that differ only in them share a program.
 
     Args:
-      setup: of the run.
-      phase: whose step it is.
-      members: above 0, the step of so many runs at once: states, rates and seeds have the members as a first axis, the
-        arrays of a batch as a second.
+      setup: The setup of the run.
+      phase: The phase the step belongs to.
+      members: If > 0, the number of runs that the step trains at once. Their axis is the first one of states, rates
+        and seeds, and the second one of the arrays of a batch.
     """
 
     def __init__(self, setup: 'Setup', phase: 'PhaseSettings', members: int = 0):
@@ -40,7 +40,7 @@ class StepLowering:
         self._state = stacked_template(setup.state, members) if members else setup.state
 
     def whole(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """The step for batches of these shapes; of one run, also where there are several."""
+        """Lowers the whole step for batches of these shapes; `batch` describes one run, also with several members."""
 
         def step(
             state: TrainState, batch: Any, first: jax.Array, rate: jax.Array, seed: jax.Array, *teacher: Any
@@ -59,11 +59,11 @@ class StepLowering:
                 layer_decay=setup.layer_decay,
                 exchange=setup.exchange,
                 parts=setup.parts,
-                groups=phase.groups,
+                layout=phase.layout,
             )(state, batch, first, *teacher)
 
-        each = jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if self._members else step
-        jitted = jax.jit(each, donate_argnums=0, out_shardings=(shardings_of(self._state), replicated(self._mesh)))
+        function = jax.vmap(step, in_axes=(0, 1, None, 0, 0)) if self._members else step
+        jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings_of(self._state), replicated(self._mesh)))
         with mesh_context(self._mesh):
             return jitted.lower(
                 self._state,
@@ -75,10 +75,10 @@ class StepLowering:
             )
 
     def gradients(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """(parameters, arrays of a batch, number of its first example, dropout seed, *teacher) -> Gradients."""
-        each = jax.vmap(self._gradients, in_axes=(0, 1, None, 0)) if self._members else self._gradients
+        """Lowers (parameters, arrays of a batch, number of first example, dropout seed, *teacher) -> Gradients."""
+        function = jax.vmap(self._gradients, in_axes=(0, 1, None, 0)) if self._members else self._gradients
         with mesh_context(self._mesh):
-            return jax.jit(each, out_shardings=replicated(self._mesh)).lower(
+            return jax.jit(function, out_shardings=replicated(self._mesh)).lower(
                 self._state.params,
                 self._arrays(batch),
                 self._scalar(jnp.uint32, 0),
@@ -87,14 +87,14 @@ class StepLowering:
             )
 
     def update(self, gradients: jax.stages.Lowered) -> jax.stages.Lowered:
-        """(state, Gradients, learning rate) -> (state, metrics), for what any lowered `gradients` gives."""
-        each = jax.vmap(self._update) if self._members else self._update
-        jitted = jax.jit(each, donate_argnums=0, out_shardings=(shardings_of(self._state), replicated(self._mesh)))
-        found = jax.tree.map(
+        """Lowers (state, Gradients, learning rate) -> (state, metrics), for the output of a lowered `gradients`."""
+        function = jax.vmap(self._update) if self._members else self._update
+        jitted = jax.jit(function, donate_argnums=0, out_shardings=(shardings_of(self._state), replicated(self._mesh)))
+        abstract_gradients = jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated(self._mesh)), gradients.out_info
         )
         with mesh_context(self._mesh):
-            return jitted.lower(self._state, found, self._scalar(jnp.float32, self._members))
+            return jitted.lower(self._state, abstract_gradients, self._scalar(jnp.float32, self._members))
 
     def _gradients(self, params: Any, batch: Any, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
         setup, phase = self._setup, self._phase
@@ -105,10 +105,10 @@ class StepLowering:
             dropout_seed=seed,
             phase=phase.number,
             trained=setup.trained,
-            groups=phase.groups,
+            layout=phase.layout,
         )(params, batch, first, *teacher)
 
-    def _update(self, state: TrainState, found: Gradients, rate: jax.Array) -> tuple[TrainState, Any]:
+    def _update(self, state: TrainState, gradients: Gradients, rate: jax.Array) -> tuple[TrainState, Any]:
         setup = self._setup
         return make_update(
             setup.optimizer,
@@ -117,7 +117,7 @@ class StepLowering:
             trained=setup.trained,
             layer_decay=setup.layer_decay,
             num_layers=setup.model.config.num_layers,
-        )(state, found)
+        )(state, gradients)
 
     def _schedule(self, rate: jax.Array) -> Schedule:
         phase = self._phase
@@ -137,13 +137,13 @@ class StepLowering:
             shape = (shape[0], self._members, *shape[1:]) if self._members else shape
             return jax.ShapeDtypeStruct(shape, dtype, sharding=batch_sharding(self._mesh))
 
-        return {name: array(*of) for name, of in batch.items()}
+        return {name: array(*spec) for name, spec in batch.items()}
 
 
 class SplitStep:
-    """Gradients for each length and one update for all, which need not be compiled again with every length.
+    """A step in two programs: gradients for each length, and one update that all lengths share.
 
-    Of what a CPU compiles of a step nearly half is the update.
+    The update is nearly half of the compile time of a step on CPU.
     """
 
     def __init__(self, lowering: StepLowering, batches: Mapping[int, BatchSpec]):
@@ -151,23 +151,23 @@ class SplitStep:
         self._update: Any = None  # compiled with the first length
 
     def __call__(self, length: int) -> 'LoweredSplitStep':
-        """What is still to be compiled for this length."""
-        return LoweredSplitStep(self._lowering.gradients(self._batches[length]), self._shared)
+        """Lowers the step for this length."""
+        return LoweredSplitStep(self._lowering.gradients(self._batches[length]), self._compile_update)
 
-    def _shared(self, gradients: jax.stages.Lowered) -> Any:
+    def _compile_update(self, gradients: jax.stages.Lowered) -> Any:
         if self._update is None:
             self._update = self._lowering.update(gradients).compile()
         return self._update
 
 
 class LoweredSplitStep:
-    """A step in two programs, as `jax.stages.Lowered` is one: it compiles to a `Program`."""
+    """A lowered step in two programs. Like `jax.stages.Lowered`, it has a method `compile`."""
 
     def __init__(self, gradients: jax.stages.Lowered, update: Callable[[jax.stages.Lowered], Any]):
         self._gradients, self._update = gradients, update
 
     def compile(self) -> Program:
-        """Both, or the gradients alone where the update is there."""
+        """Compiles the gradients, and the update unless it is already compiled."""
         gradients, update = self._gradients.compile(), self._update(self._gradients)
 
         def program(state: TrainState, batch: Any, first: Any, rate: Any, seed: Any, *teacher: Any) -> Any:
@@ -177,37 +177,37 @@ class LoweredSplitStep:
 
 
 class CompiledSteps(Mapping[int, Program]):
-    """The train step by padded length, each compiled when it is first asked for, or before.
+    """The compiled train step for each padded length. A step is compiled at its first use, or before.
 
     Args:
-      lower: length -> what is to be compiled: it has a method `compile`.
-      lengths: all of them.
-      side_by_side: begin all with the first: for an accelerator, beside which the host has nothing else to do. On a CPU
-        that would cost the training time and memory, for lengths that a short run may never meet: see `begin`.
+      lower: length -> the lowered step, with a method `compile`.
+      lengths: All padded lengths.
+      in_parallel: Compile all lengths in parallel at the first use. This suits an accelerator, whose host is idle. On
+        CPU it would take time and memory from training, for lengths that a short run may not use; see `compile_ahead`.
 
     Attributes:
-      ready: those that were asked for, by length.
+      ready: {length: step} of the lengths that have been used.
     """
 
-    def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, side_by_side: bool):
-        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), side_by_side
+    def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, in_parallel: bool):
+        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), in_parallel
         self._begun: dict[int, concurrent.futures.Future[Program]] = {}
         self._waiting: list[int] = []
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self.ready: dict[int, Program] = {}
 
-    def begin(self, lengths: Iterable[int]) -> None:
-        """Compiles these in a thread beside the caller, in this order: that in which they will be met.
+    def compile_ahead(self, lengths: Iterable[int]) -> None:
+        """Compiles these lengths in a background thread, in this order, which is the order of their first use.
 
-        Which program a step runs does not depend on when it was compiled. The first is begun now, the others by
-        `go_on`: where a core is scarce they would keep the first step waiting.
+        The first one starts now. The others start in `compile_rest`, because they would delay the first step on few
+        cores. The time of compilation does not change the program of a step.
         """
         if not self._side_by_side:
-            self._waiting = list(lengths)  # never empty: a phase that is done is not begun
+            self._waiting = list(lengths)  # never empty, because a finished phase does not begin
             self._begin_next()
 
-    def go_on(self) -> None:
-        """Begins what `begin` has left for later."""
+    def compile_rest(self) -> None:
+        """Starts to compile the lengths that `compile_ahead` has postponed."""
         while self._waiting:
             self._begin_next()
 
@@ -218,21 +218,21 @@ class CompiledSteps(Mapping[int, Program]):
             self._begun[length] = self._pool.submit(lambda: self._lower(length).compile())
 
     def stop(self) -> None:
-        """Gives up what was not come to yet."""
+        """Cancels the compilations that have not started."""
         self._waiting = []
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def there(self, length: int) -> bool:
-        """Whether it can be had without waiting."""
+    def is_ready(self, length: int) -> bool:
+        """Returns whether the step for this length is available without waiting."""
         begun = self._begun.get(length)
         return length in self.ready or (begun is not None and begun.done() and not begun.cancelled())
 
     def __getitem__(self, length: int) -> Program:
         if length not in self.ready:
             if self._side_by_side and not self._begun:
-                pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the interpreter's lock
+                pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the GIL
                 self._begun = {each: pool.submit(self._lower(each).compile) for each in self._lengths}
                 pool.shutdown(wait=False)
             begun = self._begun.pop(length, None)

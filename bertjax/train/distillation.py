@@ -1,4 +1,4 @@
-"""What a teacher adds to a training: distill/ builds it, pretrain/ and finetune/ take it as an argument."""
+"""The contribution of a teacher to a training: distill/ builds it, pretrain/ and finetune/ take it as an argument."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +22,7 @@ class DistillationStage:
 
 @dataclasses.dataclass(frozen=True)
 class Distillation:
-    """What a teacher adds to a training.
+    """The contribution of a teacher to a training.
 
     Attributes:
       stages: One stage, or two that are trained one after the other.

@@ -1,4 +1,4 @@
-"""Held-out evaluation: the same examples with the same masks every time, on sums and weights."""
+"""Evaluation on held-out examples, by sums and weights. Every evaluation uses the same examples and masks."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -17,16 +17,16 @@ from bertjax.train.on_compile import OnCompile, ignore_compile
 
 
 class Evaluator:
-    """Mean losses over the first `count` examples, whatever the batch size and the mesh.
+    """Computes mean losses over the first `count` examples, for any batch size and mesh.
 
     Args:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
-      examples: example n is a pure function of n.
-      count: how many of them.
-      batch_size: rows of a batch; the last batch is filled up with rows of weight 0.
-      mesh: of parameters and rows.
-      values: sums and weights -> the values of a row.
-      split: what rows call the examples.
+      examples: The examples; example n is a pure function of n.
+      count: The number of examples.
+      batch_size: The rows of a batch; the last batch is filled up with rows of weight 0.
+      mesh: The mesh of parameters and rows.
+      values: (sums and weights) -> the values of a metrics row.
+      split: The name of the examples in metrics rows.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class Evaluator:
         self._batch_size = batch_size
         self._mesh = mesh
         self._values = values
-        self._new = True  # nothing is compiled yet
+        self._new = True  # not compiled yet
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
-        """The batches on the mesh, in order."""
+        """Yields the batches on the mesh, in order."""
         sharding = batch_sharding(self._mesh)
         mine = local_rows(sharding, self._batch_size)
         for first in range(0, self.count, self._batch_size):
@@ -65,7 +65,7 @@ class Evaluator:
             yield global_arrays(rows, sharding, self._batch_size)
 
     def sums(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, tuple[float, float]]:
-        """{name: (sum, weight)} over all examples; read from the devices once, at the end."""
+        """Computes {name: (sum, weight)} over all examples, with a single transfer from the devices at the end."""
         parts, params = [], unshard(params)
         with mesh_context(self._mesh):
             for batch in self.batches():
@@ -75,9 +75,9 @@ class Evaluator:
         return add_sums(jax.device_get(parts))
 
     def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
-        """The values of a row."""
+        """Computes the values of a metrics row."""
         return self._values(self.sums(params, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """The held-out loss."""
+        """Returns the held-out loss."""
         return values['loss']

@@ -11,8 +11,8 @@ from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
 from bertjax.train.early_stopping import EarlyStopping
-from bertjax.train.goodput_clock import DATA, EVALUATION, SAVE
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.goodput_clock import DATA, EVALUATION, SAVE
+from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase, TrainStep
 from bertjax.train.process_flags import AnyProcessFlags
 from bertjax.train.record import Recorder
@@ -60,7 +60,7 @@ class Loop:
     ):
         self._phases, self._recorder, self._checkpoints, self._config = phases, recorder, checkpoints, config
         self._intervals, self._interrupt, self._early_stopping = intervals, interrupt, early_stopping
-        self._clock, self._any_process, self._saved_at = recorder.sheet, AnyProcessFlags(), time.perf_counter()
+        self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
         """Returns the final state, starting from `state` (donated) at `position`: (0, 0, 0) for a new run.
@@ -72,10 +72,10 @@ class Loop:
         self._state, self._position, stopping = state, position, self._early_stopping
         total = self._phases[-1].settings.last_step
         # Before the first step there is nothing new to save.
-        if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.over:
+        if broadcast_from_primary(self._interrupt.requested()) and position.step < total and not stopping.should_stop:
             raise self._stopped()
         for phase in self._phases:
-            if self._position.step < phase.settings.last_step and not stopping.over:
+            if self._position.step < phase.settings.last_step and not stopping.should_stop:
                 self._run_phase(phase)
         return self._state
 
@@ -88,13 +88,13 @@ class Loop:
         with phase.compiling(self._position.next, settings.last_step - self._position.step):
             if self._position.step == settings.first_step:
                 self._state = phase.begin(self._state)
-            if self._position.step == 0 and phase.measured_first:
+            if self._position.step == 0 and phase.evaluate_first:
                 self._evaluate(phase)
             step = phase.compile(self._compiling)
             with contextlib.closing(phase.load(self._position.next)) as batches:
                 self._recorder.begin_phase(phase.flops_per_sequence)
                 self._interrupt.doing = 'the step under way goes to its end'
-                while self._position.step < settings.last_step and not self._early_stopping.over:
+                while self._position.step < settings.last_step and not self._early_stopping.should_stop:
                     self._train_step(step, batches)
                     self._evaluate_and_save_if_due(phase)
             self._recorder.end_phase()
@@ -123,10 +123,10 @@ class Loop:
         # Early stopping looks at the last phase only: what an earlier phase learns need not improve the score.
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
-            last |= self._early_stopping.over
+            last |= self._early_stopping.should_stop
         # The parameters after a step that was not finite are suspect; they must not replace a good checkpoint.
         if last or stop or (may_save and not self._recorder.suspect):
-            self._save(cost if phase.chosen else None, last=last, stop=stop)
+            self._save(cost if phase.may_be_best else None, last=last, stop=stop)
         if stop and not last:
             raise self._stopped()
         self._recorder.pause(time.perf_counter() - start)
@@ -135,7 +135,7 @@ class Loop:
         """Evaluates on all splits; returns the cost on the phase's main split."""
         main = [phase.evaluator] if phase.evaluator is not None else []
         costs = []
-        for evaluator in (*main, *phase.others):
+        for evaluator in (*main, *phase.other_evaluators):
             with self._interrupt.during(f'{evaluator.split} is being evaluated'), self._clock.during(EVALUATION):
                 values = evaluator.run(self._state.params, self._recorder.report_compile)
             self._recorder.evaluation(self._position, evaluator.split, values)
@@ -153,7 +153,7 @@ class Loop:
             if stop and not last:
                 self._checkpoints.wait()  # The message "stopped" must not come before the checkpoint is complete.
         self._saved_at = time.perf_counter()
-        self._any_process.forget()
+        self._any_process.clear()
 
     @contextlib.contextmanager
     def _compiling(self, what: str) -> Iterator[None]:

@@ -1,13 +1,13 @@
-"""How what takes long without a step is told: compiling."""
+"""The callback that reports a compilation."""
 
 import contextlib
 from collections.abc import Callable
 
-# on_compile('length 128') -> a context in which that is compiled.
+# on_compile('length 128') -> a context manager that surrounds the compilation.
 OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
 def ignore_compile(what: str) -> contextlib.AbstractContextManager[None]:
-    """Tells nobody."""
+    """Reports nothing."""
     del what
     return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""A phase as the loop works through it: how it begins, its compiled step, its batches."""
+"""A phase of training for the loop: its initial state, its compiled step and its batches."""
 
 import contextlib
 import dataclasses
@@ -20,25 +20,33 @@ from bertjax.train.vmapped_runs import StackedExamples, VmappedRun
 
 
 class EvaluatorProtocol(Protocol):
-    """Measures parameters on what is not trained on.
+    """Evaluates parameters on examples that are not trained on.
 
     Attributes:
-      split: what it measures on, as rows call it: 'heldout', 'dev'.
+      split: The name of these examples in metrics rows: 'heldout', 'dev'.
     """
 
     split: str
 
     def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
-        """The values of a row; None where one is not defined. What is compiled on the way is announced."""
+        """Computes the values of a metrics row, None for undefined ones; reports compilations to `on_compile`."""
         ...
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """What the best checkpoint goes by; lower is better."""
+        """Returns the value that selects the best checkpoint; lower is better."""
         ...
 
 
 class TrainStep:
-    """(state, batch) -> (state, metrics). The state is donated. What is compiled is announced."""
+    """The compiled train step, (state, batch) -> (state, metrics), which donates the state.
+
+    Args:
+      programs: The compiled step for each padded length.
+      rate: The peak learning rate, float32: a scalar, or one per member.
+      seed: The dropout seed, uint32: a scalar, or one per member.
+      on_compile: Reports each compilation.
+      teacher: (teacher parameters,) if the objective has a `teacher_fn`.
+    """
 
     def __init__(
         self,
@@ -48,43 +56,43 @@ class TrainStep:
         on_compile: OnCompile = ignore_compile,
         teacher: tuple[Any, ...] = (),
     ):
-        self._programs, self._announce, self._constant = programs, on_compile, (rate, seed, *teacher)
+        self._programs, self._on_compile, self._constant = programs, on_compile, (rate, seed, *teacher)
 
     def __call__(self, state: TrainState, batch: NumberedBatch) -> tuple[TrainState, Any]:
         program = self._program(batch.arrays['input_ids'].shape[-1])
-        done = program(state, batch.arrays, batch.number, *self._constant)
-        self._programs.go_on()
-        return done
+        result = program(state, batch.arrays, batch.number, *self._constant)
+        self._programs.compile_rest()
+        return result
 
     def prepare(self) -> None:
-        """Compiles for all lengths now."""
+        """Compiles the step for all lengths now."""
         for length in self._programs:
             self._program(length)
 
     def _program(self, length: int) -> Program:
         programs = self._programs
-        if programs.there(length):
+        if programs.is_ready(length):
             return programs[length]
-        with self._announce(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
+        with self._on_compile(f'length {length} ({len(programs.ready) + 1} of {len(programs)})'):
             return programs[length]
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A stretch of training with one schedule, of one run or of several together.
+    """A part of training with one schedule, of one run or of several runs trained together.
 
     Attributes:
-      settings: its numbers.
-      setup: of the run.
-      members: one; or of runs trained together, several.
+      settings: The numbers of the phase.
+      setup: The setup of the run.
+      members: The runs: one, or several that are trained together.
       batches: {padded length S: shapes and dtypes of the batches of one member}.
-      stacked: whether state and batches have an axis of members.
-      evaluator: None where nothing is held out.
-      others: what is measured besides; the best checkpoint does not go by it.
-      measured_first: whether before the first step, too: of a head that was only drawn nothing is learned by that.
-      flops_per_sequence: of a training step of all members, a row; 0 where it is not known.
-      chosen: whether the best checkpoint may be one of it: not where outputs are still to be taught.
-      teacher: (its parameters,) on the mesh, where the objective of the setup has a guide.
+      stacked: Whether state and batches have an axis of members.
+      evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
+      other_evaluators: Further evaluators, which do not affect the best checkpoint.
+      evaluate_first: Whether to evaluate before the first step; not useful for a randomly initialised head.
+      flops_per_sequence: FLOPs of a training step per row, over all members; 0 if unknown.
+      may_be_best: Whether the best checkpoint may come from this phase; not while the student's head is untrained.
+      teacher: (teacher parameters,) on the mesh, if the objective has a `teacher_fn`.
     """
 
     settings: PhaseSettings
@@ -93,18 +101,18 @@ class Phase:
     batches: Mapping[int, BatchSpec]
     stacked: bool = False
     evaluator: EvaluatorProtocol | None = None
-    others: Sequence[EvaluatorProtocol] = ()
-    measured_first: bool = True
+    other_evaluators: Sequence[EvaluatorProtocol] = ()
+    evaluate_first: bool = True
     flops_per_sequence: float = 0.0
-    chosen: bool = True
+    may_be_best: bool = True
     teacher: tuple[Any, ...] = ()
 
     def begin(self, state: TrainState) -> TrainState:
-        """`state` as the very first step of the phase finds it."""
+        """Returns the state for the first step of the phase, made from the state after the phase before it."""
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
     def compile(self, on_compile: OnCompile = ignore_compile) -> TrainStep:
-        """The step, compiled for each shape of its batches when one comes for the first time."""
+        """Returns the train step, which compiles at the first batch of each shape."""
         rates = np.asarray([member.learning_rate for member in self.members], np.float32)
         seeds = np.asarray([member.dropout_seed for member in self.members], np.uint32)
         if not self.stacked:
@@ -114,10 +122,12 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """Compiles on a CPU the step for so many batches from example `first` on, beside whatever is done meanwhile:
-        for the first one now, for the others when that is done."""
+        """On a CPU, compiles the step in the background for the next `steps` batches from example `first` on.
+
+        The first length is compiled now, the others after the first step.
+        """
         programs = self._programs()
-        programs.begin(self._coming(first, steps))
+        programs.compile_ahead(self._coming(first, steps))
         try:
             yield
         finally:
@@ -128,15 +138,17 @@ class Phase:
         return self.setup.compile(self.settings, self.batches, members=count)
 
     def _coming(self, first: int, steps: int) -> Sequence[int]:
-        """The lengths of these batches, in the order in which they are met."""
+        """Returns the padded lengths of these batches, in the order of their first use."""
         examples = self.members[0].examples
-        return examples.coming(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
+        return (
+            examples.upcoming_lengths(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
+        )
 
     def load(self, first: int) -> Loader:
-        """The batches from example `first` on."""
+        """Loads the batches from example `first` on."""
         each = [member.examples for member in self.members]
         examples = StackedExamples(each) if self.stacked else each[0]
-        examples.batch(np.asarray([first]))  # prepares what a first row needs (pairing plans) before the clock runs
+        examples.batch(np.asarray([first]))  # makes the pairing plans before the time is measured
         return Loader(
             examples,
             first=first,

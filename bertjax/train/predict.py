@@ -1,4 +1,4 @@
-"""A model's outputs for all rows of a task's features, in row order."""
+"""Computation of a model's outputs for all rows of a task's features, in row order."""
 
 import collections
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -18,25 +18,25 @@ from bertjax.parallel.zero1 import unshard
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.step import Batch
 
-_AHEAD = 1  # Batches that the devices may compute while another is fetched and the next one made.
+_AHEAD = 1  # batches that the devices compute while the host fetches one and makes the next
 
 
 def no_op(rows: int) -> None:
-    """Wants to know of no progress."""
+    """Ignores progress."""
 
 
 class Predictor:
     """Computes outputs batch by batch; compiles once for each padded length.
 
     Args:
-      forward: (params, batch) -> outputs by name, the rows of the batch first.
-      mesh: whose data axes the rows are split over.
-      inputs: the arrays of a batch that `forward` takes.
-      per_token: outputs with a value for each token, whose padding is cut off.
-      batch_size: rows at a time, rounded up to a multiple of the mesh's row shards.
-      shapes: the padded lengths, ascending; every row fits the last one.
-      pad_id: of [PAD].
-      members: above 0, parameters and outputs are those of as many models, stacked.
+      forward: (params, batch) -> {name: output}, with the rows of the batch along the first axis.
+      mesh: The mesh; its data axes split the rows.
+      inputs: The batch arrays that `forward` takes.
+      per_token: The names of outputs with a value per token, from which padding is cut off.
+      batch_size: The rows of a batch, rounded up to a multiple of the mesh's row shards.
+      shapes: The padded lengths, ascending; every row fits the last one.
+      pad_id: The id of [PAD].
+      members: If > 0, parameters and outputs are those of this many models, stacked along a first axis.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Predictor:
         shards = row_shards(mesh)
         self._batch_size = -(-batch_size // shards) * shards
         self._inputs, self._per_token = tuple(inputs), per_token
-        self._met: set[tuple[int, ...]] = set()
+        self._compiled_shapes: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
         # Replicated, because every process needs all rows; they are small.
         self._forward = jax.jit(
@@ -69,45 +69,55 @@ class Predictor:
         advance: Callable[[int], object] = no_op,
         batches: Iterable[tuple[np.ndarray, int]] | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """{name: an array for each row}; with members, their axis comes first in each array.
+        """Computes the outputs of all rows.
 
-        `advance` is told, batch by batch, of how many rows more the outputs are there. `batches`, where they are given,
-        are the rows, -1 for an empty place, and the padded length of each batch; every row is in one of them.
+        Args:
+          params: The parameters.
+          features: The rows.
+          on_compile: Reports each compilation.
+          advance: Called after each batch with its number of rows.
+          batches: (row indices, padded length) of each batch, with index -1 for an empty slot. They contain every row
+            of `features`. None to sort the rows by length.
+
+        Returns:
+          {name: an array per row}; with members, their axis is the first of each array.
         """
-        found: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
+        row_outputs: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0
-        mine, params = local_rows(sharding, self._batch_size), unshard(params)
-        begun: collections.deque[tuple[np.ndarray, Mapping[str, jax.Array]]] = collections.deque()
+        local, params = local_rows(sharding, self._batch_size), unshard(params)
+        pending: collections.deque[tuple[np.ndarray, Mapping[str, jax.Array]]] = collections.deque()
 
         def fetch() -> None:
-            rows, outputs = begun.popleft()
+            rows, outputs = pending.popleft()
             outputs = jax.device_get(outputs)
-            for place, row in enumerate(rows.tolist()):
+            for slot, row in enumerate(rows.tolist()):
                 if row >= 0:
-                    found[row] = {name: np.take(x, place, axis=lead) for name, x in outputs.items()}
+                    row_outputs[row] = {name: np.take(x, slot, axis=lead) for name, x in outputs.items()}
             advance(int((rows >= 0).sum()))
 
         if batches is None:
             batches = sorted_batches(features, batch_size=self._batch_size, shapes=self._shapes)
         for rows, length in batches:
-            batch = features.batch(rows[mine], length, self._pad_id)
+            batch = features.batch(rows[local], length, self._pad_id)
             arrays = global_arrays({name: batch[name] for name in self._inputs}, sharding, self._batch_size)
             shape = arrays['input_ids'].shape
-            compiling = nullcontext() if shape in self._met else on_compile(f'the evaluation of length {length}')
-            self._met.add(shape)
+            compiling = (
+                nullcontext() if shape in self._compiled_shapes else on_compile(f'the evaluation of length {length}')
+            )
+            self._compiled_shapes.add(shape)
             with compiling, mesh_context(self._mesh):
-                begun.append((rows, self._forward(params, arrays)))
-            if len(begun) > _AHEAD:
+                pending.append((rows, self._forward(params, arrays)))
+            if len(pending) > _AHEAD:
                 fetch()
-        while begun:
+        while pending:
             fetch()
         lengths = features.lengths
         return {
             name: [
                 _cut(row[name], length, lead) if name in self._per_token else row[name]
-                for row, length in zip(found, lengths, strict=True)
+                for row, length in zip(row_outputs, lengths, strict=True)
             ]
-            for name in found[0]
+            for name in row_outputs[0]
         }
 
 

@@ -1,4 +1,4 @@
-"""What any of several processes wishes, as all of them learn it at one step."""
+"""Flags that any process may raise, agreed on by all processes at the same step."""
 
 import collections
 from collections.abc import Callable
@@ -9,41 +9,41 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from bertjax.parallel.distributed import is_multiprocess
 
-READ_BEHIND = 2  # what is asked for is known so many steps later, so that no step waits for it
+READ_BEHIND = 2  # flags are read this many steps later, so that no step waits for them
 
 
 class AnyProcessFlags:
-    """What any of the processes asks for, as all of them learn it at one and the same step.
+    """Combines the flags of all processes by "any", with the same result in all of them at the same step.
 
-    Called once a step with the wishes of this process, it says what was wished by any of them READ_BEHIND steps before;
-    where there is one process, what it wishes now.
+    Call it once per step with the flags of this process. It returns the combined flags of READ_BEHIND steps earlier, or
+    the current flags if there is only one process.
     """
 
     def __init__(self):
         self._unread: collections.deque[jax.Array] = collections.deque()
         self._any = _make_any() if is_multiprocess() else None
 
-    def __call__(self, *wishes: bool) -> tuple[bool, ...]:
+    def __call__(self, *flags: bool) -> tuple[bool, ...]:
         if self._any is None:
-            return wishes
-        self._unread.append(self._any(np.asarray(wishes)))
+            return flags
+        self._unread.append(self._any(np.asarray(flags)))
         if len(self._unread) <= READ_BEHIND:
-            return (False,) * len(wishes)
+            return (False,) * len(flags)
         return tuple(map(bool, np.asarray(self._unread.popleft())))
 
-    def forget(self) -> None:
-        """What was wished and not said yet is void: for all, who do this at the same step."""
+    def clear(self) -> None:
+        """Discards the flags that were not returned yet. All processes must call it at the same step."""
         self._unread.clear()
 
 
 def _make_any() -> Callable[[np.ndarray], jax.Array]:
-    """bool [N] of this process -> bool [N], the same in all of them."""
+    """Builds a function from this process's bool [N] to the combined bool [N], the same in all processes."""
     mesh = Mesh(np.asarray(jax.devices()), ('all',))
-    each, everywhere = NamedSharding(mesh, PartitionSpec('all')), NamedSharding(mesh, PartitionSpec())
-    reduce = jax.jit(lambda wishes: wishes.any(0), out_shardings=everywhere)
+    sharded, replicated = NamedSharding(mesh, PartitionSpec('all')), NamedSharding(mesh, PartitionSpec())
+    reduce = jax.jit(lambda flags: flags.any(0), out_shardings=replicated)
 
-    def any_of(wishes: np.ndarray) -> jax.Array:
-        own = np.broadcast_to(wishes, (jax.local_device_count(), *wishes.shape))
-        return reduce(jax.make_array_from_process_local_data(each, own, (mesh.size, *wishes.shape)))
+    def any_of(flags: np.ndarray) -> jax.Array:
+        local = np.broadcast_to(flags, (jax.local_device_count(), *flags.shape))
+        return reduce(jax.make_array_from_process_local_data(sharded, local, (mesh.size, *flags.shape)))
 
     return any_of

@@ -1,118 +1,16 @@
-"""What the settings of a pre-training and of a fine-tuning have in common, and the checks that both need."""
-
-import dataclasses
-from collections.abc import Mapping
-from typing import Any
+"""The checks of settings that a pre-training and a fine-tuning both need."""
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
-from ml_collections import ConfigDict
 
-from bertjax.config import in_steps, plain
+from bertjax.config.ranges import in_steps
+from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.devices import device_memory
-from bertjax.parallel.rules import mesh_axes
-from bertjax.workdir.exports import formats_of
-from bertjax.writers.tracker import Tracking
 
 
-@dataclasses.dataclass(frozen=True)
-class Seeds:
-    """Of what a run draws: fresh parameters, the order of its data, dropout. Each from 0 to 2³² - 1."""
-
-    init: int
-    data: int
-    dropout: int
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RunSettings:
-    """The keys of bertjax/recipe.py that every training has; where no more is said, the attribute is the key.
-
-    Attributes:
-      optimizer: keyword arguments of `optim.optimizers.make_optimizer`.
-      schedule: config.schedule.name.
-      power: config.schedule.power.
-      eval_every, checkpoint_every: durations, see `resolve_durations`.
-      step: the checkpoint that verbs about a finished run take; 0 for none in particular.
-      mesh: sizes by axis, see `parallel.mesh.make_mesh`.
-      tracking: config.tracker, tracker_project and tracker_run.
-      recorded: the whole config in plain form, for config.json and the checkpoints.
-    """
-
-    run: str
-    data: str
-    init: str
-    tokenizer: str
-    seeds: Seeds
-    optimizer: Mapping[str, Any]
-    learning_rate: float
-    warmup_fraction: float
-    schedule: str
-    power: float
-    log_every: int
-    eval_every: int | str
-    checkpoint_every: int | str
-    checkpoint_keep: int
-    step: int
-    profile: str
-    hang_minutes: float
-    mesh: Mapping[str, int]
-    zero1: str
-    export: bool
-    export_formats: str
-    push_to: str
-    push_private: bool
-    tracking: Tracking
-    recorded: Mapping[str, Any]
-
-    @property
-    def moments(self) -> int:
-        """The fewest arrays that the optimiser keeps for a parameter."""
-        return 1 if self.optimizer['name'] == 'muon' else 2
-
-    @property
-    def formats(self) -> tuple[str, ...]:
-        """What the end of the run writes: config.export_formats, or nothing without config.export."""
-        return formats_of(self.export_formats) if self.export else ()
-
-
-def shared_settings(config: ConfigDict) -> dict[str, Any]:
-    """The arguments of RunSettings."""
-    names = ('run', 'data', 'init', 'tokenizer', 'learning_rate', 'warmup_fraction', 'log_every')
-    names += (
-        'eval_every',
-        'checkpoint_every',
-        'checkpoint_keep',
-        'step',
-        'profile',
-        'hang_minutes',
-        'export',
-        'export_formats',
-        'push_to',
-        'push_private',
-    )
-    return {
-        **{name: config[name] for name in names},
-        'seeds': resolve_seeds(config.seed, config.seeds),
-        'optimizer': dict(config.optimizer),
-        'schedule': config.schedule.name,
-        'power': config.schedule.power,
-        'mesh': mesh_axes(config.mesh),
-        'zero1': config.zero1,
-        'tracking': Tracking(config.tracker, config.tracker_project, config.tracker_run),
-        'recorded': plain(config),
-    }
-
-
-def resolve_seeds(seed: int, own: Mapping[str, int]) -> Seeds:
-    """config.seeds, each of which is (below 0) the run's `seed`."""
-    names = [field.name for field in dataclasses.fields(Seeds)]
-    return Seeds(**{name: seed if own[name] < 0 else own[name] for name in names})
-
-
-def resolve_durations(settings: RunSettings, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
+def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
     """`eval_every` and `checkpoint_every` in steps, of a run of `total` steps.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is trained, before there is any array: model, objective and optimiser on a mesh, and the step they make."""
+"""The setup of a training without arrays: model, objective and optimiser on a mesh, and their train step."""
 
 import dataclasses
 import functools
@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from bertjax.data.batch import BatchSpec
 from bertjax.losses import AUX, Objective
-from bertjax.model.groups import Groups
+from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.selection import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
@@ -31,19 +31,19 @@ from bertjax.train.state import (
 
 @dataclasses.dataclass(frozen=True)
 class PhaseSettings:
-    """A stretch of training with one schedule.
+    """The numbers of a phase, which is a part of training with one schedule.
 
     Attributes:
-      number: from 0; part of what example n is a function of.
-      first_step: the run's step at which the phase begins.
-      last_step: ... and at which it ends.
-      batch_size: rows of an update, over all devices.
-      accumulate: parts in which a batch is worked through.
-      schedule: see `optim.schedules.make_schedule`, as for the next two.
-      warmup_fraction: of the phase's steps.
-      power: of the polynomial schedule.
-      reset_optimizer: whether the phase begins with a fresh optimiser.
-      groups: how the encoder computes the rows of a batch, see `step.make_gradients`.
+      number: The index of the phase, from 0; example n is a function of it.
+      first_step: The step of the run at which the phase begins.
+      last_step: The step of the run at which the phase ends.
+      batch_size: Rows per update, over all devices.
+      accumulate: The number of parts in which a batch is processed.
+      schedule: The name of the schedule, see `optim.schedules.make_schedule`.
+      warmup_fraction: The share of the phase's steps for the warm-up.
+      power: The exponent of the polynomial schedule.
+      reset_optimizer: Whether the phase begins with a fresh optimiser.
+      layout: The layout of the sequences of a batch, see `step.make_gradients`.
     """
 
     number: int
@@ -55,25 +55,25 @@ class PhaseSettings:
     warmup_fraction: float
     power: float
     reset_optimizer: bool = False
-    groups: Groups | None = None
+    layout: PackedLayout | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The pieces of a training that do not depend on a phase.
+    """The parts of a training that do not depend on a phase.
 
     Attributes:
-      model: takes `objective.inputs`.
-      objective: what it is trained for.
-      optimizer: from optim.make_optimizer.
-      mesh: the devices of all arrays.
-      trained: the parameters that move.
-      layer_decay: see `optim.selection.layer_rates`.
+      model: The module, which takes `objective.inputs`.
+      objective: The training objective.
+      optimizer: The optimiser, from optim.make_optimizer.
+      mesh: The devices of all arrays.
+      trained: Selects the trained parameters.
+      layer_decay: The learning rate factor per layer, see `optim.selection.layer_rates`.
       init: key -> fresh state, boxed.
-      state: abstract: shapes, dtypes and shardings.
-      teacher: (abstract parameters,) if the objective has a `teacher_fn`. No part of the state; never changed.
-      exchange: where the state is spread over the data axis (ZeRO-1, see parallel/zero1.py).
-      parts: where its moments alone are.
+      state: The abstract state: shapes, dtypes and shardings.
+      teacher: (abstract parameters,) if the objective has a `teacher_fn`. They are not part of the state.
+      exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py).
+      parts: The sharded moments if only these are sharded over the data axis.
     """
 
     model: nn.Module
@@ -89,13 +89,13 @@ class Setup:
     parts: ShardedMoments | None = None
 
     def describe(self) -> str:
-        """The devices in words, and who keeps the state."""
-        kept = 'parameters and optimiser' if self.exchange is not None and self.exchange.should_shard else ''
-        kept = 'the optimiser' if self.parts is not None else kept
-        return describe_mesh(self.mesh) + (f', each keeps its part of {kept}' if kept else '')
+        """Describes the devices and what is sharded over the data axis."""
+        sharded = 'parameters and optimiser' if self.exchange is not None and self.exchange.is_sharded else ''
+        sharded = 'the optimiser' if self.parts is not None else sharded
+        return describe_mesh(self.mesh) + (f', each keeps its part of {sharded}' if sharded else '')
 
     def create(self, seed: int) -> TrainState:
-        """The state of step 0; each device draws its own part of it."""
+        """Creates the state of step 0; each device initialises its own part."""
         return self._create(jax.random.key(seed))
 
     @functools.cached_property
@@ -103,25 +103,30 @@ class Setup:
         return jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
 
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
-        """The state of step 0 with these parameters of the model, host arrays in its tree; only those of the objective
-        are drawn, as `create` draws them."""
+        """Creates the state of step 0 with these parameters of the model, host arrays in the model's tree.
+
+        Only the parameters of the objective are initialised, as in `create`.
+        """
         placed = put_params(params, self.state)
         state = self._create_around(placed, jax.random.key(seed))
         return state.replace(params={**placed, **state.params})
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """What a fresh state has beside the given parameters of the model, with those of the objective alone."""
-        init_aux, own = self.objective.init_aux, {AUX: self.state.params[AUX]} if AUX in self.state.params else {}
+        """Creates a fresh state for these model parameters; its `params` hold only those of the objective."""
+        init_aux, abstract_aux = (
+            self.objective.init_aux,
+            {AUX: self.state.params[AUX]} if AUX in self.state.params else {},
+        )
 
         def create(params: Any, key: jax.Array) -> TrainState:
-            drawn = nn.unbox(init_aux_params(init_aux, key)) if own else {}
-            return fresh_state(self.optimizer, {**params, **drawn}, self.trained).replace(params=drawn)
+            aux_params = nn.unbox(init_aux_params(init_aux, key)) if abstract_aux else {}
+            return fresh_state(self.optimizer, {**params, **aux_params}, self.trained).replace(params=aux_params)
 
-        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=own)))
+        return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=abstract_aux)))
 
     def reset_optimizer(self, state: TrainState) -> TrainState:
-        """`state` (donated) with a fresh optimiser, on the same devices."""
+        """Returns `state` (donated) with a fresh optimiser, on the same devices."""
         return self._reset_optimizer(state)
 
     @functools.cached_property
@@ -133,18 +138,18 @@ class Setup:
         )
 
     def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> CompiledSteps:
-        """The programs of a phase, compiled when they are asked for; asked for again, the same ones.
+        """Returns the compiled steps of a phase, which compile at their first use; caches them for the same phase.
 
-        `batches` are told apart by their lengths. On a single CPU several lengths share the program of the update.
+        The cache distinguishes `batches` by their lengths. On a single CPU, several lengths share one update program.
         """
         key = (phase, tuple(batches), members)
         if key not in self._programs:
-            self._programs.clear()  # those of an earlier phase would stay in the devices' memory
+            self._programs.clear()  # programs of an earlier phase would stay in device memory
             lowering = StepLowering(self, phase, members)
             on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
             shared = on_cpu and self.mesh.size == 1 and len(batches) > 1
             lower = SplitStep(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
-            self._programs[key] = CompiledSteps(lower, batches, side_by_side=not on_cpu)
+            self._programs[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
         return self._programs[key]
 
     @functools.cached_property
@@ -154,12 +159,12 @@ class Setup:
     def lower(
         self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
     ) -> dict[int, jax.stages.Lowered]:
-        """The whole train step of a phase, lowered for every shape of batch.
+        """Lowers the whole train step of a phase for every batch shape.
 
         Args:
-          phase: whose step it is.
+          phase: The phase the step belongs to.
           batches: {padded length S: shapes and dtypes of a batch of one run}.
-          members: see `StepLowering`.
+          members: See `StepLowering`.
         """
         lowering = StepLowering(self, phase, members)
         return {length: lowering.whole(batch) for length, batch in batches.items()}
@@ -177,9 +182,18 @@ def build_setup(
     teacher: tuple[Any, ...] = (),
     zero1: str = 'off',
 ) -> Setup:
-    """Shapes, then shardings; no arrays yet. `batch` is any batch of the run: its rows and length do not matter.
+    """Builds a setup: shapes, then shardings, without arrays.
 
-    `zero1`, one of `parallel.spread.ZERO1`: whether the state is spread over the data axis.
+    Args:
+      model: The module.
+      objective: The training objective.
+      optimizer: The optimiser.
+      mesh: The devices.
+      batch: The shapes and dtypes of any batch of the run; its number of rows and its length do not matter.
+      trained: Selects the trained parameters.
+      layer_decay: See `optim.selection.layer_rates`.
+      teacher: (abstract teacher parameters,) if the objective has a `teacher_fn`.
+      zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
     init = make_init(model, optimizer, inputs, trained, objective.init_aux)

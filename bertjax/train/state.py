@@ -1,4 +1,4 @@
-"""What training changes, and how it is created: shapes, then shardings, then arrays."""
+"""The train state and its creation: shapes, then shardings, then arrays."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,14 +19,14 @@ _Box = nn.Partitioned
 
 
 class TrainState(struct.PyTreeNode):
-    """Everything that a checkpoint holds of the training itself.
+    """The state of a training, as saved in a checkpoint.
 
     Attributes:
-      step: int32, batches seen, skipped ones included.
-      params: the model's parameters.
-      opt_state: the optimiser's; its count is that of the applied updates.
-      skipped: int32, steps that were not finite and changed nothing but `step`.
-      skipped_in_row: int32, how many of the most recent steps were skipped.
+      step: int32, the number of batches seen, including skipped ones.
+      params: The parameters of the model.
+      opt_state: The state of the optimiser, whose count is the number of applied updates.
+      skipped: int32, the number of steps that were not finite and changed only `step`.
+      skipped_in_row: int32, the number of skipped steps since the last applied one.
     """
 
     step: jax.Array
@@ -43,14 +43,14 @@ def make_init(
     trained: Selection = select_all,
     init_aux: Callable[[jax.Array], Any] | None = None,
 ) -> Callable[[jax.Array], TrainState]:
-    """key -> fresh state, in boxes that carry the logical axes.
+    """Builds a function: key -> fresh state, in boxes that carry the logical axes.
 
     Args:
-      model: takes arrays of the shapes and dtypes `inputs`, whose first dimension does not matter.
-      optimizer: from optim.make_optimizer.
-      inputs: see `model`.
-      trained: the parameters for which the optimiser keeps moments.
-      init_aux: see `losses.Objective`.
+      model: The module.
+      optimizer: The optimiser, from optim.make_optimizer.
+      inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
+      trained: Selects the parameters for which the optimiser has moments.
+      init_aux: See `losses.Objective`.
     """
 
     def init(key: jax.Array) -> TrainState:
@@ -63,41 +63,41 @@ def make_init(
 
 
 def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dict[str, Any]:
-    """The parameters of the objective in the state that is drawn with `key`, by their place among the parameters."""
+    """Initialises the parameters of the objective for the state with this key: {AUX: parameters}."""
     return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 
 def fresh_state(optimizer: optax.GradientTransformation, params: Any, trained: Selection) -> TrainState:
-    """Step 0 with these parameters; the optimiser keeps moments of those that `trained` chooses."""
-    moving, _ = partition(params, trained)
+    """Creates the state of step 0 with these parameters; the optimiser has moments for the `trained` ones."""
+    trained_params, _ = partition(params, trained)
     zero = jnp.zeros([], jnp.int32)
-    return TrainState(zero, params, optimizer.init(moving), zero, zero)
+    return TrainState(zero, params, optimizer.init(trained_params), zero, zero)
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
-    """Shape, dtype and sharding of each leaf, without computing any; call it within `mesh_context(mesh)`."""
+    """Computes shape, dtype and sharding of each leaf, without arrays; call it within `mesh_context(mesh)`."""
     boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # traced: the mesh may be of absent devices
     shardings = state_shardings(boxed, mesh)
-    # nn.unbox would constrain what it unboxes, and there is no array to constrain yet.
+    # nn.unbox would apply sharding constraints, which needs arrays.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))
     return jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), bare, shardings)
 
 
 def put_params(params: Mapping[str, Any], abstract: TrainState) -> Any:
-    """Host arrays put on the devices, with the dtypes and shardings of the state's parameters of the model."""
+    """Puts host arrays on the devices, with the dtypes and shardings of the model parameters in the state."""
     return put_like(dict(params), without_aux(abstract.params))
 
 
 def put_like(tree: Any, abstract: Any) -> Any:
-    """Host arrays put on the devices, with the dtypes and shardings of an abstract tree."""
+    """Puts host arrays on the devices, with the dtypes and shardings of an abstract tree."""
     return jax.tree.map(lambda x, a: jax.device_put(x.astype(a.dtype), a.sharding), tree, abstract)
 
 
 def without_aux(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The model's parameters alone, without those of its objective."""
+    """Returns the parameters of the model without those of the objective."""
     return {name: value for name, value in params.items() if name != AUX}
 
 
 def shardings_of(state: TrainState) -> Any:
-    """The sharding of each leaf."""
+    """Returns the sharding of each leaf."""
     return jax.tree.map(lambda x: x.sharding, state)

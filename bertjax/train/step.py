@@ -1,4 +1,4 @@
-"""One update of the parameters, and one batch of evaluation: the functions that are compiled."""
+"""The functions that are compiled: a train step, and an evaluation of one batch."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from flax import struct
 from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
-from bertjax.model.groups import Groups
-from bertjax.model.sharing import grouped
+from bertjax.model.packed_encoder import packed_rows
+from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.selection import Selection, combine, layer_rates, partition, select_all
 from bertjax.parallel.partition import platform
@@ -26,13 +26,13 @@ Metrics = dict[str, Any]
 
 
 class Gradients(struct.PyTreeNode):
-    """What a batch says of the parameters.
+    """The gradients and metrics of a batch.
 
     Attributes:
-      grads: of those that move, in their tree.
-      loss: float32, what was minimised.
+      grads: The gradients, in the tree of the trained parameters.
+      loss: float32 scalar, the minimised loss.
       sums: {name: (sum, weight)} of the losses.
-      counts: int32, by the name of the metric: `tokens`, and of packed rows `sequences`.
+      counts: {name: int32 scalar}: `tokens`, and `sequences` for packed rows.
     """
 
     grads: Any
@@ -55,15 +55,19 @@ def make_train_step(
     layer_decay: float = 1.0,
     exchange: GradientExchange | None = None,
     parts: ShardedMoments | None = None,
-    groups: Groups | None = None,
+    layout: PackedLayout | None = None,
 ) -> Callable[..., tuple[TrainState, Metrics]]:
-    """(state, batch, first) -> (new state, metrics); with a teacher's parameters too where the objective has a guide.
+    """Makes a train step: (state, batch, first, *teacher) -> (new state, metrics).
 
-    `first` is the number of the example in the first row, uint32 []; the others follow in order. The arguments are
-    those of `make_gradients` and `make_update`, one after the other.
+    `first` is the example number of the first row, a uint32 scalar; the other rows follow in order. `teacher` is empty,
+    or the teacher's parameters if the objective has a `teacher_fn`.
+
+    Args:
+      model, objective, accumulate, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
+      optimizer, schedule, first_step, layer_decay, parts: See `make_update`.
 
     Returns:
-      A function to be jitted. metrics: `sums`, {name: (sum, weight)}, and `scalars`, float32 and int32.
+      A function to be jitted. Its metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
     """
     gradients = make_gradients(
         model,
@@ -73,7 +77,7 @@ def make_train_step(
         phase=phase,
         trained=trained,
         exchange=exchange,
-        groups=groups,
+        layout=layout,
     )
     update = make_update(
         optimizer,
@@ -100,72 +104,74 @@ def make_gradients(
     phase: int = 0,
     trained: Selection = select_all,
     exchange: GradientExchange | None = None,
-    groups: Groups | None = None,
+    layout: PackedLayout | None = None,
 ) -> Callable[..., Gradients]:
-    """(params, batch, first) -> gradients; with a teacher's parameters too where the objective has a guide.
+    """Makes a function: (params, batch, first, *teacher) -> Gradients; see `make_train_step` for its arguments.
 
-    What is minimised is the sum of the losses, each as its weighted mean over the whole batch times its factor. The
-    weights depend on the batch alone, so that with `accumulate` = A the batch is processed in A parts whose gradients
-    simply add: the same numbers in a fraction of the memory.
+    The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
+    depend on the batch alone. With `accumulate` = A, the batch is therefore processed in A parts whose gradients add
+    up to those of the whole batch, in a fraction of the memory.
 
     Args:
-      model: takes `objective.inputs`.
-      objective: what it is trained for.
-      accumulate: parts of a batch; divides its rows.
-      dropout_seed: of all dropout.
-      phase: its number: examples of different phases drop different values.
-      trained: the parameters that move.
-      exchange: of a state that is spread over the data axis (ZeRO-1): each device computes the gradients of its own
-        rows, parts and all, and is given those of its part of the parameters.
-      groups: how the encoder computes a device's rows of a part; None: each as it is.
+      model: The module, which takes `objective.inputs`.
+      objective: The training objective.
+      accumulate: The number of parts of a batch, a divisor of its rows.
+      dropout_seed: The seed of all dropout.
+      phase: The number of the phase; examples of different phases drop different values.
+      trained: Selects the trained parameters.
+      exchange: The gradient exchange of a state that is sharded over the data axis (ZeRO-1). Each device computes the
+        gradients of its rows and receives the summed gradients of its part of the parameters.
+      layout: The layout of a device's rows of a part; None if each row is one sequence.
     """
 
-    def minimised(
-        moving: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
+    def loss_and_sums(
+        trained_params: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        with grouped(groups):
-            outputs = _apply(model, objective, combine(moving, frozen), rows, dropout=dropout)
+        with packed_rows(layout):
+            outputs = _apply(model, objective, combine(trained_params, frozen), rows, dropout=dropout)
         sums = objective.losses(outputs, rows)
-        # A batch of padding alone weighs nothing.
+        # The weight of a batch of padding is 0.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
 
-        def counted(name: str) -> jax.Array:
+        def scaled_mean(name: str) -> jax.Array:
             mean = sums[name][0] / divisors[name]
             return objective.factors[name] * mean if name in objective.factors else mean
 
-        return sum(counted(name) for name in weights if name in sums), sums
+        return sum(scaled_mean(name) for name in weights if name in sums), sums
 
     def gradients(
         params: Any, batch: Batch, dropout: Dropout, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> tuple[tuple[jax.Array, Sums], Any]:
-        kept, _ = partition(params, trained)
-        moving, frozen = partition(exchange.gathered(params) if exchange else params, trained)
+        stored, _ = partition(params, trained)
+        trained_params, frozen = partition(exchange.gather(params) if exchange else params, trained)
 
         def value_and_grad(rows: Batch, numbers: jax.Array) -> tuple[tuple[jax.Array, Sums], Any]:
-            told, own = with_teacher_outputs(objective, rows, *teacher), dropout.replace(numbers=numbers)
-            sums, grads = jax.value_and_grad(minimised, has_aux=True)(moving, frozen, told, own, weights)
-            # Of kernels that were gathered in bfloat16 the parts of a batch add up in float32.
-            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, kept)
+            rows, row_dropout = with_teacher_outputs(objective, rows, *teacher), dropout.replace(example_ids=numbers)
+            sums, grads = jax.value_and_grad(loss_and_sums, has_aux=True)(
+                trained_params, frozen, rows, row_dropout, weights
+            )
+            # Kernels may be gathered in bfloat16, but the gradients of the parts add up in the dtype of the parameters.
+            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
         if accumulate == 1:
-            return value_and_grad(batch, dropout.numbers)
+            return value_and_grad(batch, dropout.example_ids)
 
         def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, totals, value_and_grad(*numbered)), None
 
-        # Row r goes to part r % A: each device keeps its own rows; r // (B/A) would move them between devices.
-        whole = (dict(batch), dropout.numbers)
-        parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), whole)
+        # Row r goes to part r % A, so that each device keeps its rows; r // (B / A) would move rows between devices.
+        numbered_batch = (dict(batch), dropout.example_ids)
+        parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), numbered_batch)
         shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
         totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
         return totals
 
-    def exchanged(
+    def local_gradients(
         params: Any, rows: tuple[Batch, jax.Array], seed: jax.Array, weights: Mapping[str, jax.Array], *teacher: Any
     ) -> tuple[tuple[jax.Array, Sums], Any]:
         batch, numbers = rows
         sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
-        return exchange.summed(sums), exchange.scattered(grads, partition(exchange.specs, trained)[0])
+        return exchange.sum(sums), exchange.reduce_scatter(grads, partition(exchange.specs, trained)[0])
 
     def step_gradients(params: Any, batch: Batch, first: jax.Array, *teacher: Any) -> Gradients:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]
@@ -174,11 +180,11 @@ def make_gradients(
         if exchange is None:
             (loss, sums), grads = gradients(params, batch, dropout, weights, *teacher)
         else:
-            compute = exchange.on_own_rows(exchanged, partition(exchange.specs, trained)[0], 2 + len(teacher))
-            rows = (dict(batch), dropout.numbers)
+            compute = exchange.over_devices(local_gradients, partition(exchange.specs, trained)[0], 2 + len(teacher))
+            rows = (dict(batch), dropout.example_ids)
             (loss, sums), grads = compute(params, rows, dropout.seed, weights, *teacher)
         counts = {'tokens': batch['attention_mask'].sum()}
-        if 'sequence_ids' in batch:  # packed: they are not as many as the rows
+        if 'sequence_ids' in batch:  # packed rows hold several sequences
             counts['sequences'] = batch['sequence_ids'].max(-1).sum()
         return Gradients(grads, loss, sums, counts)
 
@@ -195,37 +201,38 @@ def make_update(
     layer_decay: float = 1.0,
     parts: ShardedMoments | None = None,
 ) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
-    """(state, its gradients) -> (new state, metrics), whatever the shape of the batch was.
+    """Makes a function: (state, its Gradients) -> (new state, metrics). It does not depend on the batch shape.
 
     A step whose loss, gradient norm or update norm is not finite changes only `step` and the counters of skipped steps.
 
     Args:
-      optimizer: from optim.make_optimizer; gives a direction, which is scaled by the schedule here.
-      schedule: learning rate by step within the phase.
-      first_step: the value of `state.step` when the phase began.
-      num_layers: of the model.
-      trained: the parameters that move; the state must be made with the same selection.
-      layer_decay: see `optim.selection.layer_rates`.
-      parts: of moments that are spread over the data axis where the parameters are not.
+      optimizer: The optimiser, from optim.make_optimizer. It returns a direction, which this function multiplies by
+        the learning rate.
+      schedule: (step within the phase) -> learning rate.
+      first_step: The value of `state.step` at the start of the phase.
+      num_layers: The number of blocks of the model.
+      trained: Selects the trained parameters; the state must be created with the same selection.
+      layer_decay: See `optim.selection.layer_rates`.
+      parts: The shardings of moments that are sharded over the data axis although the parameters are not.
     """
 
-    def update(state: TrainState, found: Gradients) -> tuple[TrainState, Metrics]:
+    def update(state: TrainState, gradients: Gradients) -> tuple[TrainState, Metrics]:
         old, frozen = partition(state.params, trained)
-        grads = found.grads
+        grads = gradients.grads
         grad_norm = optax.tree.norm(grads)
         if parts is not None:
-            grads, old = parts.of(grads), parts.of(old)
+            grads, old = parts.constrain(grads), parts.constrain(old)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
-            # The moments are computed again in the loop that keeps them or not, rather than written, read and selected:
-            # what a CPU's update costs is memory.
+            # The update on a CPU is memory-bound. This recomputes the moments in the loop that selects between new and
+            # old ones, which is cheaper than writing and reading them.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if layer_decay != 1:
             direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, num_layers))
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
-        # Squared, as the gradient is in its norm: an update that would overflow when squared is useless, though finite.
-        finite = jnp.isfinite(found.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
+        # Squared, as the norm of the gradient squares it: an update that overflows when squared is useless.
+        finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
         new_state = TrainState(
@@ -242,20 +249,20 @@ def make_update(
             'learning_rate': rate,
             'skipped': new_state.skipped,
             'skipped_in_row': new_state.skipped_in_row,
-            **found.counts,
+            **gradients.counts,
         }
-        return new_state, {'sums': found.sums, 'scalars': scalars}
+        return new_state, {'sums': gradients.sums, 'scalars': scalars}
 
     return update
 
 
 def make_forward(model: nn.Module, objective: Objective) -> Callable[[Any, Batch], Any]:
-    """(params, batch) -> the model's outputs without dropout."""
+    """Makes a function: (params, batch) -> the outputs of the model without dropout."""
     return lambda params, batch: _apply(model, objective, params, batch)
 
 
 def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums]:
-    """(params, batch) -> {name: (sum, weight)} without dropout; with a teacher_fn, of its parameters too."""
+    """Makes a function: (params, batch, *teacher) -> {name: (sum, weight)} without dropout."""
     forward = make_forward(model, objective)
     return lambda params, batch, *teacher: objective.losses(
         forward(params, batch), with_teacher_outputs(objective, batch, *teacher)
@@ -263,7 +270,7 @@ def make_eval_step(model: nn.Module, objective: Objective) -> Callable[..., Sums
 
 
 def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> Batch:
-    """The batch, with what the objective's guide says of it."""
+    """Adds the outputs of the objective's `teacher_fn` to the batch, if it has one."""
     return {**batch, 'teacher': objective.teacher_fn(*teacher, batch)} if objective.teacher_fn else batch
 
 
@@ -271,5 +278,5 @@ def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **
     inputs = [batch[name] for name in objective.inputs]
     if not objective.capture:
         return model.apply({'params': params}, *inputs, **options)
-    outputs, kept = apply_capturing(model, params, *inputs, capture=objective.capture, **options)
-    return {**outputs, **kept, AUX: params.get(AUX)}
+    outputs, captured = apply_capturing(model, params, *inputs, capture=objective.capture, **options)
+    return {**outputs, **captured, AUX: params.get(AUX)}

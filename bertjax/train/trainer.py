@@ -8,25 +8,24 @@ from typing import Any, Protocol
 from absl import logging
 
 from bertjax.checkpoint import Checkpoints, Position, SavedCheckpoint
-from bertjax.checkpoint.compatible import LATER_OF_TASKS, check_resume
-from bertjax.config import dump
+from bertjax.config.plain import dump
+from bertjax.config.resume import check_resume
+from bertjax.config.run import RunKeys
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.metrics.rows import Sums
 from bertjax.parallel.distributed import is_primary
 from bertjax.parallel.partition import mesh_context
-from bertjax.tasks.registry import defaults, keys
 from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
-from bertjax.train.goodput_clock import RESTORE, SAVE, GoodputClock
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.goodput_clock import RESTORE, SAVE, GoodputClock
+from bertjax.train.health.interrupt import Interrupt
+from bertjax.train.health.profiler import profiled_steps
+from bertjax.train.health.watchdog import watch_for_hangs
 from bertjax.train.loop import Intervals, Loop
 from bertjax.train.phase import Phase
-from bertjax.train.profiler import profiled_steps
 from bertjax.train.record import Recorder
-from bertjax.train.settings import RunSettings
 from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState
-from bertjax.train.watchdog import watch_for_hangs
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker
@@ -36,17 +35,16 @@ class Experiment(Protocol):
     """What can be trained: a pre-training, a fine-tuning, several fine-tunings together.
 
     Attributes:
-      settings: of its config.
+      settings: of its config, with `steps`, `eval_every` and `checkpoint_every` in steps.
       setup: its model and optimiser on the mesh.
-      resolved: the config with `steps`, `eval_every` and `checkpoint_every` in steps: what config.json and every
-        checkpoint hold.
+      resolved: the settings in plain form, with fingerprints: what config.json and every checkpoint hold.
       folders: where rows and ledger of each run go.
       template: abstract state with its shardings.
       values: sums of training batches -> values of a row.
       files: {name in the workdir: text} of what is to be written before the first step.
     """
 
-    settings: RunSettings
+    settings: RunKeys
     setup: Setup
     resolved: Mapping[str, Any]
     folders: Sequence[pathlib.Path]
@@ -91,7 +89,7 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
-            _check_same_run(saved, resolved, folder)
+            _check_same_run(saved, experiment.settings, resolved, folder)
         for name, text in {'config.json': dump(resolved), **experiment.files}.items():
             write_atomic(folder / name, text)
         state, _ = resume_or_start(experiment, checkpoints, saved, interrupt)
@@ -106,25 +104,23 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -
     return state, last
 
 
-def _check_same_run(saved: SavedCheckpoint, resolved: Mapping[str, Any], folder: pathlib.Path) -> None:
+def _check_same_run(
+    saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path
+) -> None:
     """Refuses to continue another run, or a longer one; says what has changed and may."""
-    step, total = saved.position.step, resolved['steps']
+    step, total = saved.position.step, settings.steps
     then = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:
         fix = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', fix)
-    kind = resolved['task']['kind'] if 'task' in resolved else None
-    finished = step == total or make_early_stopping(resolved, saved).over
-    decisions = ('model', 'training') if finished else ('model',)
-    fixed = [key for decided in decisions for key in keys(kind, decided)] if kind else []
-    usual = {**LATER_OF_TASKS, **defaults(kind)} if kind else {}
-    for line in check_resume(then, resolved, str(folder), fixed=fixed, defaults=usual, finished=finished):
+    finished = step == total or make_early_stopping(settings, saved).should_stop
+    for line in check_resume(then, resolved, str(folder), finished=finished):
         print(f'changed since the checkpoint: {line}')
 
 
-def make_early_stopping(resolved: Mapping[str, Any], saved: SavedCheckpoint | None) -> EarlyStopping:
+def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
     """config.patience, and how much of it was used up when the run was saved."""
-    return EarlyStopping(resolved.get('patience', 0), saved.config.get(STATE_KEY) if saved else None)
+    return EarlyStopping(settings.patience, saved.config.get(STATE_KEY) if saved else None)
 
 
 def resume_or_start(
@@ -141,21 +137,21 @@ def resume_or_start(
     Returns:
       The final state, and of each run whether it has failed (see `Recorder`).
     """
-    resolved, total = experiment.resolved, experiment.resolved['steps']
-    position, settings = saved.position if saved else Position(), experiment.settings
+    settings, total = experiment.settings, experiment.settings.steps
+    position = saved.position if saved else Position()
     profiled = profiled_steps(settings.profile)
     if profiled and profiled[-1] > total:
         fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
         raise UserError('config.profile', repr(settings.profile), f'steps of a run that has {total}', fix)
     folder = experiment.folders[0]
     with (
-        contextlib.closing(GoodputClock(folder, position.step)) as sheet,
-        watch_for_hangs(sheet, settings.hang_minutes, folder),
+        contextlib.closing(GoodputClock(folder, position.step)) as run_clock,
+        watch_for_hangs(run_clock, settings.hang_minutes, folder),
         contextlib.ExitStack() as shown,
     ):
         with mesh_context(experiment.setup.mesh):
             if saved is not None:
-                with sheet.during(RESTORE):
+                with run_clock.during(RESTORE):
                     state = checkpoints.restore(position.step, experiment.template)
                 done = position.step == total
                 print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
@@ -166,14 +162,14 @@ def resume_or_start(
             print(description)
         for line in experiment.details().splitlines() if is_primary() else ():
             logging.info('%s', line)
-        phases, early_stopping = experiment.phases(), make_early_stopping(resolved, saved)
+        phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
         recorder = Recorder(
             experiment.folders,
             shown.enter_context(TrainingConsole(total, position.step)),
             values=experiment.values,
             log_every=settings.log_every,
             total=total,
-            sheet=sheet,
+            run_clock=run_clock,
             profiled=profiled,
             stacked=phases[0].stacked,
             failed=saved.config.get('failed', ()) if saved else (),
@@ -187,18 +183,16 @@ def resume_or_start(
                 phases,
                 recorder=recorder,
                 checkpoints=checkpoints,
-                config=resolved,
-                intervals=Intervals(
-                    resolved['eval_every'], resolved['checkpoint_every'], resolved.get('checkpoint_minutes', 0.0)
-                ),
+                config=experiment.resolved,
+                intervals=Intervals(settings.eval_every, settings.checkpoint_every, settings.checkpoint_minutes),
                 interrupt=interrupt,
                 early_stopping=early_stopping,
             ).run(state, position)
         finally:
             recorder.close()
-        with sheet.during(SAVE):
+        with run_clock.during(SAVE):
             checkpoints.wait()
-    if early_stopping.over:
+    if early_stopping.should_stop:
         print(f'step {int(state.step)} is the last: {early_stopping.limit} evaluations in a row were no better on dev')
     return state, recorder.failed
 

@@ -1,4 +1,4 @@
-"""Several runs of one shape as one: runs that differ in their seeds and learning rates, side by side on a new axis."""
+"""Several runs trained as one, by vmap: runs that differ only in seeds and learning rate, along a new axis."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from bertjax.train.state import TrainState
 
 @dataclasses.dataclass(frozen=True)
 class VmappedRun:
-    """What is a run's own: its examples (of its data seed), its learning rate, the seed of its dropout."""
+    """The values of one run: its examples (from its data seed), its learning rate and its dropout seed."""
 
     examples: Examples
     learning_rate: float
@@ -22,29 +22,29 @@ class VmappedRun:
 
 
 class StackedExamples:
-    """The examples of several runs, side by side along the second axis."""
+    """The examples of several runs, stacked along the second axis."""
 
     def __init__(self, examples: Sequence[Examples]):
         self._examples = examples
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """int64 [B] -> arrays [B, M, ...] of the M runs."""
+        """Makes the batch of these examples, int64 [B], for all M runs: arrays [B, M, ...]."""
         parts = [one.batch(indices) for one in self._examples]
         return {name: np.stack([part[name] for part in parts], axis=1) for name in parts[0]}
 
 
 def stack_states(states: Sequence[TrainState]) -> TrainState:
-    """One state whose leaves have the members along a new first axis."""
+    """Stacks states along a new first axis of each leaf."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *states)
 
 
 def select_run(tree: Any, member: int) -> Any:
-    """The part of one member of a tree whose leaves have the members along the first axis."""
+    """Selects one run from a tree with the runs along the first axis of each leaf."""
     return jax.tree.map(lambda x: x[member], tree)
 
 
 def stacked_template(state: TrainState, members: int) -> TrainState:
-    """The abstract state of so many runs: the members are a first axis that no device splits."""
+    """Returns the abstract state of several runs, along a first axis that is not sharded."""
 
     def stacked(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
         spec = jax.sharding.PartitionSpec(None, *x.sharding.spec)

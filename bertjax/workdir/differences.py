@@ -4,10 +4,10 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertjax.config import flatten, in_steps
+from bertjax.config.check import FOUND
+from bertjax.config.plain import flatten
+from bertjax.config.ranges import in_steps
 
-# Of a run's config alone: what was found out, not chosen.
-_FOUND = ('fingerprints.', 'model.vocab_size')
 _ABSENT = object()
 
 
@@ -27,7 +27,7 @@ def format_literal(value: Any) -> str:
 
 def comparable_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """The keys of a config in alphabetical order, without `run`, which is the verb, and what a run found out."""
-    return {key: value for key, value in sorted(flatten(config).items()) if key != 'run' and not key.startswith(_FOUND)}
+    return {key: value for key, value in sorted(flatten(config).items()) if key != 'run' and not key.startswith(FOUND)}
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

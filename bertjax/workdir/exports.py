@@ -31,7 +31,7 @@ class ExportContent:
       tokenizer: of it.
       head: of a task's model.
       task: fields of the task for a config.json (`id2label` ...).
-      beside: {name: text} of further files that belong to the model.
+      extra_files: {name: text} of further files that belong to the model.
       card, about, figures: for the model card, see `convert/huggingface/card.py`.
       dtype, values, files: of a Hugging Face directory that the model is from, see `export_huggingface`.
     """
@@ -43,7 +43,7 @@ class ExportContent:
     about: Mapping[str, str]
     head: Head | None = None
     task: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    beside: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    extra_files: Mapping[str, str] = dataclasses.field(default_factory=dict)
     figures: Mapping[str, Mapping[str, float | None]] = dataclasses.field(default_factory=dict)
     dtype: str = 'float32'
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -64,7 +64,7 @@ def _write_hf(finished: ExportContent, directory: pathlib.Path) -> None:
         card=finished.card,
         head=finished.head,
         task=finished.task,
-        beside=finished.beside,
+        extra_files=finished.extra_files,
         about=finished.about,
         figures=finished.figures,
         dtype=finished.dtype,
@@ -78,7 +78,12 @@ def _write_orbax(finished: ExportContent, directory: pathlib.Path) -> None:
     if finished.head is not None:
         head = {**head_facts(finished.model), **saved_head(finished.head, finished.task)}
     export_orbax(
-        finished.params, finished.config, directory, tokenizer=finished.tokenizer, head=head, beside=finished.beside
+        finished.params,
+        finished.config,
+        directory,
+        tokenizer=finished.tokenizer,
+        head=head,
+        extra_files=finished.extra_files,
     )
 
 
@@ -89,16 +94,16 @@ def _write_google(finished: ExportContent, directory: pathlib.Path) -> None:
         finished.tokenizer,
         directory,
         head=finished.head,
-        beside=finished.beside,
+        extra_files=finished.extra_files,
     )
 
 
 def _write_stablehlo(finished: ExportContent, directory: pathlib.Path) -> None:
-    export_stablehlo(finished.params, finished.model, finished.tokenizer, directory, beside=finished.beside)
+    export_stablehlo(finished.params, finished.model, finished.tokenizer, directory, extra_files=finished.extra_files)
 
 
 def _write_onnx(finished: ExportContent, directory: pathlib.Path) -> None:
-    export_onnx(finished.params, finished.model, finished.tokenizer, directory, beside=finished.beside)
+    export_onnx(finished.params, finished.model, finished.tokenizer, directory, extra_files=finished.extra_files)
 
 
 _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {

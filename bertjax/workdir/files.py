@@ -4,34 +4,27 @@ import pathlib
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.config import plain, with_defaults
+from bertjax.config.check import check_recorded
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_recorded
 from bertjax.files.small_files import read_json_object
 from bertjax.model.config import BertConfig
-from bertjax.recipe import phase
 from bertjax.tasks.registry import options
 from bertjax.tasks.task import Task
 
 _RESTORE = 'restore the file from a copy, or train again in another --workdir'
-# What a run of any version recorded; other keys came later, or do not change what a model says.
-_ALWAYS = ('task', 'data', 'init', 'tokenizer', 'seq_len')
-_DURATIONS = ('steps', 'eval_every', 'checkpoint_every')  # 1000, or '10%'
-_KINDS = {
-    type(None): 'a number or text', bool: 'true or false',
-    int: 'a whole number', float: 'a number', str: 'text', list: 'a list', dict: 'an object',
-}  # fmt: skip
+_KINDS = {int: 'a whole number', float: 'a number', list: 'a list', dict: 'an object'}
 
 
 def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of a run, with the recipe's values where it is older than a key.
+    """config.json of a run.
 
     Args:
       path: of the file.
       recipe: a config of a pre-training, or of the same kind of task, in plain form.
 
     Raises:
-      UserError: damaged, of another kind, or with a value of another type than a recipe gives, or outside its range.
+      UserError: damaged, of another kind, with a key that is missing or unknown, or a value outside its range.
     """
     if not path.exists():
         raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)
@@ -40,32 +33,13 @@ def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, 
         _check_task(saved, recipe, path)
     elif 'task' in saved:
         raise UserError(str(path), 'the key task', 'the config of a pre-training', 'give the recipe of a task')
-    _check(saved, {key: None if key in _DURATIONS else value for key, value in _form(recipe).items()}, str(path))
-    config = with_defaults(saved, {key: value for key, value in recipe.items() if key != 'task'})
-    if config.get('phases'):
-        config['phases'] = [_phase(entry, f'{path}: phases[{i}]') for i, entry in enumerate(config['phases'])]
-    check_recorded(config, str(path), _RESTORE)
-    return config
-
-
-def _form(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What the values of a run are like: those of its recipe, and the size that its vocabulary has."""
-    if 'task' in recipe:
-        return dict(recipe)
-    return {**recipe, 'model': {**recipe['model'], 'vocab_size': 0}}
-
-
-def _phase(entry: Any, where: str) -> dict[str, Any]:
-    """An entry of config.phases, with what it lacks."""
-    usual = plain(phase(steps='100%'))
-    _check(entry, {**usual, 'steps': None}, where)
-    return with_defaults(entry, usual)
+    check_recorded(saved, str(path), _RESTORE)
+    return saved
 
 
 def _check_task(saved: Mapping[str, Any], recipe: Mapping[str, Any], path: pathlib.Path) -> None:
-    for key in _ALWAYS:
-        if key not in saved:
-            raise UserError(str(path), f'no key {key}', 'the config of a fine-tuning', _RESTORE)
+    if 'task' not in saved:
+        raise UserError(str(path), 'no key task', 'the config of a fine-tuning', _RESTORE)
     _check(saved['task'], {}, f'{path}: task')
     kind = recipe['task']['kind']
     check_kind(saved['task'], kind, path)
@@ -135,27 +109,15 @@ def recorded_results(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check(value: Any, form: Any, where: str) -> None:
-    """Refuses a value of another type than its form has, there and below, and keys below that it does not have; None
-    stands for a number or text."""
+    """Refuses a value of another type than its form has, there and below."""
     number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
-    fits = isinstance(value, int | float | str) if form is None else type(value) is type(form) or number
-    if not fits:
-        shown = repr(value) if len(repr(value)) < 60 else f'a {type(value).__name__}'
-        raise UserError(where, shown, _KINDS[type(form)], _RESTORE)
-    if isinstance(form, Mapping):
-        for key in form.keys() & value.keys():
-            place = f'{where}{"." if ": " in where else ": "}{key}'
-            strange = sorted(value[key].keys() - form[key].keys()) if _both_objects(value[key], form[key]) else ()
-            if strange:
-                raise UserError(place, f'the key {strange[0]}', ', '.join(sorted(form[key])), _RESTORE)
-            _check(value[key], form[key], place)
-
-
-def _both_objects(*values: Any) -> bool:
-    return all(isinstance(value, Mapping) for value in values)
+    if type(value) is not type(form) and not number:
+        raise UserError(where, format_value(value), _KINDS[type(form)], _RESTORE)
+    for key in form.keys() & value.keys() if isinstance(form, Mapping) else ():
+        _check(value[key], form[key], f'{where}.{key}')
 
 
 def recorded_in(config: dict[str, Any]) -> dict[str, Any]:
-    """What a model card says of a distillation: the keys that are numbers; {} where a run has no teacher."""
+    """Returns what a model card says of a distillation: the keys that are numbers; {} for a run without a teacher."""
     values = config.get('distill', {})
     return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

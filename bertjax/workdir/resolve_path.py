@@ -6,8 +6,8 @@ import pathlib
 from bertjax.convert.formats import is_model
 from bertjax.convert.hub import hub_name, moved_name, pull
 from bertjax.errors import UserError
-from bertjax.files.paths import user_path
 from bertjax.files.small_files import read_json_or_none
+from bertjax.remote.paths import user_path
 from bertjax.workdir.exports import exported_model
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.tokenizer import check_export

@@ -1,1 +1,1 @@
-"""Where rows of measurements go: JSON lines, the console, TensorBoard."""
+"""Writers of metrics rows: JSON lines, the console, TensorBoard, experiment trackers."""

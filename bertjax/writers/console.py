@@ -1,4 +1,4 @@
-"""What a person sees while training: a progress bar on a terminal, a line now and then elsewhere."""
+"""Shows the progress of training: a progress bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import dataclasses
@@ -13,12 +13,13 @@ from bertjax.progress import clock, make_bar
 from bertjax.terminal import Console, invocation
 from bertjax.writers.writer import Row
 
-_PLACE = ('step', 'split', 'phase', 'examples')  # of a row: where it stands
-_SHORT = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy', 'sop_accuracy': 'accuracy'}  # each follows its loss
+_POSITION = ('step', 'split', 'phase', 'examples')  # the fields of a row that are not metrics
+# The short names are unambiguous, because each accuracy follows its loss.
+_SHORT_NAMES = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy', 'sop_accuracy': 'accuracy'}
 
 
 class TrainingConsole:
-    """Progress of a run: step, loss, sequences/s, time left."""
+    """A writer that shows the progress of a run: step, loss, sequences/s, time left."""
 
     def __init__(self, total_steps: int, first_step: int, silent: bool = False):
         self.console = Console(soft_wrap=True, highlight=False, quiet=silent)
@@ -42,38 +43,38 @@ class TrainingConsole:
         self._progress.stop()
 
     def log(self, text: str) -> None:
-        """Prints a line that stays, above the bar."""
+        """Prints a permanent line above the bar."""
         self._progress.console.print(text, markup=False)
 
-    def status(self, text: str) -> None:
-        """What the bar says until the next row."""
+    def set_status(self, text: str) -> None:
+        """Sets the text of the bar until the next row."""
         self._progress.update(self._task, status=text)
 
     @contextlib.contextmanager
-    def busy(self, status: str) -> Iterator[None]:
-        """The bar says `status` as long as the context lasts, then again what it said before."""
-        before = self._progress.tasks[self._task].fields['status']
-        self.status(status)
+    def show_status(self, status: str) -> Iterator[None]:
+        """Sets the text of the bar within the context, then restores it."""
+        previous = self._progress.tasks[self._task].fields['status']
+        self.set_status(status)
         try:
             yield
         finally:
-            self.status(before)
+            self.set_status(previous)
 
-    def step(self, step: int) -> None:
+    def set_step(self, step: int) -> None:
         """Moves the bar."""
         self._progress.update(self._task, completed=step)
 
     def truncate_after(self, step: int) -> None:
-        """Does nothing: what was printed stays."""
+        """Does nothing: printed lines stay."""
 
     def sync(self) -> None:
-        """Does nothing: nothing of it is kept."""
+        """Does nothing: nothing is stored."""
 
     def close(self) -> None:
         """Does nothing: leaving the context stops the bar."""
 
     def write(self, row: Row) -> None:
-        """Shows a row of metrics.jsonl: training rows in the bar (a line without a terminal), others as a line."""
+        """Shows a row: training rows in the bar (as a line without a terminal), other rows as a line."""
         if row['split'] == 'train':
             speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
@@ -82,22 +83,29 @@ class TrainingConsole:
                 until = f'  left {clock(left)}' if row['step'] < self._total else ''
                 self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}{until}')
             return
-        hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # they follow from the rest
-        values = {name: x for name, x in row.items() if name not in (*_PLACE, *hidden) and x is not None}
-        parts = [f'{_SHORT.get(name, name).replace("_", " ")} {format_value(x)}' for name, x in values.items()]
+        hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # derived from the other values
+        values = {name: x for name, x in row.items() if name not in (*_POSITION, *hidden) and x is not None}
+        parts = [f'{_SHORT_NAMES.get(name, name).replace("_", " ")} {format_value(x)}' for name, x in values.items()]
         self.log(f'{row["split"]} at step {row["step"]}: ' + '  '.join(parts))
 
 
 def format_value(value: float | None) -> str:
-    """Three digits after the point, or a dash."""
+    """Formats a value with three decimals; '-' for None or a non-finite value."""
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
 
 
-def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
-    """Prints a workdir's output files, {path within it: what it is}; those of an export only where there was one."""
+def print_output_files(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
+    """Prints the existing output files of a workdir.
+
+    Args:
+      console: The console.
+      folder: The workdir.
+      places: {path within the workdir: description}.
+      exported: Whether to print the files of an export.
+    """
     console.print('\noutput files', style='bold')
-    there = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
-    paths = {name: user_name(folder / name) for name in there}
+    names = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
+    paths = {name: user_name(folder / name) for name in names}
     width = max(map(len, paths.values()), default=0)
     for name, path in paths.items():
         console.print(f'  {path:{width}}  {places[name]}', markup=False)
@@ -105,12 +113,12 @@ def print_places(console: Console, folder: pathlib.Path, places: Mapping[str, st
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """A command that one may run next.
+    """A command that a user may run next.
 
     Attributes:
-      purpose: what it does.
-      flags: of the program.
-      extra: the extra of bertjax that it needs; '' for none.
+      purpose: The purpose of the command.
+      flags: The flags of the program.
+      extra: The extra of bertjax that the command needs; '' for none.
     """
 
     purpose: str
@@ -118,8 +126,8 @@ class Command:
     extra: str = ''
 
 
-def print_next(console: Console, commands: Sequence[Command]) -> None:
-    """Prints commands, in the form in which this program was called."""
+def print_next_commands(console: Console, commands: Sequence[Command]) -> None:
+    """Prints commands, with the invocation by which this program was started."""
     console.print('what to run next', style='bold')
     for command in commands:
         needs = f' (needs the extra {command.extra!r})' if command.extra else ''

@@ -1,4 +1,4 @@
-"""Append-only JSON lines; on resume, cut back to the step of the checkpoint."""
+"""Append-only JSON lines, which are cut back to the step of the checkpoint when a run resumes."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ from bertjax.files.write_guard import writes_are_disabled
 
 
 class JsonLines:
-    """An append-only file of one JSON object a line, each with a `step` that does not fall from line to line."""
+    """An append-only file with one JSON object on each line. Each has a `step` that never decreases."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
@@ -25,7 +25,7 @@ class JsonLines:
         return str(self.path)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Appends one line and hands it to the operating system: it survives a kill of this process."""
+        """Appends one line and passes it to the operating system, so that it survives a kill of this process."""
         if writes_are_disabled():
             return
         if self._file is None:
@@ -40,12 +40,12 @@ class JsonLines:
                 data = data[self._file.write(data) :]
 
     def sync(self) -> None:
-        """What was written survives a loss of power, too.
+        """Flushes the file to disk, so that its lines survive a loss of power.
 
-        A file that was removed or moved meanwhile is begun again with the next line.
+        If the file was removed or moved, the next line starts a new one.
 
         Raises:
-          FileNotFoundError: so was its folder.
+          FileNotFoundError: The folder of the file was removed or moved too.
         """
         if self._file is None:
             return
@@ -54,39 +54,40 @@ class JsonLines:
             if not self.path.exists():
                 if not self.path.parent.is_dir():
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(self.path))
-                logging.warning('%s was removed or moved; the training goes on, and a new one is begun', self.path)
+                logging.warning('%s was removed or moved; the training continues with a new file', self.path)
                 self.close()
 
     def truncate_after(self, step: int) -> int:
-        """Cuts the lines whose step is greater than `step`, and a half-written last one. Returns the bytes cut.
+        """Cuts the lines whose step is greater than `step`, and an incomplete last line. Returns the bytes cut.
 
-        Reads backwards from the end, so that the cost is that of what is cut and not of what is kept; the cut itself
-        is one truncation, which is whole or not at all.
+        The file is read backwards from the end, so that the cost depends on the removed lines only. The cut is one
+        atomic truncation.
         """
         self.close()
         if writes_are_disabled() or not self.path.exists():
             return 0
         with self.path.open('rb') as file:
             size = file.seek(0, os.SEEK_END)
-            keep = self._kept_size(file, size, step)
-        if keep < size:
-            os.truncate(self.path, keep)
-        return size - keep
+            cut = self._find_cut(file, size, step)
+        if cut < size:
+            os.truncate(self.path, cut)
+        return size - cut
 
     @staticmethod
-    def _kept_size(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
-        start, end, tail = size, size, b''  # tail begins at byte `start` of the file; from `end` on all is cut
+    def _find_cut(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
+        """Returns the byte from which the file is cut."""
+        start, end, tail = size, size, b''  # `tail` holds the bytes from `start`; the bytes from `end` are cut
         while end > 0:
-            before = tail.rfind(b'\n', 0, max(end - start - 1, 0))  # the end of the line before the last
-            if before < 0 and start > 0:
-                grown = min(block, start)
-                start -= grown
+            newline = tail.rfind(b'\n', 0, max(end - start - 1, 0))  # the end of the line before the last
+            if newline < 0 and start > 0:
+                size_read = min(block, start)
+                start -= size_read
                 file.seek(start)
-                tail = file.read(grown) + tail[: end - start - grown]
+                tail = file.read(size_read) + tail[: end - start - size_read]
                 continue
-            if _is_kept(tail[before + 1 : end - start], step):
+            if _is_kept(tail[newline + 1 : end - start], step):
                 return end
-            end = start + before + 1
+            end = start + newline + 1
         return 0
 
     def close(self) -> None:
@@ -97,11 +98,11 @@ class JsonLines:
 
 
 def _is_kept(line: bytes, step: int) -> bool:
-    row = _row(line)
+    row = _parse_row(line)
     return row is not None and row['step'] <= step
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
+def _parse_row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line) if line.endswith(b'\n') else None
     except (ValueError, RecursionError):
@@ -110,15 +111,15 @@ def _row(line: bytes) -> dict[str, Any] | None:
 
 
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The rows of a metrics.jsonl, in order.
+    """Returns the rows of a metrics.jsonl, in order.
 
-    Lines that are none are left out, with a warning that names them; a last one that was cut off, without.
+    Invalid lines are left out with a warning that names them; an incomplete last line is left out without a warning.
     """
     if not path.exists():
         return []
     with path.open('rb') as file:
         lines = file.readlines()
-    rows = [_row(line) for line in lines]
+    rows = [_parse_row(line) for line in lines]
     rows = [row if row and isinstance(row.get('split'), str) else None for row in rows]
     damaged = [n for n, (line, row) in enumerate(zip(lines, rows, strict=True), 1) if not row and line.endswith(b'\n')]
     if damaged:

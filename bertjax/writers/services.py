@@ -1,7 +1,7 @@
-"""The experiment trackers that rows can be sent to: what each does at the beginning, with values, and at the end.
+"""The clients of experiment trackers: Weights & Biases, MLflow, Trackio.
 
-Where they send to is said in their own ways, which are not ours to repeat: `wandb login` and WANDB_MODE,
-MLFLOW_TRACKING_URI, TRACKIO_SPACE_ID.
+The user configures the server of each tracker in its standard way: `wandb login` and WANDB_MODE, MLFLOW_TRACKING_URI,
+TRACKIO_SPACE_ID.
 """
 
 import os
@@ -10,54 +10,54 @@ import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from bertjax.config import flatten
+from bertjax.config.plain import flatten
 from bertjax.errors import UserError
 
-_NETWORK = 50.0  # seconds; less than tracker.py waits for
+_NETWORK_SECONDS = 50.0  # less than the timeout of tracker.py
 
 
 class Service(Protocol):
-    """A tracker, for one run; all of it is called by one thread."""
+    """The client of a tracker for one run; one thread makes all calls."""
 
     def refusal(self) -> UserError | None:
-        """What the user has to do before it can send anything; None for nothing."""
+        """Returns an error if the tracker cannot be used before the user does something; else None."""
         ...
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
-        """Begins a run, or continues the one `known` of an earlier process; '' for none.
+        """Starts a run, or continues the run of an earlier process.
 
         Args:
-          project: where the run belongs.
-          name: of the run, for people.
-          folder: the workdir, for files that the tracker writes.
-          config: the resolved config.
-          known: what an earlier `start` returned.
+          project: The project of the run.
+          name: The display name of the run.
+          folder: The workdir, for files that the tracker writes.
+          config: The resolved config.
+          known: The id of the run to continue, from an earlier `start`; '' starts a new run.
 
         Returns:
-          By what the run is found again.
+          The id of the run.
         """
         ...
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Sends values of a step."""
+        """Sends the values of a step."""
         ...
 
     def finish(self) -> None:
-        """Sends what is pending, and ends the run."""
+        """Sends pending values and ends the run."""
         ...
 
 
 class WandB:
-    """Weights & Biases. Curves go by the value `step`: their own counter cannot go back to a checkpoint."""
+    """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
     def refusal(self) -> UserError | None:
-        """Without a key it would ask for one, in the middle of the training."""
+        """Checks for a key, because wandb would otherwise ask for one in the middle of the training."""
         import wandb
 
         mode = os.environ.get('WANDB_MODE') or wandb.setup().settings.mode
         found = 'no key to log in with'
         try:
-            # Whether a server takes the key, only its network tells, which no training waits for.
+            # verify=False: a training does not wait for the network to check the key.
             if mode in ('offline', 'disabled', 'dryrun') or wandb.login(prompt=False, verify=False):
                 return None
         except wandb.Error as error:
@@ -75,9 +75,9 @@ class WandB:
             console='off',
             x_disable_stats=True,
             x_disable_meta=True,
-            # Without a network it would wait for ever at the end of the process, whoever has given it up.
-            init_timeout=_NETWORK,
-            finish_timeout=_NETWORK,
+            # Without these timeouts and without a network, the process would wait forever at its end.
+            init_timeout=_NETWORK_SECONDS,
+            finish_timeout=_NETWORK_SECONDS,
         )
         self._run = wandb.init(
             project=project,
@@ -86,7 +86,7 @@ class WandB:
             dir=folder,
             config=flatten(config),
             resume='allow',
-            reinit='create_new',  # several runs of a sweep are trained together
+            reinit='create_new',  # several runs of a sweep train together
             settings=settings,
         )
         self._run.define_metric('step')
@@ -103,14 +103,14 @@ class WandB:
 
 
 class MLflow:
-    """MLflow, by its client: nothing global is set, so that runs of a sweep do not meet."""
+    """MLflow, through its client, which has no global state, so that the runs of a sweep stay separate."""
 
     def refusal(self) -> UserError | None:
         """See Service."""
         return None
 
-    _AT_ONCE = 100  # parameters a request, as the server allows
-    _LONGEST = 500  # characters of a parameter, as every version's server takes
+    _MAX_PARAMS = 100  # the server's limit of parameters in a request
+    _MAX_CHARACTERS = 500  # the limit of a parameter's value that every server version accepts
 
     def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
         """See Service."""
@@ -122,12 +122,12 @@ class MLflow:
             self._client.update_run(known, status='RUNNING')
             self._id = known
             return known
-        found = self._client.get_experiment_by_name(project)
-        experiment = found.experiment_id if found else self._client.create_experiment(project)
+        existing = self._client.get_experiment_by_name(project)
+        experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._id = self._client.create_run(experiment, run_name=name).info.run_id
-        params = [Param(_plain_key(key), str(value)[: self._LONGEST]) for key, value in flatten(config).items()]
-        for first in range(0, len(params), self._AT_ONCE):
-            self._client.log_batch(self._id, params=params[first : first + self._AT_ONCE])
+        params = [Param(_plain_key(key), str(value)[: self._MAX_CHARACTERS]) for key, value in flatten(config).items()]
+        for first in range(0, len(params), self._MAX_PARAMS):
+            self._client.log_batch(self._id, params=params[first : first + self._MAX_PARAMS])
         return self._id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
@@ -143,12 +143,12 @@ class MLflow:
 
 
 def _plain_key(key: str) -> str:
-    """MLflow's names have no brackets: `phases[0].steps` -> `phases.0.steps`."""
+    """Converts `phases[0].steps` to `phases.0.steps`, because MLflow does not allow brackets in names."""
     return key.replace('[', '.').replace(']', '')
 
 
 class Trackio:
-    """Trackio, of Hugging Face; a run is known by its name there, which is made unique."""
+    """Trackio of Hugging Face. A run is identified by its name, which gets a random suffix."""
 
     def refusal(self) -> UserError | None:
         """See Service."""

@@ -14,10 +14,10 @@ _FLUSH_SECONDS = 30
 
 
 class TensorBoard:
-    """Scalars `SPLIT/NAME` of each row; the file is opened at the first one.
+    """A writer of scalars `SPLIT/NAME`; the first row opens the file.
 
-    Written in the caller's thread: tensorboardX's SummaryWriter hands rows to a thread of its own, and blocks for ever
-    once that thread has died of a full disk.
+    It writes in the caller's thread. tensorboardX's SummaryWriter has a background thread, and blocks forever after
+    this thread has died of a full disk.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -29,7 +29,7 @@ class TensorBoard:
         return str(self.directory)
 
     def truncate_after(self, step: int) -> None:
-        """Nothing yet: the first row of a process hides what earlier ones wrote from its step on."""
+        """Does nothing: the first row of a process hides the rows of earlier processes from its step on."""
 
     def write(self, row: Row) -> None:
         """Writes the numbers of a row at its step."""
@@ -41,7 +41,7 @@ class TensorBoard:
         if self._events is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(self.directory / 'events'))
-            # TensorBoard purges what it has read of this step and later ones when it sees a session start.
+            # A session start makes TensorBoard discard the rows of this and later steps.
             start = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
         for name, value in row.items():
@@ -53,19 +53,19 @@ class TensorBoard:
             self._flushed = time.monotonic()
 
     def sync(self) -> None:
-        """Flushes what is pending: enough for a picture."""
+        """Flushes pending rows to the operating system; a loss of power may lose rows."""
         if self._events is not None:
             self._events.flush()
 
     def close(self) -> None:
-        """Flushes what is pending."""
+        """Flushes pending rows and closes the file."""
         if self._events is not None:
             self._events.close()
 
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """Hides PyTorch, which tensorboardX imports where it is installed, in seconds, for tensors that no row has."""
+    """Hides PyTorch from tensorboardX, which would import it, in seconds, for tensors that rows do not have."""
     hides = 'torch' not in sys.modules
     if hides:
         sys.modules['torch'] = None

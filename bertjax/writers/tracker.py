@@ -1,4 +1,4 @@
-"""A writer that hands rows to an experiment tracker, in a thread of its own: a network never keeps a step waiting."""
+"""A writer that sends rows to an experiment tracker from a background thread, so that a step never waits for it."""
 
 import contextlib
 import dataclasses
@@ -18,24 +18,24 @@ from bertjax.files.small_files import read_json_or_none
 from bertjax.writers.services import SERVICES, Service
 from bertjax.writers.writer import Row
 
-FILE = 'tracker.json'  # in the workdir: which run of which tracker it is
-_PATIENCE = 60.0  # seconds that the end of a training waits for what is still to be sent
-_WAITING = 100_000  # rows that may wait for a tracker that does not answer
+FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
+_CLOSE_SECONDS = 60.0  # the time that the end of a training waits for unsent rows
+_MAX_QUEUED = 100_000  # the most rows that wait for a tracker that does not answer
 
 
 @dataclasses.dataclass(frozen=True)
 class Tracking:
-    """config.tracker, config.tracker_project and config.tracker_run."""
+    """The values of config.tracker, config.tracker_project and config.tracker_run."""
 
     service: str
     project: str
     run: str
 
     def check(self) -> None:
-        """Before anything is computed.
+        """Checks, before anything is computed, that the tracker can be used.
 
         Raises:
-          UserError: the package of the tracker is not installed, or does not know where to send to.
+          UserError: The package of the tracker is not installed, or the tracker needs a login.
         """
         if not self.service:
             return
@@ -47,20 +47,20 @@ class Tracking:
             raise refusal
 
     def writer(self, folder: pathlib.Path, name: str, config: Mapping[str, Any]) -> 'Tracker':
-        """The writer of a run.
+        """Returns the writer of a run.
 
         Args:
-          folder: where its rows go, the workdir or a trial's.
-          name: of the run in the tracker.
-          config: the resolved config.
+          folder: The workdir of the run or trial.
+          name: The name of the run in the tracker.
+          config: The resolved config.
         """
         return Tracker(SERVICES[self.service](), self, folder, name, config)
 
 
 class Tracker:
-    """Sends the numbers of each row as `SPLIT/NAME`, from the first row on; a later process continues the same run.
+    """A writer that sends the numbers of each row as `SPLIT/NAME`; a later process continues the same run.
 
-    Rows between the checkpoint that a training continues from and its kill are sent twice: trackers only append.
+    After a kill, the rows since the last checkpoint are sent twice, because trackers can only append.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Tracker:
     ):
         self._service, self._tracking, self._folder, self._name, self._config = service, tracking, folder, name, config
         self._fresh = False
-        self._rows: queue.Queue[Row | None] = queue.Queue(_WAITING)
+        self._rows: queue.Queue[Row | None] = queue.Queue(_MAX_QUEUED)
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
 
@@ -76,38 +76,38 @@ class Tracker:
         return f'the tracker {self._tracking.service}'
 
     def truncate_after(self, step: int) -> None:
-        """A training that begins anew is another run; what was sent of later steps stays."""
+        """Starts a new run if the training starts again from the beginning; sent rows of later steps stay."""
         self._fresh = step < 0
 
     def write(self, row: Row) -> None:
-        """Hands a row to the thread.
+        """Passes a row to the thread.
 
         Raises:
-          whatever the tracker raised since the row before, or queue.Full.
+          Exception: Any error of the tracker since the previous row, or queue.Full.
         """
         self._raise()
         if self._thread is None:
-            # A daemon: the process ends without it.
+            # A daemon thread does not keep the process alive.
             self._thread = threading.Thread(target=self._send_all, name=f'tracker of {self._name}', daemon=True)
             self._thread.start()
         self._rows.put_nowait(row)
 
     def sync(self) -> None:
-        """Does nothing: when what was sent is safe, only the tracker knows."""
+        """Does nothing: only the tracker knows when sent rows are stored."""
 
     def close(self) -> None:
         """Ends the tracker's run.
 
         Raises:
-          whatever the tracker raised, or TimeoutError where it does not take the rows.
+          Exception: Any error of the tracker, or TimeoutError if it does not accept the rows.
         """
         if self._thread is None:
             return
         with contextlib.suppress(queue.Full):
             self._rows.put_nowait(None)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_SECONDS)
         if self._thread.is_alive():
-            raise TimeoutError(f'it took no row for {_PATIENCE:.0f} s')
+            raise TimeoutError(f'it accepted no row for {_CLOSE_SECONDS:.0f} s')
         self._raise()
 
     def _raise(self) -> None:
@@ -120,22 +120,22 @@ class Tracker:
             while (row := self._rows.get()) is not None:
                 self._service.log(row['step'], _numbers(row))
             self._service.finish()
-        except BaseException as error:  # raised again where the rows come from
+        except BaseException as error:  # raised again in the thread that writes rows
             self._failure = error
 
     def _start(self) -> None:
         path = self._folder / FILE
-        mine = {'tracker': self._tracking.service, 'project': self._tracking.project}
+        identity = {'tracker': self._tracking.service, 'project': self._tracking.project}
         known = read_json_or_none(path, lambda facts: {**facts, 'run': str(facts['run'])})
-        same = known is not None and not self._fresh and {**known, **mine} == known
+        same = known is not None and not self._fresh and {**known, **identity} == known
         run = self._service.start(
             self._tracking.project, self._name, os.fspath(self._folder), self._config, known['run'] if same else ''
         )
         if not same or run != known['run']:
-            write_atomic(path, json.dumps({**mine, 'run': run}, indent=2) + '\n')
+            write_atomic(path, json.dumps({**identity, 'run': run}, indent=2) + '\n')
 
 
 def _numbers(row: Row) -> dict[str, float]:
-    """What can be drawn, by `SPLIT/NAME`."""
+    """Returns {`SPLIT/NAME`: value} of the finite numbers of a row."""
     values = {name: x for name, x in row.items() if isinstance(x, int | float) and name not in ('step', 'phase')}
     return {f'{row["split"]}/{name}': float(x) for name, x in values.items() if math.isfinite(x)}

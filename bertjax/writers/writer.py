@@ -1,37 +1,39 @@
-"""What takes a run's rows, and the list of them that a run has."""
+"""The protocol of writers, and the list of a run's writers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from absl import logging
 
-# A row of metrics.jsonl: 'step', 'split', 'phase', 'examples', and what was measured.
+# A row of metrics.jsonl: 'step', 'split', 'phase', 'examples', and metrics.
 Row = Mapping[str, Any]
 
 
 class Writer(Protocol):
-    """Takes rows in the order of their steps. Any of these may raise; see `Writers`."""
+    """Takes rows in the order of their steps. Any method may raise; see `Writers`."""
 
     def truncate_after(self, step: int) -> None:
-        """Called once, before the first row: the run continues at `step` (-1: begins), and what an earlier process
-        wrote of later steps is void."""
+        """Discards the rows of later steps than `step`, which an earlier process wrote.
+
+        It is called once, before the first row; the run continues at `step`, or starts if it is -1.
+        """
         ...
 
     def write(self, row: Row) -> None:
-        """Takes a row."""
+        """Writes a row."""
         ...
 
     def sync(self) -> None:
-        """Called before a checkpoint: what was written is to survive a loss of power."""
+        """Makes the written rows survive a loss of power; it is called before a checkpoint."""
         ...
 
     def close(self) -> None:
-        """Flushes; no row comes after it."""
+        """Flushes and closes; no row follows."""
         ...
 
 
 class Writers:
-    """The writers of a run. One that fails is dropped with one warning: no writer ever stops a training."""
+    """The writers of a run. A writer that fails is removed with one warning and never stops the training."""
 
     def __init__(self, writers: Sequence[Writer]):
         self._writers = list(writers)
@@ -58,4 +60,4 @@ class Writers:
                 call(writer)
             except Exception as error:
                 self._writers.remove(writer)
-                logging.warning('%s failed and gets no more rows; the training goes on: %r', writer, error)
+                logging.warning('%s failed and gets no more rows; the training continues: %r', writer, error)

@@ -1,7 +1,7 @@
-"""What the main memory holds at most while a checkpoint of another mesh is read and exported on one device.
+"""The peak of host memory while one device reads and exports a checkpoint of another mesh.
 
-    python tests/checkpoint/peaks.py write FOLDER   # saves a state that lies over eight devices
-    python tests/checkpoint/peaks.py read FOLDER    # prints peaks, as shares of what is read
+    python tests/checkpoint/peaks.py write FOLDER   # saves a state on eight devices
+    python tests/checkpoint/peaks.py read FOLDER    # prints peaks as shares of the size of the read arrays
 
 On a CPU devices have their memory in common with the host: what is there twice, counts twice.
 """
@@ -20,7 +20,7 @@ PIECES = 2000
 
 
 class NoTokenizer:
-    """Of the size of the model."""
+    """Arrays of the size of the model."""
 
     vocab_size, pad_id, separators, family = PIECES, 0, 1, 'wordpiece'
 
@@ -29,13 +29,13 @@ class NoTokenizer:
 
 
 def _resident(line: str) -> int:
-    """Bytes: VmRSS, now; VmHWM, at most since `/proc/self/clear_refs` was told to forget."""
+    """Bytes: VmRSS is the current memory, VmHWM its peak since the last write to `/proc/self/clear_refs`."""
     status = pathlib.Path('/proc/self/status').read_text()
     return int(next(found for found in status.splitlines() if found.startswith(line)).split()[1]) * 1024
 
 
 def peak(function: Callable[[], Any]) -> tuple[Any, int]:
-    """What the function gives, and by how many bytes the memory grew meanwhile."""
+    """Returns the result of a function and the peak growth of memory in bytes."""
     gc.collect()
     pathlib.Path('/proc/self/clear_refs').write_text('5')
     before = _resident('VmRSS')
@@ -44,23 +44,23 @@ def peak(function: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def main(doing: str, folder: pathlib.Path) -> None:
-    """Does it."""
+    """Runs the chosen command."""
     import jax
     import numpy as np
 
     from bertjax.checkpoint import Checkpoints, Position
+    from bertjax.config.recipes import pretraining_config
     from bertjax.convert.huggingface.save import export_huggingface
     from bertjax.parallel.mesh import make_mesh
     from bertjax.parallel.partition import mesh_context
     from bertjax.pretrain.run import build_pretraining_setup
     from bertjax.pretrain.settings import pretraining_settings
-    from bertjax.recipe import pretraining_config
 
     config = pretraining_config('tiny')
     config.model.update(MODEL)
     config.mesh.preset = 'fsdp' if doing == 'write' else 'data'
     settings = pretraining_settings(config)
-    setup = build_pretraining_setup(settings, settings.model(PIECES), make_mesh(settings.mesh))
+    setup = build_pretraining_setup(settings, settings.model_config(PIECES), make_mesh(settings.mesh_axes))
     whole, params = (sum(x.size * 4 for x in jax.tree.leaves(tree)) for tree in (setup.state, setup.state.params))
     with mesh_context(setup.mesh):
         if doing == 'write':
@@ -70,10 +70,10 @@ def main(doing: str, folder: pathlib.Path) -> None:
             checkpoints.save(state, Position(1, 0, 1), {}, None)
             checkpoints.close()
             return
-        checkpoints = Checkpoints(folder / 'checkpoints', keep=1, reading=True)
+        checkpoints = Checkpoints(folder / 'checkpoints', keep=1, read_only=True)
         checkpoints.latest()
         read = lambda restore, template: lambda: jax.block_until_ready(restore(1, template))  # noqa: E731
-        # What is read stays: memory that was freed would be used again, and nothing grow.
+        # The results are kept, because freed memory would be reused and hide growth.
         state, of_state = peak(read(checkpoints.restore, setup.state))
         own, of_params = peak(read(checkpoints.restore_params, setup.state.params))
         export = functools.partial(export_huggingface, own, setup.model.config, NoTokenizer(), folder / 'hf', card={})

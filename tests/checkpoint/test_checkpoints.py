@@ -1,4 +1,4 @@
-"""Saving, restoring, keeping: through real files."""
+"""Saving, restoring and removing checkpoints in real files."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def test_an_empty_folder_has_no_latest(open_checkpoints):
     assert not said
 
 
-def test_the_state_may_be_overwritten_when_save_returns(open_checkpoints):
+def test_the_state_may_be_donated_when_save_returns(open_checkpoints):
     """The next step donates the arrays while the save still writes."""
     checkpoints, _ = open_checkpoints()
     state = state_at(1)
@@ -51,8 +51,8 @@ def test_the_state_may_be_overwritten_when_save_returns(open_checkpoints):
     assert bits(checkpoints.restore(1, template_on(mesh_of()))) == expected
 
 
-def test_nothing_waits_for_what_is_being_written(open_checkpoints, monkeypatch):
-    """What Orbax is given are no arrays of the state: a step that donates them would wait for the disk."""
+def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
+    """Orbax gets copies of the arrays, because a step that donates the originals would wait for the disk."""
     given, save = [], ocp.CheckpointManager.save
 
     def spied(self, step, *, args, **options):
@@ -78,8 +78,8 @@ def test_nothing_waits_for_what_is_being_written(open_checkpoints, monkeypatch):
         ({1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5, 5: None}, 2, [2, 4, 5]),
         ({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3]),
         ({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3]),
-        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # a loss that is not a number is never the best
-        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # of equals the newest
+        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss
+        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # the newest of equal losses
     ],
 )
 def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses, keep, kept):
@@ -90,14 +90,16 @@ def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses,
     assert sorted(folders, key=int) == [str(step) for step in kept]
 
 
-def test_there_is_a_whole_checkpoint_at_every_moment(open_checkpoints, monkeypatch):
-    """Nothing is deleted before its successor is finished, so a kill at any moment leaves one that is whole."""
+def test_there_is_an_undamaged_checkpoint_at_every_moment(open_checkpoints, monkeypatch):
+    """A checkpoint is deleted only after its successor is finished, so a kill leaves at least one."""
     checkpoints, _ = open_checkpoints(keep=1)
     seen = []
     delete, write_checksums = shutil.rmtree, checksums.write_checksums
 
     def whole():
-        return [step for step in checkpoints.steps() if checksums.damage(checkpoints.directory / str(step)) is None]
+        return [
+            step for step in checkpoints.steps() if checksums.find_damage(checkpoints.directory / str(step)) is None
+        ]
 
     def noted(event, function):
         def call(*args):
@@ -119,7 +121,7 @@ def test_there_is_a_whole_checkpoint_at_every_moment(open_checkpoints, monkeypat
     ]  # fmt: skip
 
 
-def test_a_step_that_is_there_is_left_alone(open_checkpoints):
+def test_a_finished_step_is_not_saved_again(open_checkpoints):
     checkpoints, _ = open_checkpoints()
     first = state_at(5)
     checkpoints.save(first, Position(5, 0, 80), CONFIG, None)
@@ -129,7 +131,7 @@ def test_a_step_that_is_there_is_left_alone(open_checkpoints):
 
 
 @pytest.mark.parametrize('when', ['next save', 'close'])
-def test_what_went_wrong_behind_the_scenes_is_raised(open_checkpoints, monkeypatch, when):
+def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypatch, when):
     checkpoints, _ = open_checkpoints()
 
     def full(*args):
@@ -143,14 +145,14 @@ def test_what_went_wrong_behind_the_scenes_is_raised(open_checkpoints, monkeypat
                 checkpoints.close()
             else:
                 checkpoints.save(state_at(2), Position(2), CONFIG, None)
-    checkpoints.close()  # it was told once; closing again is quiet
+    checkpoints.close()  # the error was raised once; closing again does nothing
     again, said = open_checkpoints()
     assert again.latest() is None
     assert said == ['checkpoint 1 was never finished: it is removed']
 
 
-def test_a_kill_while_an_old_one_is_removed(saved_steps, open_checkpoints):
-    """The seal may go last, and what is marked is removed; one whose removal had not begun is kept."""
+def test_a_kill_during_the_removal_of_an_old_checkpoint(saved_steps, open_checkpoints):
+    """A marked step is removed even if its seal was not; a step whose removal had not begun is kept."""
     directory = saved_steps({1: None, 2: None, 3: None})
     (directory / '1' / 'position' / 'metadata').unlink()
     for step in (1, 2):
@@ -160,7 +162,7 @@ def test_a_kill_while_an_old_one_is_removed(saved_steps, open_checkpoints):
     assert sorted(path.name for path in directory.iterdir()) == ['2', '3']
 
 
-def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
+def test_leftovers_of_a_killed_process_are_removed(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
     (directory / '2' / checksums.FILE).unlink()  # killed before the checksums
     (directory / '2.unfinished').touch()
@@ -170,22 +172,22 @@ def test_what_a_killed_process_left_is_removed(saved_steps, open_checkpoints):
     assert sorted(path.name for path in directory.iterdir()) == ['1', 'damaged']
     assert 'checkpoint 2 was never finished: it is removed' in said
     assert checkpoints.latest().position == Position(1, 0, 16)
-    checkpoints.save(state_at(2), Position(2), CONFIG, None)  # its place is free again
+    checkpoints.save(state_at(2), Position(2), CONFIG, None)  # the step can be saved again
     checkpoints.wait()
     assert checkpoints.steps() == [1, 2]
 
 
-def test_the_loss_that_the_best_goes_by(saved_steps):
+def test_the_seal_records_the_loss(saved_steps):
     directory = saved_steps({3: 1.5, 4: None, 5: float('inf')})
-    assert [checksums.cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
+    assert [checksums.read_cost(directory / str(step)) for step in (3, 4, 5)] == [1.5, None, None]
 
 
-def test_keeping_none_is_refused(open_checkpoints):
+def test_a_keep_of_zero_is_refused(open_checkpoints):
     with pytest.raises(UserError, match=r'config\.checkpoint_keep'):
         open_checkpoints(keep=0)
 
 
-def test_the_checksums_are_of_every_file(saved_steps):
+def test_the_seal_has_a_checksum_of_every_file(saved_steps):
     directory = saved_steps({1: 2.0}) / '1'
     recorded = json.loads((directory / checksums.FILE).read_text())
     files = {path.relative_to(directory).as_posix() for path in directory.rglob('*') if path.is_file()}
@@ -195,7 +197,7 @@ def test_the_checksums_are_of_every_file(saved_steps):
     assert recorded['cost'] == 2.0
 
 
-def test_a_place_that_is_no_folder(tmp_path):
+def test_a_file_instead_of_the_folder_is_refused(tmp_path):
     (tmp_path / 'checkpoints').write_text('')
     with pytest.raises(UserError, match='a folder that can be written to'):
         Checkpoints(tmp_path / 'checkpoints', keep=1)

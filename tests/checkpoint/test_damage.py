@@ -1,4 +1,4 @@
-"""Damaged checkpoints are detected and reported, and the one before is used."""
+"""Damaged checkpoints are detected and reported, and the checkpoint before is used."""
 
 import json
 
@@ -67,7 +67,7 @@ def test_the_one_before_is_used(saved_steps, open_checkpoints, kind):
     assert (directory / 'damaged' / '20').is_dir()
     assert checkpoints.steps() == [10]
     assert bits(checkpoints.restore(saved.position.step, template_on(mesh_of()))) == bits(state_at(10))
-    # The run comes by step 20 again and saves it in the same place.
+    # The run reaches step 20 again and saves it under the same number.
     checkpoints.save(state_at(20), Position(20, 0, 320), {}, None)
     checkpoints.close()
     again, said = open_checkpoints()
@@ -75,7 +75,7 @@ def test_the_one_before_is_used(saved_steps, open_checkpoints, kind):
     assert not said
 
 
-def test_damage_twice_in_the_same_place(saved_steps, open_checkpoints):
+def test_the_same_step_damaged_twice(saved_steps, open_checkpoints):
     directory = saved_steps({10: None, 20: None})
     for _ in range(2):
         in_state(flip_bit)(directory / '20')
@@ -87,7 +87,7 @@ def test_damage_twice_in_the_same_place(saved_steps, open_checkpoints):
     assert sorted(path.name for path in (directory / 'damaged').iterdir()) == ['20', '20-2']
 
 
-def test_all_damaged_is_the_users_to_decide(saved_steps, open_checkpoints):
+def test_only_damaged_checkpoints_are_an_error(saved_steps, open_checkpoints):
     directory = saved_steps({10: None, 20: None, 30: None})
     for step in (10, 20, 30):
         in_state(flip_bit)(directory / str(step))
@@ -98,7 +98,7 @@ def test_all_damaged_is_the_users_to_decide(saved_steps, open_checkpoints):
     assert sorted(path.name for path in (directory / 'damaged').iterdir()) == ['10', '20', '30']
 
 
-def test_an_older_damaged_one_does_not_disturb(saved_steps, open_checkpoints):
+def test_an_older_damaged_checkpoint_is_ignored(saved_steps, open_checkpoints):
     directory = saved_steps({10: None, 20: None})
     in_state(flip_bit)(directory / '10')
     checkpoints, said = open_checkpoints()
@@ -107,9 +107,9 @@ def test_an_older_damaged_one_does_not_disturb(saved_steps, open_checkpoints):
 
 
 def test_any_flipped_bit_anywhere_is_found(saved_steps):
-    """Every file of a checkpoint, at several random places each; that of the checksums at many."""
+    """Flips bits at several random positions of every file of a checkpoint, and at many of the seal."""
     directory = saved_steps({1: 1.25}) / '1'
-    assert checksums.damage(directory) is None
+    assert checksums.find_damage(directory) is None
     rng = np.random.default_rng(0)
     files = [path for path in directory.rglob('*') if path.is_file() and path.stat().st_size]
     assert len(files) > 5
@@ -119,17 +119,17 @@ def test_any_flipped_bit_anywhere_is_found(saved_steps):
         before = json.loads(original) if path.name == checksums.FILE else None
         for place in places:
             flip_bit(path, place, int(rng.integers(8)))
-            if checksums.damage(directory) is None:
-                # Of the checksums, only what no reader sees may differ: a blank that became another one.
+            if checksums.find_damage(directory) is None:
+                # In the seal, only a change that no JSON reader sees is allowed: one blank instead of another.
                 assert path.name == checksums.FILE
                 assert json.loads(path.read_bytes()) == before
         path.write_bytes(original)
-    assert checksums.damage(directory) is None
+    assert checksums.find_damage(directory) is None
 
 
-def test_a_loss_that_was_tampered_with_is_not_believed(saved_steps):
+def test_a_changed_loss_is_ignored(saved_steps):
     directory = saved_steps({1: 2.25}) / '1'
     file = directory / checksums.FILE
     file.write_text(file.read_text().replace('2.25', '0.25'))
-    assert checksums.cost(directory) is None
-    assert checksums.damage(directory) is not None
+    assert checksums.read_cost(directory) is None
+    assert checksums.find_damage(directory) is not None

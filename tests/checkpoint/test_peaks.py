@@ -1,4 +1,4 @@
-"""A checkpoint of another mesh is never in memory twice, on one device that evaluates, tunes or exports it."""
+"""One device never holds a checkpoint of another mesh twice when it evaluates, fine-tunes or exports it."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != 'linux', reason='asks the kernel for the peak of the resident memory')
-def test_it_is_read_and_exported_with_little_beside_it(tmp_path: pathlib.Path):
+def test_peaks_of_reading_and_exporting(tmp_path: pathlib.Path):
     environment = {name: value for name, value in os.environ.items() if name != 'XLA_FLAGS'}
     script = pathlib.Path(__file__).with_name('peaks.py')
 
@@ -21,7 +21,7 @@ def test_it_is_read_and_exported_with_little_beside_it(tmp_path: pathlib.Path):
 
     ran('write')
     peaks = json.loads(ran('read'))
-    # Beside the whole of it there are a few arrays on their way, and what the libraries take when they are first used.
+    # Memory beyond the model: a few arrays in transfer, and allocations of the libraries at their first use.
     assert 0.9 < peaks['state'] < 1.5
     assert 0.9 < peaks['parameters'] < 1.5
-    assert peaks['export'] < 0.2  # a tensor, and what the libraries take; the parameters themselves are there already
+    assert peaks['export'] < 0.2  # one tensor and the libraries; the parameters are already in memory

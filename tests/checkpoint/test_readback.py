@@ -1,4 +1,4 @@
-"""What is whose in checkpoints/, what is read back before it counts, and what is on disk when it does."""
+"""Entries of checkpoints/, the readback of a save, and the order of writes to disk."""
 
 import os
 import pathlib
@@ -22,14 +22,14 @@ def names(directory: pathlib.Path) -> list[str]:
 
 @pytest.mark.parametrize('name', ['exp[1]', 'a*b', 'what?', '**'])
 def test_a_path_with_wildcards(tmp_path, name):
-    """Orbax takes paths for patterns; what it writes there is read again, its links are gone, and so is the export."""
+    """Orbax treats paths as glob patterns; saving, restoring and exporting work nevertheless, and no links remain."""
     folder = tmp_path / name / 'checkpoints'
     for step in (1, 2):
         checkpoints = Checkpoints(folder, keep=1)
         assert (checkpoints.latest() is None) == (step == 1)
         checkpoints.save(state_at(step), Position(step), CONFIG, None)
         checkpoints.close()
-    checkpoints = Checkpoints(folder, keep=1, reading=True)
+    checkpoints = Checkpoints(folder, keep=1, read_only=True)
     assert checkpoints.latest().position == Position(2)
     assert bits(checkpoints.restore(2, template_on(mesh_of()))) == bits(state_at(2))
     link = pathlib.Path(checkpoints._manager.directory)
@@ -56,7 +56,7 @@ def _another_position(step: pathlib.Path) -> None:
 
 @pytest.mark.parametrize('spoil', [_lose_the_merge, _lose_an_array, _another_position])
 def test_a_save_that_cannot_be_read_back(saved_steps, open_checkpoints, monkeypatch, spoil):
-    """It is an error at once; the one before is left, and the same run goes on from it."""
+    """It is an error immediately; the checkpoint before it remains, and the same run resumes from it."""
     saved_steps({1: None})
     checkpoints, _ = open_checkpoints(keep=1)
     wait, step = checkpoints._manager.wait_until_finished, checkpoints.directory / '2'
@@ -74,11 +74,11 @@ def test_a_save_that_cannot_be_read_back(saved_steps, open_checkpoints, monkeypa
     assert names(again.directory) == ['2']
 
 
-def test_what_is_not_ours_stays(saved_steps, open_checkpoints):
+def test_unknown_folders_stay(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
     for name in ('100 (copy)', '100.bak', '0100', 'keep'):
         shutil.copytree(directory / '1', directory / name)
-    (directory / '3').mkdir()  # without a seal, and nothing says that this program began it
+    (directory / '3').mkdir()  # without a seal and without a mark of this program
     (directory / 'notes.txt').touch()
     checkpoints, said = open_checkpoints(keep=1)
     assert checkpoints.steps() == [1, 2] and checkpoints.latest().position.step == 2
@@ -90,8 +90,8 @@ def test_what_is_not_ours_stays(saved_steps, open_checkpoints):
     assert names(directory / 'damaged') == ['3']
 
 
-def test_a_higher_number_without_a_seal_hides_no_save(saved_steps, open_checkpoints):
-    """Orbax by itself saves nothing below the highest number there is, whatever the folder holds."""
+def test_an_unsealed_higher_step_does_not_prevent_a_save(saved_steps, open_checkpoints):
+    """Orbax itself skips steps below the highest number of any folder."""
     directory = saved_steps({1: None, 2: None})
     (directory / '9').mkdir()
     checkpoints, _ = open_checkpoints(keep=2)
@@ -103,20 +103,20 @@ def test_a_higher_number_without_a_seal_hides_no_save(saved_steps, open_checkpoi
     assert names(directory) == ['3', '4', '9']
 
 
-def test_without_any_seal_nothing_begins_anew(saved_steps, open_checkpoints):
+def test_unsealed_checkpoints_are_an_error(saved_steps, open_checkpoints):
     directory = saved_steps({1: None, 2: None})
     for step in (1, 2):
         (directory / str(step) / checksums.FILE).unlink()
     checkpoints, _ = open_checkpoints()
     with pytest.raises(
-        UserError, match=r'2 folder\(s\) that may be checkpoints \(1, 2\), none of them whole.*seal\.json'
+        UserError, match=r'2 folder\(s\) that may be checkpoints \(1, 2\), all damaged or renamed.*seal\.json'
     ):
         checkpoints.latest()
     assert names(directory) == ['1', '2']
     for step in (1, 2):
         shutil.rmtree(directory / str(step))
     assert checkpoints.latest() is None
-    (directory / 'old').mkdir()  # no checkpoint: nothing to refuse
+    (directory / 'old').mkdir()  # not a checkpoint, so it is ignored
     assert checkpoints.latest() is None
 
 
@@ -129,29 +129,29 @@ def test_a_renamed_checkpoint_is_not_forgotten(saved_steps, open_checkpoints):
 
 
 def test_a_reader_changes_nothing(saved_steps):
-    """Beside a training that saves: what is unfinished may be its own."""
+    """A training may be saving at the same time, so unfinished steps may belong to it."""
     directory = saved_steps({1: None, 2: None})
     (directory / '3').mkdir()
     (directory / '3.unfinished').touch()
     (directory / '4.orbax-checkpoint-tmp').mkdir()
     (directory / '2' / 'position' / 'metadata').write_text('{}')
     before, said = names(directory), []
-    reader = Checkpoints(directory, keep=1, log=said.append, reading=True)
+    reader = Checkpoints(directory, keep=1, log=said.append, read_only=True)
     assert reader.latest().position.step == 1 and names(directory) == before
     (line,) = said
-    assert line.startswith('checkpoint 2 is damaged (position/metadata has 2 bytes') and 'it is left out' in line
+    assert line.startswith('checkpoint 2 is damaged (position/metadata has 2 bytes') and 'it is skipped' in line
     reader.close()
 
 
-def test_no_folder_is_made_to_read(tmp_path):
-    reader = Checkpoints(tmp_path / 'checkpoints', keep=1, reading=True)
+def test_reading_creates_no_folder(tmp_path):
+    reader = Checkpoints(tmp_path / 'checkpoints', keep=1, read_only=True)
     assert reader.latest() is None and reader.best() is None
     reader.close()
     assert not (tmp_path / 'checkpoints').exists()
 
 
-def test_all_is_on_disk_before_a_checkpoint_counts(open_checkpoints):
-    """The order of the calls: the mark, every file and folder, the folder's name, the seal, the end of the mark."""
+def test_files_are_synced_before_the_seal(open_checkpoints):
+    """The order of syncs: the mark, every file and folder, the parent folder, the seal, the removal of the mark."""
     checkpoints, _ = open_checkpoints()
     directory, done = checkpoints.directory, []
     with watch(lambda name, path: done.append(f'{name} {os.path.relpath(path, directory)}'), directory):

@@ -33,7 +33,7 @@ def tokenizer(tmp_path_factory):
 
 @pytest.fixture(scope='session')
 def make_params(draw_params):
-    """make_params(config or a task's model, seed=0) -> numpy parameters of which none is 0 or 1 all over."""
+    """make_params(config or a task's model, seed=0) -> numpy parameters; no array is all 0 or all 1."""
 
     def make(model, seed=0):
         model = BertForPreTraining(model) if isinstance(model, BertConfig) else model
@@ -45,7 +45,7 @@ def make_params(draw_params):
 
 @pytest.fixture(scope='session')
 def assert_same_params():
-    """assert_same_params(found, params): bit-equal, but for the rows that pad the vocabulary."""
+    """assert_same_params(found, params): bit-equal, except for the padding rows of the vocabulary."""
 
     def equal(path, mine, theirs):
         by_piece = [key.key for key in path] in (['encoder', 'embeddings', 'token', 'embedding'], ['mlm', 'bias'])

@@ -5,8 +5,8 @@ import pathlib
 import pytest
 from huggingface_hub import ModelCard
 
+from bertjax.config.run import Card
 from bertjax.convert.huggingface.card import model_card
-from bertjax.recipe import CARD
 
 ABOUT = {'license': 'apache-2.0', 'language': 'en,de', 'datasets': 'nyu-mll/glue', 'base_model': 'a/b'}
 FIGURES = {'dev': {'accuracy': 0.75, 'f1': None}}
@@ -27,13 +27,13 @@ def read(text: str, folder: pathlib.Path) -> ModelCard:
     return ModelCard.load(folder / 'README.md')
 
 
-def test_a_card_without_a_word_about_it(small_config):
-    text = model_card(small_config(), 'BertForPreTraining', {}, 7, about=CARD)
+def test_a_card_without_facts_from_the_user(small_config):
+    text = model_card(small_config(), 'BertForPreTraining', {}, 7, about=vars(Card()))
     assert text.startswith(PLAIN) and 'A BERT of 7 parameters' in text
 
 
 @pytest.mark.parametrize('pipeline', ['', 'text-classification'])
-def test_what_its_maker_says(small_config, tmp_path: pathlib.Path, pipeline: str):
+def test_facts_from_the_user(small_config, tmp_path: pathlib.Path, pipeline: str):
     card = {'title': 'BERT: "for RTE"', 'seed': 0}
     text = model_card(
         small_config(), 'BertModel', card, 7, pipeline=pipeline, about=ABOUT, figures=FIGURES if pipeline else {}
@@ -49,7 +49,7 @@ def test_what_its_maker_says(small_config, tmp_path: pathlib.Path, pipeline: str
         assert data.model_name == 'BERT: "for RTE"'
 
 
-def test_it_says_what_the_hub_asks_for(small_config):
+def test_a_card_has_the_fields_of_the_hub(small_config):
     about = {**ABOUT, 'base_model': 'google-bert/bert-base-uncased'}
     text = model_card(small_config(), 'BertForMaskedLM', {'name': 'us/new', 'seed': 3}, 7, about=about)
     headings = [line.removeprefix('## ') for line in text.splitlines() if line.startswith('## ')]
@@ -61,7 +61,7 @@ def test_it_says_what_the_hub_asks_for(small_config):
     assert 'import pipeline' not in other and "from_pretrained('PATH')" in other
 
 
-def test_figures_of_no_one_data_set_are_in_the_text_alone(small_config, tmp_path: pathlib.Path):
+def test_metrics_without_a_single_data_set_are_only_in_the_text(small_config, tmp_path: pathlib.Path):
     for datasets in ('', 'a,b'):
         text = model_card(small_config(), 'X', {}, 7, pipeline='x', about={'datasets': datasets}, figures=FIGURES)
         assert read(text, tmp_path).data.eval_results is None

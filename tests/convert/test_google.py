@@ -1,6 +1,6 @@
-"""Checkpoints of google-research/bert: those of others are read, ours are written as TensorFlow would, damage is named.
+"""Checkpoints of google-research/bert: published ones are read, ours equal TensorFlow's bytes, and damage is named.
 
-The bytes below, and the checksums, are of what TensorFlow 2.19.1 wrote and read (tf.raw_ops.SaveV2 and
+The bytes and checksums below are those that TensorFlow 2.19.1 wrote and read (tf.raw_ops.SaveV2 and
 MergeV2Checkpoints, tf.train.load_checkpoint).
 """
 
@@ -20,7 +20,7 @@ from bertjax.convert.formats import read_source
 from bertjax.convert.google import table
 from bertjax.convert.google.bundle import Bundle, write_bundle
 from bertjax.convert.google.names import from_google, is_slot, to_google
-from bertjax.convert.google.read import newest
+from bertjax.convert.google.read import find_newest
 from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
@@ -56,19 +56,19 @@ def written(folder: pathlib.Path) -> dict[str, str]:
 
 @pytest.fixture(scope='session')
 def published(shared: pathlib.Path) -> pathlib.Path:
-    """A checkpoint of the original code, with an optimiser's variables."""
+    """A checkpoint of the original code, including an optimiser's variables."""
     return shared / 'checkpoints' / 'tf1-tiny-keras-bert'
 
 
 @pytest.fixture
 def exported(tokenizer, small_config, make_params, tmp_path):
-    """A folder of ours, and its parameters."""
+    """Returns a folder that bertjax exported, and its parameters."""
     params = make_params(small_config())
     export_google(params, small_config(), tokenizer, tmp_path / 'model')
     return tmp_path / 'model', params
 
 
-def test_every_value_of_a_published_one_is_what_tensorflow_reads(published):
+def test_values_of_a_published_checkpoint_equal_tensorflows(published):
     bundle, digest = Bundle(published / NAME), hashlib.sha256()
     for name in sorted(bundle.shapes):
         digest.update(name.encode() + bundle.read(name).tobytes())
@@ -76,18 +76,18 @@ def test_every_value_of_a_published_one_is_what_tensorflow_reads(published):
     assert digest.hexdigest() == 'c1aa2f0d7a7a4b68d6c05cb1dad67fb30196c7860f7051a0d8eeb62907e573a8'
 
 
-def test_a_published_one_starts_a_run(published):
+def test_a_published_checkpoint_starts_a_run(published):
     imported = load_pretraining_model(published)
     assert imported.missing == [] and imported.unused == ["93 of the optimiser's variables"]
     assert imported.config.activation == 'gelu_tanh' and (imported.config.num_layers, imported.config.width) == (2, 4)
     query = imported.params['encoder']['layers']['attention']['query']['kernel'][1]  # [D, H, K]
-    first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # in their kernel's first row, as in ours
+    first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # the first row of their kernel and of ours
     np.testing.assert_allclose(query.reshape(4, 4)[0], first, rtol=1e-5)
     assert load_tokenizer(published / NAME).vocab_size == 15
     assert read_config(published / NAME) == read_config(published)
 
 
-def test_the_bytes_of_a_written_one_are_those_that_tensorflow_writes(published, tmp_path):
+def test_written_bytes_equal_tensorflows(published, tmp_path):
     bundle = Bundle(published / NAME)
     tensors = {name: bundle.read(name) for name in bundle.shapes if name != 'global_step'}
     write_bundle(tmp_path / 'x', tensors)
@@ -115,7 +115,7 @@ def test_several_data_files_and_types(tmp_path):
     with pytest.raises(UserError, match='y/s: found values of type 7'):
         bundle.read('y/s')
     (tmp_path / 'm.data-00001-of-00002').unlink()
-    with pytest.raises(UserError, match=r'm.data-00001-of-00002: found nothing, expected the data that m.index is of'):
+    with pytest.raises(UserError, match=r'm.data-00001-of-00002: found nothing, expected the data of m.index'):
         bundle.read('y/c')
 
 
@@ -136,7 +136,7 @@ def test_a_table_of_many_blocks(monkeypatch):
 @pytest.mark.parametrize(
     'changes', [{}, {'activation': 'gelu_tanh', 'nsp': False}, {'activation': 'relu', 'scan_layers': False}], ids=str
 )
-def test_what_is_written_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, changes):
+def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, changes):
     config = small_config(**changes)
     params = make_params(config)
     for name in ('one', 'two'):
@@ -171,7 +171,7 @@ def test_a_classifier_has_as_many_labels_as_outputs(tokenizer, small_config, mak
 
 
 def test_names_are_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):
-    """Every tensor, with its values: one table of names, two directions."""
+    """Every tensor and value agrees, because one table of names defines both directions."""
     folder, params = exported
     export_huggingface(params, small_config(), tokenizer, tmp_path / 'hf', card={})
     google, theirs = read_source(folder).tensors, read_source(tmp_path / 'hf').tensors
@@ -181,7 +181,7 @@ def test_names_are_those_of_the_hugging_face_export(tokenizer, small_config, mak
         assert from_google(to_google(name)) == name
 
 
-def test_an_optimiser_s_variables_are_told():
+def test_variables_of_optimisers_are_recognised():
     slots = [
         'global_step',
         'bert/pooler/dense/kernel/adam_m',
@@ -193,29 +193,29 @@ def test_an_optimiser_s_variables_are_told():
     assert not any(map(is_slot, ['bert/pooler/dense/kernel', 'cls/predictions/output_bias', 'adam/kernel']))
 
 
-def test_which_of_several_checkpoints(exported):
+def test_the_choice_among_several_checkpoints(exported):
     folder, _ = exported
     for step in (9, 10, 100):
         for end in ('index', 'data-00000-of-00001'):
             (folder / f'model.ckpt-{step}.{end}').write_bytes((folder / f'{NAME}.{end}').read_bytes())
     assert read_source(folder / 'model.ckpt-10').tensors.keys() == read_source(folder).tensors.keys()
 
-    assert newest(folder).name == NAME
+    assert find_newest(folder).name == NAME
     (folder / f'{NAME}.index').unlink()
-    assert newest(folder).name == 'model.ckpt-100'
+    assert find_newest(folder).name == 'model.ckpt-100'
     (folder / 'checkpoint').write_text('model_checkpoint_path: "/gone/model.ckpt-9"\nall_model_checkpoint_paths: "x"\n')
-    assert newest(folder).name == 'model.ckpt-9'
+    assert find_newest(folder).name == 'model.ckpt-9'
     (folder / 'checkpoint').write_text('model_checkpoint_path: "model.ckpt-11"\n')
     with pytest.raises(UserError, match=r'checkpoint: found the checkpoint model.ckpt-11, which is not beside it'):
-        newest(folder)
+        find_newest(folder)
     (folder / 'checkpoint').unlink()
     (folder / 'other.index').touch()
     with pytest.raises(UserError, match=r'found 4 checkpoints, model.ckpt-10, .*; give the path of one'):
-        newest(folder)
+        find_newest(folder)
     for file in folder.glob('*.index'):
         file.unlink()
     with pytest.raises(UserError, match=f'found no {NAME}.index'):
-        newest(folder)
+        find_newest(folder)
 
 
 @pytest.mark.parametrize('changes', [{'pre_norm': True}, {'causal': True}, {'layer_norm_eps': 1e-5}], ids=str)
@@ -238,7 +238,7 @@ def test_every_damaged_byte_of_an_index_is_noticed(exported):
     path = folder / f'{NAME}.index'
     whole, rng = path.read_bytes(), random.Random(0)
     places = rng.sample(range(len(whole)), 150) + list(range(len(whole) - 48, len(whole)))
-    padding = range(len(whole) - 42, len(whole) - 8)  # of the footer, which means nothing
+    padding = range(len(whole) - 42, len(whole) - 8)  # the padding of the footer is ignored
     for at in places:
         spoilt = bytearray(whole)
         spoilt[at] ^= 1 << rng.randrange(8)
@@ -251,7 +251,9 @@ def test_every_damaged_byte_of_an_index_is_noticed(exported):
             assert at in padding
     for size in (0, 10, 47, 100, len(whole) - 1):
         path.write_bytes(whole[:size])
-        with pytest.raises(UserError, match=r'index: found no table of TensorFlow, or a part of one'):
+        with pytest.raises(
+            UserError, match=r'index: found bytes that are not a table of TensorFlow, or only a part of one'
+        ):
             Bundle(folder / NAME)
 
 
@@ -261,7 +263,7 @@ def test_damaged_data_is_noticed(exported):
     whole = path.read_bytes()
     for at in range(0, len(whole), len(whole) // 20):
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
-        with pytest.raises(UserError, match=rf'{NAME}: (bert|cls)/\S+: found values of another checksum'):
+        with pytest.raises(UserError, match=rf'{NAME}: (bert|cls)/\S+: found values with another checksum'):
             load_pretraining_model(folder)
     path.write_bytes(whole[:-3])
     with pytest.raises(UserError, match='found the end of the data after'):

@@ -1,5 +1,7 @@
-"""Models are pulled from the hub and pushed to it: a stand-in of its API on this machine, in processes of their own, as
-huggingface_hub reads HF_ENDPOINT when it is imported."""
+"""Pulls models from the hub and pushes models to it, with a substitute for its API on this machine.
+
+Each case runs in a separate process, because huggingface_hub reads HF_ENDPOINT when it is imported.
+"""
 
 import json
 import os
@@ -29,7 +31,7 @@ for name, arguments in json.loads(sys.argv[1]):
 """
 
 
-# Of a model of sentence-transformers, beside its modules.json.
+# The files of a model of sentence-transformers beside its modules.json.
 MODULES = ('1_Pooling/config.json', '2_Dense/config.json', '2_Dense/model.safetensors')
 
 
@@ -62,7 +64,7 @@ def hub():
 
 
 def ask(hub: Hub, home: pathlib.Path, *calls: list, token: str = '', **environment: str) -> tuple[list, str]:
-    """What the calls [name, arguments] return or say, and all that is printed."""
+    """Returns the results or errors of the calls [name, arguments], and everything printed."""
     own = {'HF_ENDPOINT': hub.address, 'HF_HOME': str(home), 'HF_HUB_DISABLE_PROGRESS_BARS': '1', 'HF_TOKEN': token}
     own = {name: value for name, value in {**os.environ, **own, **environment}.items() if value or name != 'HF_TOKEN'}
     done = subprocess.run([sys.executable, '-c', ASK, json.dumps(calls)], env=own, capture_output=True, text=True)
@@ -76,7 +78,7 @@ def there(folder: str) -> dict[str, bytes]:
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob('*') if file.is_file()}
 
 
-def test_what_is_a_name():
+def test_names_of_models():
     assert hub_name('org/name') == ('org/name', None) and hub_name('org/na-me.2@v1/x') == ('org/na-me.2', 'v1/x')
     for name in ('name', 'a/b/c', '/a/b', 'a b/c', '../a', 'gs://a/b', 'a/b@', ''):
         assert hub_name(name) is None
@@ -100,17 +102,17 @@ def test_a_name_without_its_organisation(short: str, name: str):
             given()
 
 
-def test_names_that_never_were_on_the_hub(tmp_path, monkeypatch):
+def test_names_that_do_not_exist_on_the_hub(tmp_path, monkeypatch):
     for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
         with pytest.raises(UserError, match='give such a folder'):
             huggingface_directory(name)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / 'bert-base-uncased').mkdir()  # a folder of that name, which is no model
+    (tmp_path / 'bert-base-uncased').mkdir()  # a folder of that name that is not a model
     with pytest.raises(UserError, match='give such a folder'):
         huggingface_directory('bert-base-uncased')
 
 
-def test_only_what_is_needed_is_pulled(hub, tmp_path):
+def test_only_needed_files_are_pulled(hub, tmp_path):
     names = ('org/model', 'org/old', 'org/shards', 'org/google', f'org/model@{SHA}')
     folders, printed = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     described = {'config.json', 'vocab.txt'}
@@ -124,28 +126,32 @@ def test_only_what_is_needed_is_pulled(hub, tmp_path):
     assert [there(folder).keys() for folder in folders] == wanted
     assert there(folders[0])['model.safetensors'] == b'safe' and folders[4] == folders[0]
     assert f'org/old: pulled from the hub, at revision {SHA}' in printed
-    # Without the hub, what was pulled is there.
+    # Without the hub, the cached model is used.
     offline, printed = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
-    assert offline == folders[:1] and 'org/model: what was pulled before, for HF_HUB_OFFLINE is set' in printed
+    assert offline == folders[:1] and 'org/model: using the cached model, because HF_HUB_OFFLINE is set' in printed
     gone, printed = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
-    assert gone == folders[:1] and 'what was pulled before, for the hub cannot be reached' in printed
+    assert gone == folders[:1] and 'using the cached model, because the hub cannot be reached' in printed
 
 
-def test_what_cannot_be_pulled(hub, tmp_path):
+def test_models_that_cannot_be_pulled(hub, tmp_path):
     names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run')
     said, _ = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     assert (
-        'config.init: found org/none, which is no path here, and on the hub no such model, or a private one' in said[0]
+        'config.init: found org/none, which is not a local path, and on the hub no such model, or a private one'
+        in said[0]
     )
     assert (
         'and on the hub a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
     )
     assert "and on the hub no revision 'v7'" in said[2]
-    assert 'found out/my--run, which is no path here, and on the hub nothing' in said[3] and 'check the path' in said[3]
+    assert (
+        'found out/my--run, which is not a local path, and on the hub nothing' in said[3]
+        and 'check the path' in said[3]
+    )
     offline, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
-    assert 'which is no path here, and on the hub cannot be looked for: HF_HUB_OFFLINE is set' in offline[0]
+    assert 'which is not a local path, and on the hub cannot be looked up: HF_HUB_OFFLINE is set' in offline[0]
     gone, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
-    assert 'cannot be looked for: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
+    assert 'cannot be looked up: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
 
 
 def test_pushing(hub, tmp_path):
@@ -171,4 +177,4 @@ def test_pushing(hub, tmp_path):
     assert 'and a token that the hub refuses' in wrong[0]
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', False]]]
     gone, _ = ask(hub, tmp_path, *calls, token=TOKEN, HF_ENDPOINT='http://127.0.0.1:9')
-    assert 'and the hub cannot be reached (' in gone[0] and f'the export is whole in {tmp_path / "hf"}' in gone[1]
+    assert 'and the hub cannot be reached (' in gone[0] and f'the export is complete in {tmp_path / "hf"}' in gone[1]

@@ -1,4 +1,4 @@
-"""What export writes, transformers loads whole and computes as we do."""
+"""transformers loads every tensor of an export and computes the same results."""
 
 import json
 import os
@@ -41,7 +41,7 @@ def transformers():
 
 
 @pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'causal': True, 'nsp': False}], ids=str)
-def test_the_file_is_byte_for_byte_what_safetensors_writes(tokenizer, small_config, make_params, tmp_path, changes):
+def test_bytes_equal_those_of_safetensors(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)
     export_huggingface(make_params(config), config, tokenizer, tmp_path / 'hf', card=CARD)
     written, again = tmp_path / 'hf' / 'model.safetensors', tmp_path / 'again.safetensors'
@@ -60,7 +60,7 @@ def test_the_file_is_byte_for_byte_what_safetensors_writes(tokenizer, small_conf
     ],
     ids=str,
 )
-def test_transformers_loads_it_whole_with_equal_losses(
+def test_transformers_loads_everything_with_equal_losses(
     transformers, tokenizer, small_config, make_params, tmp_path, changes
 ):
     import torch
@@ -122,7 +122,7 @@ def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, s
     imported = load_pretraining_model(tmp_path, scan_layers=scan)
     assert imported.config == config and imported.missing == imported.unused == []
 
-    def real(path, x):  # what pads the vocabulary is not kept, and comes back as zeros
+    def real(path, x):  # padding rows of the vocabulary are not exported, and are read as zeros
         padded = path[-2].key == 'token' or path[-2].key == 'mlm'
         return np.where((np.arange(len(x)) < config.vocab_size).reshape(-1, *[1] * (x.ndim - 1)), x, 0) if padded else x
 
@@ -159,7 +159,7 @@ class _Failing:
         raise OSError('disk full')
 
 
-def test_an_export_is_replaced_only_by_a_whole_one(tokenizer, small_config, make_params, tmp_path):
+def test_an_export_is_replaced_only_by_a_complete_one(tokenizer, small_config, make_params, tmp_path):
     config, target = small_config(), tmp_path / 'hf'
     export_huggingface(make_params(config, 1), config, tokenizer, target, card={})
     before = (target / 'model.safetensors').read_bytes()
@@ -170,7 +170,7 @@ def test_an_export_is_replaced_only_by_a_whole_one(tokenizer, small_config, make
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() != before
 
 
-def test_an_export_cut_short_between_its_renames_is_found_again(tokenizer, small_config, make_params, tmp_path):
+def test_an_export_is_recovered_after_a_kill_between_renames(tokenizer, small_config, make_params, tmp_path):
     config, target = small_config(), tmp_path / 'hf'
     export_huggingface(make_params(config, 1), config, tokenizer, target, card={})
     before = (target / 'model.safetensors').read_bytes()
@@ -181,7 +181,7 @@ def test_an_export_cut_short_between_its_renames_is_found_again(tokenizer, small
     assert os.listdir(tmp_path) == ['hf'] and (target / 'model.safetensors').read_bytes() == before
 
 
-def test_what_cannot_be_exported_is_refused(tokenizer, small_config, make_params, tmp_path):
+def test_models_that_cannot_be_exported_are_refused(tokenizer, small_config, make_params, tmp_path):
     with pytest.raises(UserError, match=r'config.model.pre_norm: .*config.export_formats=orbax'):
         check_exportable(small_config(pre_norm=True))
     check_exportable(small_config(causal=True))

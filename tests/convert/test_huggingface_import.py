@@ -1,4 +1,4 @@
-"""Other people's directories start a run, or are refused with the reason."""
+"""Directories of other programs start a run, or are refused with the reason."""
 
 import json
 import re
@@ -18,7 +18,7 @@ MODEL = 'model.safetensors'
 
 @pytest.fixture
 def exported(tokenizer, small_config, make_params, tmp_path):
-    """A directory of ours, to be made another's, and its parameters."""
+    """Returns a directory that bertjax exported, for the tests to change, and its parameters."""
     params = make_params(small_config())
     export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
     return tmp_path, params
@@ -31,7 +31,7 @@ def _rewrite(directory, change):
 
 
 def _save(path, tensors):
-    """A safetensors file by the format's description; the library's numpy face knows no bfloat16."""
+    """Writes a safetensors file by hand, because the library's numpy interface has no bfloat16."""
     header, data = {}, b''
     kinds = {'float16': 'F16', 'bfloat16': 'BF16', 'float64': 'F64'}
     for name, x in tensors.items():
@@ -48,7 +48,7 @@ def _set(directory, **values):
 
 
 def _encoders_equal(imported, params):
-    rows = 143  # the rest pads the vocabulary
+    rows = 143  # the other rows are padding
     mine, theirs = (dict(p['encoder']) for p in (imported.params, params))
     for encoder in (mine, theirs):
         embeddings = encoder['embeddings']
@@ -57,7 +57,7 @@ def _encoders_equal(imported, params):
 
 
 @pytest.mark.parametrize('value', [np.nan, np.inf])
-def test_weights_that_are_no_numbers(exported, value):
+def test_weights_that_are_not_numbers(exported, value):
     directory, _ = exported
     name = 'bert.encoder.layer.1.intermediate.dense.weight'
 
@@ -164,7 +164,7 @@ def test_a_config_that_does_not_fit_is_refused(exported, values, said):
         load_pretraining_model(exported[0])
 
 
-def test_fewer_layers_than_the_file_has_leaves_the_rest_named(exported):
+def test_tensors_of_unused_layers_are_reported(exported):
     _set(exported[0], num_hidden_layers=1)
     unused = load_pretraining_model(exported[0]).unused
     assert len(unused) == 16 and all(name.startswith('bert.encoder.layer.1.') for name in unused)
@@ -181,7 +181,7 @@ def test_damaged_and_foreign_directories_are_refused(exported, tmp_path_factory)
         load_pretraining_model(empty)
     whole = (directory / MODEL).read_bytes()
     (directory / MODEL).write_bytes(whole[:-100])
-    with pytest.raises(UserError, match='no safetensors'):
+    with pytest.raises(UserError, match='invalid safetensors'):
         load_pretraining_model(directory)
     (directory / MODEL).write_bytes(whole)
     _rewrite(directory, lambda tensors: {**tensors, 'bert.pooler.dense.bias': np.ones(16, np.int8)})

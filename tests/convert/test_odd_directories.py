@@ -1,4 +1,4 @@
-"""config.json and the index of a Hugging Face directory, odd at any place: a model, or one line."""
+"""A config.json or index with any odd value gives a model, or an error of one line."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def test_a_config_with_an_odd_value(key, tmp_path):
 
 @pytest.mark.parametrize('content', RAW, ids=range(len(RAW)))
 @pytest.mark.parametrize('name', ['config.json', 'model.safetensors.index.json'])
-def test_what_is_no_json(name, content, tmp_path):
+def test_invalid_json(name, content, tmp_path):
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=rf'{name}: found (an empty file|no JSON|a JSON)'):
@@ -54,8 +54,8 @@ def test_an_odd_index(tmp_path):
             load_pretraining_model(tmp_path)
 
 
-def test_a_file_of_tensors_that_is_damaged(tmp_path):
-    """Its header is JSON, too."""
+def test_a_damaged_file_of_tensors(tmp_path):
+    """The header of the file is JSON."""
     (tmp_path / 'config.json').write_text(json.dumps(CONFIG))
     header = json.dumps({'bert.pooler.dense.weight': {'dtype': 'F32', 'shape': [8, 8], 'data_offsets': [0, 256]}})
     whole = len(header).to_bytes(8, 'little') + header.encode() + bytes(256)
@@ -64,7 +64,7 @@ def test_a_file_of_tensors_that_is_damaged(tmp_path):
         data = bytearray(whole)
         data[rng.randrange(len(header) + 8)] ^= 1 << rng.randrange(8)
         (tmp_path / 'model.safetensors').write_bytes(data[: rng.choice([len(data), rng.randrange(len(data))])])
-        with pytest.raises(UserError, match=str(tmp_path)):  # No encoder is there, in any case.
+        with pytest.raises(UserError, match=str(tmp_path)):  # in any case there is no encoder
             load_pretraining_model(tmp_path)
     (tmp_path / 'model.safetensors').unlink()
     (tmp_path / 'model.safetensors').mkdir()

@@ -1,4 +1,4 @@
-"""Models as ONNX: in a process with onnxruntime, without JAX and bertjax, they give our logits at any size."""
+"""ONNX exports give our logits at any size, in a process with onnxruntime and without JAX and bertjax."""
 
 import importlib.util
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bertjax.convert import onnx
-from bertjax.convert.functions import functions_of
+from bertjax.convert.functions import make_functions
 from bertjax.convert.onnx import OPSET, check_onnx, export_onnx
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
@@ -50,9 +50,9 @@ def outside(folder: pathlib.Path, code: str, *arguments: str) -> str:
 
 
 def check(model, params, folder: pathlib.Path) -> dict[str, list]:
-    """Outputs within 1e-5 of ours at three shapes; returns their sizes."""
-    names, sizes = list(functions_of(model)), {}
-    for name, function in functions_of(model).items():
+    """Checks outputs within 1e-5 of ours at three shapes; returns their sizes."""
+    names, sizes = list(make_functions(model)), {}
+    for name, function in make_functions(model).items():
         ours = jax.jit(function)
         for number, shape in enumerate(SHAPES):
             shape = shape if len(model.smallest_inputs[0]) == 3 else shape[1:]
@@ -73,11 +73,11 @@ def check(model, params, folder: pathlib.Path) -> dict[str, list]:
 
 @needs_extra
 @pytest.mark.slow
-def test_a_pre_trained_one_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
-    """Its layers scanned or not; equal parameters give equal bytes, without paths; and nothing is printed."""
+def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenizer, tmp_path, caplog):
+    """With scanned layers or not: equal parameters give equal bytes without paths, and nothing is printed."""
     model, params = BertForPreTraining(small_config()), make_params(small_config())
-    export_onnx(params, model, tokenizer, tmp_path / 'one', beside={'task.json': '{}'})
-    export_onnx(params, model, tokenizer, tmp_path / 'two', beside={'task.json': '{}'})
+    export_onnx(params, model, tokenizer, tmp_path / 'one', extra_files={'task.json': '{}'})
+    export_onnx(params, model, tokenizer, tmp_path / 'two', extra_files={'task.json': '{}'})
     files = {path.name: path.read_bytes() for path in (tmp_path / 'one').iterdir()}
     assert files == {path.name: path.read_bytes() for path in (tmp_path / 'two').iterdir()}
     assert str(pathlib.Path(onnx.__file__).parent).encode() not in b''.join(files.values()) and not caplog.records
@@ -106,7 +106,7 @@ def test_a_pre_trained_one_runs_without_jax(small_config, make_params, tokenizer
     ],
     ids=['choice', 'tokens', 'spans', 'classes'],
 )
-def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
+def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
     export_onnx(params, model, tokenizer, tmp_path / 'model')
@@ -114,7 +114,7 @@ def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
     assert all({*size} <= {'b', 'c', 's', 3, 5} for size in sizes.values()), sizes
 
 
-def test_what_cannot_be_written_is_told(small_config, monkeypatch):
+def test_models_that_cannot_be_exported_are_errors(small_config, monkeypatch):
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: name)
     check_onnx(small_config(), BertForTokens(small_config(), 3))
     with pytest.raises(UserError, match=r'config\.task\.bilstm_units: found 2 with onnx'):

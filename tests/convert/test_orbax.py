@@ -1,4 +1,4 @@
-"""Orbax exports, as other programs read them."""
+"""Orbax exports, and how other programs read them."""
 
 import pathlib
 import subprocess
@@ -27,7 +27,7 @@ np.testing.assert_array_equal(params['kernel'], np.arange(16.0).reshape(8, 2))
 """
 
 
-def test_what_eight_devices_hold_one_device_reads(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+def test_one_device_reads_the_export_of_eight_devices(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1})
     kernel = jax.device_put(np.arange(16.0, dtype=np.float32).reshape(8, 2), batch_sharding(mesh))
     assert len(kernel.sharding.device_set) == 8
@@ -42,7 +42,7 @@ def test_what_eight_devices_hold_one_device_reads(tmp_path: pathlib.Path, monkey
     ids=str,
 )
 def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_params, tmp_path, changes):
-    """Pre-LN models, too, which no other format holds."""
+    """This includes pre-LN models, which no other format supports."""
     config = small_config(**changes)
     params = make_params(config)
     export_orbax(params, config, tmp_path / 'model', tokenizer=tokenizer)
@@ -53,7 +53,7 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
 
 
 def test_a_task_s_model_that_transformers_lacks(small_config, make_params, assert_same_params, tmp_path):
-    """A BiLSTM on a mix of four layers; under labels in another order its head is not taken."""
+    """The model has a BiLSTM on a mix of four layers; its head is not used for labels in another order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')
     params, task = make_params(model), {'id2label': {0: 'O', 1: 'B'}}
     facts = {**head_facts(model), **saved_head(TOKEN_CLASSIFICATION, task)}
@@ -67,7 +67,7 @@ def test_a_task_s_model_that_transformers_lacks(small_config, make_params, asser
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnraisableExceptionWarning')  # of tensorstore's threads
 def test_damage_is_noticed(small_config, make_params, assert_same_params, tmp_path):
-    """Orbax itself gives other values for most flipped bits, and says nothing. Not all bytes of its files count."""
+    """Orbax reads other values for most flipped bits without an error. Some bytes of its files do not matter."""
     folder, params, said = tmp_path / 'model', make_params(small_config()), set()
     export_orbax(params, small_config(), folder)
     for path in [path for path in (folder / 'params').rglob('*') if path.is_file() and path.stat().st_size > 4000]:
@@ -80,7 +80,7 @@ def test_damage_is_noticed(small_config, make_params, assert_same_params, tmp_pa
                 assert error.where == str(folder / 'params')
                 said.add(error.found)
         path.write_bytes(whole)
-    assert 'values of another checksum' in said
+    assert 'values with another checksum' in said
     for text in ('[]', '{}', '{"head": 3}', '{"vocab_size": "x"}', '{"vocab_size": 5, "width": 3}'):
         (folder / 'model.json').write_text(text)
         with pytest.raises(UserError, match=r'model\.json: found '):

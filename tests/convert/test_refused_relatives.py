@@ -1,4 +1,4 @@
-"""RoBERTa's and DistilBERT's directories that do not fit are refused by their own names, as are models of no class."""
+"""Invalid directories of RoBERTa and DistilBERT are refused with their own names, as are models without a class."""
 
 import json
 import re
@@ -24,7 +24,7 @@ class _TwoSeparators:
 
 @pytest.fixture(params=['distilbert', 'roberta'])
 def exported(request, tokenizer, small_config, make_params, tmp_path):
-    """The family, and a directory of it."""
+    """Returns a family, and a directory of it."""
     distil = request.param == 'distilbert'
     config = small_config(**(DISTIL if distil else ROBERTA))
     tokenizer = tokenizer if distil else _TwoSeparators(tokenizer)
@@ -50,7 +50,7 @@ ODD = {
 }  # fmt: skip
 
 
-def test_an_odd_key_is_named_as_the_file_has_it(exported):
+def test_an_invalid_key_has_the_name_of_the_file(exported):
     family, directory = exported
     whole = json.loads((directory / 'config.json').read_text())
     for key, values in ODD[family].items():
@@ -68,7 +68,7 @@ NAMES = {
 }
 
 
-def test_an_odd_tensor_is_named_as_the_file_has_it(exported):
+def test_an_invalid_tensor_has_the_name_of_the_file(exported):
     family, directory = exported
     whole = safetensors.numpy.load_file(directory / 'model.safetensors')
     for name in NAMES[family]:
@@ -90,7 +90,7 @@ def test_an_odd_tensor_is_named_as_the_file_has_it(exported):
         load_pretraining_model(directory)
 
 
-def test_a_directory_says_what_it_is(exported):
+def test_the_kind_of_a_directory(exported):
     family, directory = exported
     said = load_pretraining_model(directory).describe('HERE')
     kind = {'distilbert': 'DistilBertForMaskedLM', 'roberta': 'RobertaForMaskedLM'}[family]
@@ -107,12 +107,12 @@ def test_a_directory_says_what_it_is(exported):
         ({'pooler_activation': 'relu'}, None, "config.model.pooler_activation: found 'relu'"),
     ],
 )
-def test_what_no_class_has_is_not_exported(small_config, changes, head, said):
+def test_models_without_a_class_are_not_exported(small_config, changes, head, said):
     with pytest.raises(UserError, match=said):
         check_exportable(small_config(**changes), head)
 
 
-def test_what_a_class_has_is(small_config):
+def test_models_with_a_class_are_exported(small_config):
     check_exportable(small_config(num_segments=0), TOKEN_CLASSIFICATION)
     check_exportable(small_config(num_segments=0, pooler_activation='relu'), SEQUENCE_CLASSIFICATION)
 
@@ -120,7 +120,7 @@ def test_what_a_class_has_is(small_config):
 @pytest.mark.parametrize(
     'changes', [{}, {'nsp': False}, {**ROBERTA, 'activation': 'relu'}, {**ROBERTA, 'causal': True}]
 )
-def test_what_is_no_roberta_stays_a_bert(tokenizer, small_config, make_params, tmp_path, changes):
+def test_models_unlike_roberta_are_exported_as_bert(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)
     export_huggingface(make_params(config), config, _TwoSeparators(tokenizer), tmp_path, card={})
     facts = json.loads((tmp_path / 'config.json').read_text())

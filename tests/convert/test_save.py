@@ -1,4 +1,4 @@
-"""`bert.save`: a model goes to each format and comes back, with all that its files say of it."""
+"""`bert.save`: a model is saved in each format and read back, including its metadata."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from flax.traverse_util import unflatten_dict
 import bertjax
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.convert.trees import shapes_of
+from bertjax.convert.trees import stacked_shapes
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.heads import BertForClassification
@@ -34,11 +34,11 @@ CLASSES = {
 
 @pytest.fixture(scope='module')
 def sources(tmp_path_factory, small_config, tokenizer):
-    """sources(name, module, **more) -> a Hugging Face directory of a model, its arrays drawn; to be read only."""
+    """sources(name, module, **more) -> a read-only Hugging Face directory of a randomly initialised model."""
 
     def make(name, module, **more):
         rng = np.random.default_rng(0)
-        shapes = shapes_of(module)
+        shapes = stacked_shapes(module)
         params = {path: rng.standard_normal(shape, np.float32) for path, shape in shapes.items()}
         folder = tmp_path_factory.mktemp(name) / 'source'
         export_huggingface(unflatten_dict(params, sep='/'), small_config(), tokenizer, folder, card={}, **more)
@@ -49,13 +49,13 @@ def sources(tmp_path_factory, small_config, tokenizer):
 
 @pytest.fixture(scope='module')
 def pretrained(sources, small_config):
-    """Of a model for pre-training."""
+    """The directory of a model for pre-training."""
     return sources('pretrained', BertForPreTraining(small_config()))
 
 
 @pytest.fixture(scope='module')
 def regression(sources, small_config):
-    """One of somebody else's: of a regression whose output has a name, stored in float16, with a card and modules."""
+    """A directory of another program: a regression with a named output, in float16, with a card and modules."""
     names = {'id2label': {'0': 'likeness'}, 'label2id': {'likeness': 0}}
     kind = {'head': SEQUENCE_CLASSIFICATION, 'task': names, 'dtype': 'float16'}
     source = sources('regression', BertForClassification(small_config(), 1), **kind)
@@ -72,7 +72,7 @@ def regression(sources, small_config):
 
 
 def in_bfloat16(source, target, prefix=''):
-    """A copy of a directory with only the tensors whose names begin so; its tensors."""
+    """Copies a directory in bfloat16 with only the tensors whose names begin with `prefix`; returns the tensors."""
     shutil.copytree(source, target)
     found = safetensors.numpy.load_file(target / TENSORS)
     found = {name: x.astype(ml_dtypes.bfloat16) for name, x in found.items() if name.startswith(prefix)}
@@ -81,7 +81,7 @@ def in_bfloat16(source, target, prefix=''):
 
 
 def assert_same(bert, other):
-    """The same parameters, to the bit, and the same of them missing; those are drawn, each time the same."""
+    """Checks that parameters are bit-equal and the same ones are missing (these are always drawn the same)."""
     assert other.missing == bert.missing
     assert jax.tree.all(jax.tree.map(np.array_equal, bert.params, other.params))
     assert [type(one.task) for one in (bert, other)] == [type(bert.task)] * 2
@@ -90,7 +90,7 @@ def assert_same(bert, other):
         assert list(other.task.labels) == list(bert.task.labels)
 
 
-def test_a_directory_of_hugging_face_keeps_what_it_says(regression, tmp_path):
+def test_a_hugging_face_directory_keeps_its_metadata(regression, tmp_path):
     bertjax.load(regression).save(tmp_path / 'hf')
     kept = ['README.md', 'tokenizer_config.json', 'vocab.txt', TENSORS]
     kept += ['modules.json', 'sentence_roberta_config.json', '1_Pooling/config.json']
@@ -102,7 +102,7 @@ def test_a_directory_of_hugging_face_keeps_what_it_says(regression, tmp_path):
 
 @pytest.mark.slow
 def test_other_formats_keep_the_names_of_outputs(regression, tmp_path):
-    """Neither holds float16: the same values as float32."""
+    """The other formats have no float16, so they hold the same values as float32."""
     bert = bertjax.load(regression)
     for name in ('orbax', 'google'):
         bert.save(tmp_path / name, format=name)
@@ -116,7 +116,7 @@ def test_other_formats_keep_the_names_of_outputs(regression, tmp_path):
 def test_a_head_that_was_drawn_is_left_out(pretrained, tmp_path, monkeypatch):
     tensors = in_bfloat16(pretrained, tmp_path / 'source')
     bert = bertjax.load(tmp_path / 'source')
-    # To read an encoder alone takes longer, for a model is compiled to draw its heads: see the slow tests.
+    # To read only an encoder takes longer, because drawing its heads compiles a model; see the slow tests.
     monkeypatch.setattr(bert, '_model', dataclasses.replace(bert._model, missing=('mlm/bias', 'nsp/bias')))
     bert.save(tmp_path / 'hf')
     assert json.loads((tmp_path / 'hf' / 'config.json').read_text())['architectures'] == ['BertModel']
@@ -131,7 +131,7 @@ def test_a_bare_encoder_in_every_format(pretrained, tmp_path):
     for name in ('hf', 'orbax', 'google'):
         bert.save(tmp_path / name, format=name)
         assert_same(bert, bertjax.load(tmp_path / name))
-    bertjax.load(tmp_path / 'orbax').save(tmp_path / 'again')  # which keeps bfloat16, too
+    bertjax.load(tmp_path / 'orbax').save(tmp_path / 'again')  # which keeps bfloat16
     assert (tmp_path / 'again' / TENSORS).read_bytes() == (tmp_path / 'hf' / TENSORS).read_bytes()
     bert.save(tmp_path / 'functions', format='stablehlo')
     described = json.loads((tmp_path / 'functions' / 'functions.json').read_text())
@@ -139,7 +139,7 @@ def test_a_bare_encoder_in_every_format(pretrained, tmp_path):
 
 
 def test_changed_parameters_are_saved(regression, tmp_path):
-    """In float32, for they are no float16 any more, and without a card whose figures are of others."""
+    """They are saved in float32, because they are not float16 any more, and without the former card."""
     bert = bertjax.load(regression)
     changed = bert.with_params(jax.tree.map(lambda x: np.asarray(x) * np.float32(1.001), bert.params))
     changed.save(tmp_path / 'hf')
@@ -149,7 +149,7 @@ def test_changed_parameters_are_saved(regression, tmp_path):
     assert (tmp_path / 'hf' / '1_Pooling').is_dir() and again.tokenizer.lowercase
 
 
-def test_what_cannot_be_saved(pretrained, tmp_path, monkeypatch):
+def test_models_that_cannot_be_saved(pretrained, tmp_path, monkeypatch):
     bert = bertjax.load(pretrained)
     (tmp_path / 'file').write_text('mine')
     (tmp_path / 'link').symlink_to(tmp_path / 'nowhere')
@@ -179,7 +179,7 @@ def test_what_cannot_be_saved(pretrained, tmp_path, monkeypatch):
     )
     assert sorted(os.listdir(tmp_path)) == ['file', 'link']
     (tmp_path / 'new').mkdir()
-    bert.save(tmp_path / 'new')  # an empty folder is no loss
+    bert.save(tmp_path / 'new')  # an empty folder may be replaced
 
 
 @pytest.mark.slow
@@ -196,7 +196,9 @@ def test_every_class_of_transformers(name, tokenizer, tmp_path):
         sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=80, max_position_embeddings=48)
     of = getattr(transformers, f'{family}Config')
     sizes |= {'num_labels': 3} if name.endswith(('SequenceClassification', 'TokenClassification')) else {}
-    config = of(vocab_size=tokenizer.vocab_size + 5, pad_token_id=0, **sizes)  # more rows than pieces, as many have
+    config = of(
+        vocab_size=tokenizer.vocab_size + 5, pad_token_id=0, **sizes
+    )  # more rows than pieces, as in many models
     torch.manual_seed(0)
     getattr(transformers, name)(config).save_pretrained(tmp_path / 'source')
     tokenizer.save(tmp_path / 'source')
@@ -212,7 +214,7 @@ def test_every_class_of_transformers(name, tokenizer, tmp_path):
     prefix = '' if ours.keys() == theirs.keys() else f'{"roberta" if "Rob" in name else family.lower()}.'
     for key, x in theirs.items():
         rows = 1 if 'position_embeddings' in key and ('Roberta' in name or 'Camembert' in name) else 0
-        np.testing.assert_array_equal(ours[f'{prefix}{key}'][rows:], x[rows:])  # that of the padding is zeros
+        np.testing.assert_array_equal(ours[f'{prefix}{key}'][rows:], x[rows:])  # the padding rows are zeros
     if not CLASSES[name]:
         with pytest.raises(UserError, match='format: found google, for '):
             bert.save(tmp_path / 'google', format='google')

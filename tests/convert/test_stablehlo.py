@@ -1,4 +1,4 @@
-"""Functions of a model that other programs run: in a process without bertjax, they give our logits."""
+"""StableHLO exports give our logits in a process without bertjax."""
 
 import json
 import os
@@ -36,8 +36,8 @@ for name in json.loads(sys.argv[1]):
 
 
 def read_elsewhere(folder: pathlib.Path, names: list[str]) -> list[float]:
-    """The largest difference of each output, at each shape."""
-    # The compiler's settings are the same: what differs is the way that the function has come.
+    """Returns the largest difference of each output at each shape."""
+    # The compiler's settings are the same; only the origin of the function differs.
     environment = {name: value for name, value in os.environ.items() if name != 'PYTHONPATH'}
     call = [sys.executable, '-c', READER, json.dumps(names)]
     done = subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True)
@@ -54,8 +54,8 @@ def batch(shape: tuple[int, ...], seed: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.slow
-def test_a_pre_trained_one_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path):
-    """And equal parameters give equal bytes, without paths."""
+def test_a_pretrained_model_runs_without_bertjax(small_config, make_params, tokenizer, tmp_path):
+    """Equal parameters also give equal bytes without paths."""
     config = small_config()
     model, params, folder = BertForPreTraining(config), make_params(small_config()), tmp_path / 'one'
     export_stablehlo(params, model, tokenizer, folder)
@@ -91,10 +91,10 @@ def test_a_pre_trained_one_runs_without_bertjax(small_config, make_params, token
     ],
     ids=['choice', 'tokens'],
 )
-def test_a_tuned_one_does(small_config, make_params, tokenizer, tmp_path, make):
+def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)
     params = make_params(model)
-    export_stablehlo(params, model, tokenizer, tmp_path / 'model', beside={'task.json': '{}'})
+    export_stablehlo(params, model, tokenizer, tmp_path / 'model', extra_files={'task.json': '{}'})
     for number, shape in enumerate([(2, 4, 9), (1, 2, 32)]):
         arrays = batch(shape if len(model.smallest_inputs[0]) == 3 else shape[1:], number)
         outputs = jax.jit(lambda *inputs: model.apply({'params': params}, *inputs))(*arrays.values())

@@ -1,4 +1,4 @@
-"""Fine-tuned models go to transformers' classes with their label names, and come back; another's head is not taken."""
+"""Fine-tuned models are exported to transformers' classes with label names and read back; other heads are not used."""
 
 import dataclasses
 import json
@@ -30,7 +30,7 @@ def _labels(*names):
 
 TAGS = _labels('O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC')
 ENTAILMENT = _labels('entailment', 'neutral', 'contradiction')
-# the head, our class and its arguments, transformers' class, what config.json says
+# (the head, our class and its arguments, transformers' class, the content of config.json)
 CASES = {
     'classification': (
         SEQUENCE_CLASSIFICATION, BertForClassification, (3,), 'BertForSequenceClassification', ENTAILMENT,
@@ -90,7 +90,7 @@ def transformers():
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
-def test_transformers_loads_it_whole_with_equal_logits(
+def test_transformers_loads_everything_with_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
 ):
     head, kind, options, architecture, task = CASES[case]
@@ -185,7 +185,7 @@ def test_only_the_head_of_the_same_task_is_taken(
     assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is taken
 
 
-def test_what_lies_between_encoder_and_head_is_drawn(tokenizer, small_config, make_params, tmp_path):
+def test_layers_between_encoder_and_head_are_drawn(tokenizer, small_config, make_params, tmp_path):
     config = small_config(num_layers=4)
     trained = make_params(BertForTokens(config, 5))
     head = TOKEN_CLASSIFICATION
@@ -231,10 +231,10 @@ def test_heads_that_transformers_lacks_are_refused_before_training(small_config,
         check_head_exportable(head.module(small_config(**changes), 3, **options), head)
 
 
-def test_a_head_that_does_not_fit_is_no_export(tokenizer, small_config, make_params, tmp_path):
+def test_a_head_that_does_not_fit_is_not_exported(tokenizer, small_config, make_params, tmp_path):
     config = small_config()
     params = make_params(BertForClassification(config, 3))
-    for fields in (_labels('a', 'b'), {}):  # transformers makes up two labels where there are none
+    for fields in (_labels('a', 'b'), {}):  # without labels, transformers assumes two
         with pytest.raises(ValueError, match='2 labels for 3 outputs'):
             export_huggingface(params, config, tokenizer, tmp_path, card={}, head=SEQUENCE_CLASSIFICATION, task=fields)
     with pytest.raises(ValueError, match='transformers has no class for BertForClassification'):
@@ -271,7 +271,7 @@ def test_read_config_needs_config_json_alone(tmp_path):
         read_config(tmp_path, dropout=2)
 
 
-def test_orbax_keeps_what_makes_the_head(small_config, make_params, tmp_path):
+def test_orbax_keeps_the_facts_of_the_head(small_config, make_params, tmp_path):
     import orbax.checkpoint as ocp
 
     model = BertForTokens(small_config(num_layers=4), 5, bilstm_units=3, layers='sum_all', frozen=True)

@@ -1,4 +1,4 @@
-"""pytorch_model.bin: read by PyTorch, of tensors alone, whole or in shards; refused in one line otherwise."""
+"""PyTorch reads pytorch_model.bin, whole or in shards; anything but tensors is an error of one line."""
 
 import json
 import pickle
@@ -18,7 +18,7 @@ BIN = 'pytorch_model.bin'
 
 @pytest.fixture
 def saved(tokenizer, small_config, make_params, tmp_path):
-    """A directory without its safetensors, the tensors, and the parameters."""
+    """Returns a directory without its safetensors, the tensors, and the parameters."""
     params = make_params(small_config())
     export_huggingface(params, small_config(), tokenizer, tmp_path, card={})
     tensors = safetensors.numpy.load_file(tmp_path / 'model.safetensors')
@@ -50,14 +50,14 @@ def test_whole_and_in_shards(saved, dtype):
     for number, names in enumerate((sorted(state)[::2], sorted(state)[1::2])):
         file = f'pytorch_model-{number + 1:05}-of-00002.bin'
         trained = {n: torch.nn.Parameter(state[n], requires_grad=state[n].is_floating_point()) for n in names}
-        torch.save(trained, directory / file)  # as of a model's named_parameters
+        torch.save(trained, directory / file)  # like a model's named_parameters
         table |= dict.fromkeys(names, file)
     (directory / f'{BIN}.index.json').write_text(json.dumps({'weight_map': table}))
     loads(directory, jax.numpy.dtype(dtype))
 
 
 class Harmful:
-    """Whoever unpickles it runs what it says."""
+    """Unpickling this object runs code."""
 
     def __reduce__(self):
         return print, ('run',)
@@ -66,8 +66,8 @@ class Harmful:
 @pytest.mark.parametrize(
     'content, said',
     [
-        (b'PK\x03\x04 damaged', 'found what PyTorch does not load with weights_only=True'),
-        (pickle.dumps({'a': Harmful()}), 'found what PyTorch does not load with weights_only=True'),
+        (b'PK\x03\x04 damaged', 'found a file that PyTorch does not load with weights_only=True'),
+        (pickle.dumps({'a': Harmful()}), 'found a file that PyTorch does not load with weights_only=True'),
         ({'epoch': 3}, "found 'epoch', expected a state dict"),
         ([1], 'found list, expected a state dict'),
         ({'pooler.dense.bias': 'int8'}, 'bin: pooler.dense.bias: found type int8'),
@@ -75,7 +75,7 @@ class Harmful:
     ],
     ids=['damaged', 'pickle', 'numbers', 'list', 'quantised', 'sparse'],
 )
-def test_what_is_no_state_dict(saved, content, said, capfd):
+def test_an_invalid_state_dict(saved, content, said, capfd):
     torch = pytest.importorskip('torch', reason="needs the extra 'test'")
     directory = saved[0]
     if isinstance(content, bytes):
@@ -105,7 +105,7 @@ def test_a_flipped_bit_is_found_where_there_are_checksums(saved):
         flipped()
     torch.serialization.set_crc32_options(False)
     try:
-        assert flipped().missing == []  # nothing says what it was
+        assert flipped().missing == []  # there is no checksum to compare with
     finally:
         torch.serialization.set_crc32_options(True)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bertjax.convert.vocabulary import with_embeddings, with_pieces
+from bertjax.convert.vocabulary import add_piece_rows, set_embedding_rows
 from bertjax.model.config import BertConfig
 
 
@@ -12,12 +12,12 @@ def test_new_rows_are_means_and_the_others_stay():
     table[120:], bias[120:] = 0, 0  # padding
     params = {'encoder': {'embeddings': {'token': {'embedding': table}, 'norm': 1}, 'layers': 2}, 'mlm': {'bias': bias}}
     model = BertConfig(vocab_size=130, width=4, num_heads=1)
-    grown = with_pieces(params, model, {1: [7, 8], 120: [9], 129: [0, 1, 2]})
+    grown = add_piece_rows(params, model, {1: [7, 8], 120: [9], 129: [0, 1, 2]})
     new = grown['encoder']['embeddings']['token']['embedding']
     assert new.shape == (256, 4) and grown['mlm']['bias'].shape == (256,)
     np.testing.assert_array_equal(new[1], table[7:9].mean(0))
     np.testing.assert_array_equal(new[120], table[9])
-    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # of the old rows, not of what they became
+    np.testing.assert_array_equal(new[129], table[:3].mean(0))  # the mean of the old rows, not of the new ones
     assert grown['mlm']['bias'][1] == bias[7:9].mean()
     kept = np.setdiff1d(np.arange(128), [1, 120])
     np.testing.assert_array_equal(new[kept], table[kept])
@@ -25,10 +25,10 @@ def test_new_rows_are_means_and_the_others_stay():
     assert params['encoder']['embeddings']['token']['embedding'] is table
 
 
-def test_a_given_table():
+def test_rows_are_set_to_given_embeddings():
     before = np.full((128, 4), 7, np.float32)
     params = {'encoder': {'embeddings': {'token': {'embedding': before}}}, 'mlm': {'bias': np.ones(128)}}
     matrix = np.arange(12, dtype=np.float32).reshape(3, 4)
-    table = with_embeddings(params, np.array([2, 5, 6]), matrix)['encoder']['embeddings']['token']['embedding']
+    table = set_embedding_rows(params, np.array([2, 5, 6]), matrix)['encoder']['embeddings']['token']['embedding']
     np.testing.assert_array_equal(table[[2, 5, 6]], matrix)
     assert (np.delete(table, [2, 5, 6], 0) == 7).all() and (before == 7).all()

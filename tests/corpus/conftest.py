@@ -36,10 +36,10 @@ def beam():
 
 @pytest.fixture
 def corpus(tmp_path, monkeypatch) -> str:
-    """A large plain file between small ones, a large compressed one; copies within and across files."""
+    """A large plain file among small ones and a large compressed file, with copies within and across files."""
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     place = tmp_path / 'corpus'
     place.mkdir()
     docs = documents(1500)

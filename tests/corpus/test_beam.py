@@ -1,4 +1,4 @@
-"""Apache Beam builds the bytes that this machine builds, on whichever runner, and what it is told wrong is one line."""
+"""Apache Beam builds the same bytes on every runner as this machine, and wrong flags give an error of one line."""
 
 import itertools
 import json
@@ -15,10 +15,10 @@ from corpus_text import directory_bytes
 from bertjax.corpus import duplicates, shards
 from bertjax.corpus.backend import check_beam
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions, resolve
-from bertjax.corpus.texts import iter_texts, texts_of
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
+from bertjax.corpus.texts import iter_part_texts, iter_texts
 from bertjax.errors import UserError
-from bertjax.text.sampling import sample, sentences_of
+from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import count_words
 
@@ -37,19 +37,19 @@ class SomeRunner(BundleBasedDirectRunner):
 """
 
 
-def test_without_the_package_the_way_to_it_is_told(monkeypatch):
+def test_a_missing_package_is_an_error_with_a_fix(monkeypatch):
     monkeypatch.setitem(sys.modules, 'apache_beam.options.pipeline_options', None)
-    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam_flags', raising=False)
+    monkeypatch.delitem(sys.modules, 'bertjax.corpus.beam.flags', raising=False)
     with pytest.raises(UserError, match=r"without Apache Beam.*pip install 'bertjax\[beam\]'"):
         check_beam(DIRECT)
 
 
 def test_pieces_in_order_are_the_text_as_it_is_read(corpus):
-    pieces = shards.cut_in_order(resolve(corpus), 'auto')
+    pieces = shards.cut_in_order(resolve_sources(corpus), 'auto')
     options = CorpusOptions()
-    texts = [text for piece in pieces for part in piece for text in texts_of(part, options, [])]
+    texts = [text for piece in pieces for part in piece for text in iter_part_texts(part, options, [])]
     assert len(pieces) > 5 and texts == list(iter_texts(corpus))
-    sentences = list(sentences_of(texts))
+    sentences = list(iter_sentences(texts))
     drawn, count = sample(iter(sentences), 50, 3)
     assert ([sentences[index] for index in sample(range(count), 50, 3)[0]], len(sentences)) == (drawn, count)
 
@@ -72,14 +72,14 @@ def test_a_store_has_the_same_bytes(flags, beam, corpus, tmp_path, vocabulary, m
 
 
 @pytest.mark.slow
-def test_what_a_worker_finds_wrong_is_one_error(beam, corpus, tmp_path, vocabulary, monkeypatch):
+def test_an_error_of_a_worker_is_raised_once(beam, corpus, tmp_path, vocabulary, monkeypatch):
     with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
         build_store(corpus, tmp_path / 'a', str(vocabulary), CorpusOptions(strict=True), progress=False, beam=DIRECT)
     assert not (tmp_path / 'a' / 'manifest.json').exists()
-    monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: None)
-    with pytest.raises(UserError, match=r'pieces of work that do not lie in .* expected a folder that all workers see'):
+    monkeypatch.setattr('bertjax.corpus.beam.store.encode_shard', lambda *arguments: None)
+    with pytest.raises(UserError, match=r'results that are not in .* expected a folder that all workers share'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
-    monkeypatch.setattr('bertjax.corpus.beam_store.encode_shard', lambda *arguments: 1 / 0)
+    monkeypatch.setattr('bertjax.corpus.beam.store.encode_shard', lambda *arguments: 1 / 0)
     with pytest.raises(UserError, match=r'config\.beam: found a failure of DirectRunner: division by zero'):
         build_store(corpus, tmp_path / 'b', str(vocabulary), CorpusOptions(), progress=False, beam=DIRECT)
 
@@ -115,24 +115,24 @@ def test_a_runner_of_another_package_brings_its_options(beam, tmp_path, monkeypa
 
 @pytest.mark.slow
 def test_counts_and_samples_are_those_of_the_whole_text(beam, corpus, tmp_path):
-    from bertjax.corpus.beam_vocabulary import Gathering
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     first, second = corpus.split(',')
     options, folder = CorpusOptions(), tmp_path / 'counts'
-    gathering = Gathering([[first], [second]], options, DIRECT, folder)
+    gathering = BeamTextStatistics([[first], [second]], options, DIRECT, folder)
     known: list = []
     texts = [list(iter_texts(spec, options, known.append)) for spec in (first, second)]
     counts, read = gathering.words(True)
     assert counts == [count_words(some, True) for some in texts]
     assert [(one.name, one.facts) for one in read] == [(one.name, one.facts) for one in known]
     assert gathering.symbols(10**6)[0] == [dict(sorted(count_symbols(some).items())) for some in texts]
-    assert gathering.sentences(100, 7)[0] == [sample(sentences_of(some), 100, 7) for some in texts]
-    joined = Gathering([[first, second]], options, DIRECT, folder)
-    assert joined.sentences(100, 7)[0] == [sample(sentences_of(itertools.chain(*texts)), 100, 7)]
+    assert gathering.sentences(100, 7)[0] == [sample(iter_sentences(some), 100, 7) for some in texts]
+    joined = BeamTextStatistics([[first, second]], options, DIRECT, folder)
+    assert joined.sentences(100, 7)[0] == [sample(iter_sentences(itertools.chain(*texts)), 100, 7)]
     assert not folder.exists()
     (tmp_path / 'empty.txt').write_bytes(b'\n')
     with pytest.raises(UserError, match='no text at all'):
-        Gathering([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).words(True)
+        BeamTextStatistics([[first], [str(tmp_path / 'empty.txt')]], options, DIRECT, folder).words(True)
 
 
 _PROGRAM = """
@@ -149,9 +149,9 @@ if __name__ == '__main__':
 
 @pytest.mark.slow
 def test_a_killed_build_goes_on_to_the_same_bytes(beam, shared, tmp_path, vocabulary):
-    """On real text, in processes of their own."""
+    """Uses real text and separate processes."""
     (tmp_path / 'program.py').write_text(_PROGRAM)
-    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # the first once more, by a glob
+    names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # the glob matches the first file again
     spec = ','.join(str(shared / 'corpus' / name) for name in names)
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
 

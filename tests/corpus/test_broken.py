@@ -20,7 +20,7 @@ from bertjax.errors import UserError
 from bertjax.files import disk, streams
 
 GOOD = documents(8)
-TEXT = as_text(GOOD)  # Its lines: document, blank, document, …
+TEXT = as_text(GOOD)  # its lines: document, blank, document, …
 LINES = TEXT.count(b'\n')
 
 BROKEN = {
@@ -48,7 +48,7 @@ BROKEN = {
 
 
 def _build(path, tmp_path, vocabulary, **options):
-    # A good file beside the broken one, so that something is left.
+    # A good file beside the broken one, so that documents are left.
     (tmp_path / 'good.txt').write_bytes(as_text(documents(20, first=100_000)))
     spec = f'{path},{tmp_path / "good.txt"}'
     return build_store(spec, tmp_path / 'store', str(vocabulary), CorpusOptions(**options), progress=False)
@@ -65,14 +65,14 @@ def test_a_broken_document_is_dropped_and_named(name, tmp_path, vocabulary):
     report = _build(tmp_path / name, tmp_path, vocabulary)
     assert report['dropped'] == {kind: 1}
     assert report['documents_read'] == left + 20
-    if name == 'latin.txt':  # What was read of a document before it turned out broken does not count.
+    if name == 'latin.txt':  # the part of a document before the broken line does not count
         assert report['characters'] == _characters([*GOOD, *GOOD, *documents(20, first=100_000)])
     assert report['problems'][kind][0].startswith(f'{name}:{line}: ' if line else f'{name}: ')
     assert any('broken' in warning for warning in report['warnings'])
 
 
 @pytest.mark.parametrize('name', BROKEN)
-def test_strict_stops_at_it(name, tmp_path, vocabulary):
+def test_strict_stops_at_broken_input(name, tmp_path, vocabulary):
     content, kind, line, _ = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError) as caught:
@@ -84,7 +84,7 @@ def test_strict_stops_at_it(name, tmp_path, vocabulary):
 
 
 @pytest.mark.parametrize('name', ['latin.txt', 'json.jsonl', 'no.txt.gz'])
-def test_strict_refuses_a_store_that_dropped_it(name, tmp_path, vocabulary):
+def test_strict_refuses_a_store_without_broken_input(name, tmp_path, vocabulary):
     (tmp_path / name).write_bytes(BROKEN[name][0])
     _build(tmp_path / name, tmp_path, vocabulary)
     with pytest.raises(UserError, match=name):
@@ -95,8 +95,8 @@ COMPRESSORS = {'gz': gzip.compress, 'bz2': bz2.compress, 'xz': lzma.compress, 'z
 
 
 @pytest.mark.parametrize('suffix', COMPRESSORS)
-def test_a_truncated_file_keeps_what_is_whole(suffix, tmp_path, vocabulary, tokenizer):
-    docs = documents(20_000 if suffix == 'bz2' else 6000)  # Several blocks of the compressor.
+def test_a_truncated_file_keeps_complete_documents(suffix, tmp_path, vocabulary, tokenizer):
+    docs = documents(20_000 if suffix == 'bz2' else 6000)  # several blocks of the compressor
     data = COMPRESSORS[suffix](as_text(docs))
     path = tmp_path / f'a.txt.{suffix}'
     path.write_bytes(data[: len(data) * 4 // 5])
@@ -158,7 +158,7 @@ def test_a_document_without_tokens_is_counted(tmp_path, vocabulary):
     assert report['characters'] == _characters([['The mill.'], *documents(20, first=100_000)])
 
 
-def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocabulary):
+def test_a_too_long_json_line_is_dropped(monkeypatch, tmp_path, vocabulary):
     monkeypatch.setattr('bertjax.files.streams.MAX_RECORD', 1 << 20)
     content = '{"text": "The mill."}\n{"text": "' + 'A town. ' * 200_000 + '"}\n{"text": "A river."}\n'
     (tmp_path / 'a.jsonl').write_text(content)
@@ -170,8 +170,8 @@ def test_a_line_of_json_that_is_too_long_is_dropped(monkeypatch, tmp_path, vocab
 @pytest.mark.parametrize(
     ('at', 'number'), [('open', errno.EMFILE), ('read', errno.EIO), ('read', errno.ESTALE), ('stat', errno.ESTALE)]
 )
-def test_what_the_machine_refuses_drops_no_file(at, number, tmp_path, vocabulary, monkeypatch):
-    """For want of file handles, or while a disk is away: the build stops and says so, and the next one has all."""
+def test_errors_of_the_machine_drop_no_file(at, number, tmp_path, vocabulary, monkeypatch):
+    """Without file handles or with a missing disk, the build stops with an error, and the next build is complete."""
     path = tmp_path / 'a.txt'
     path.write_bytes(TEXT)
     of, name = {
@@ -194,7 +194,7 @@ def test_what_the_machine_refuses_drops_no_file(at, number, tmp_path, vocabulary
     assert _build(path, tmp_path, vocabulary, format='text')['documents'] == len(GOOD) + 20
 
 
-def test_progress_that_cannot_be_told_is_no_damage(tmp_path, vocabulary, monkeypatch):
+def test_failing_progress_output_is_not_damage(tmp_path, vocabulary, monkeypatch):
     class Full:
         isatty = staticmethod(lambda: False)
 

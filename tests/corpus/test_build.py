@@ -1,4 +1,4 @@
-"""A build gives the same bytes with any number of workers, after a kill and a merge cut short; what it throws away."""
+"""A build gives the same bytes with any number of workers, after a kill, and after an interrupted merge."""
 
 import logging
 import os
@@ -14,7 +14,7 @@ from corpus_text import COMPRESS, as_text, directory_bytes, documents, ids_of, s
 
 from bertjax.corpus import shards, workers
 from bertjax.corpus.build import build_store
-from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 from bertjax.files import streams
@@ -24,15 +24,15 @@ DOCS = documents(4000)
 
 @pytest.fixture
 def small_shards(monkeypatch):
-    """Shards of a few kilobytes, so that little text makes many."""
+    """Makes shards of a few kilobytes, so that little text gives many."""
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 14)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
 
 
 @pytest.fixture
 def corpus(tmp_path) -> str:
-    """One large plain file, one large compressed one, and small ones."""
+    """A large plain file, a large compressed file, and small files."""
     place = tmp_path / 'corpus'
     place.mkdir()
     (place / 'a.txt').write_bytes(as_text(DOCS[:1500]))
@@ -44,7 +44,7 @@ def corpus(tmp_path) -> str:
 
 @pytest.fixture
 def patient(monkeypatch):
-    """This process encodes its first shard only when another one has finished one, or has failed."""
+    """Makes this process wait with its first shard until a worker has finished a shard or failed."""
     real, waited = workers.encode_shard, []
 
     def encode(directory, shard, parts, tokenizer, settings, strict, progress):
@@ -66,16 +66,16 @@ def test_workers_change_no_byte(corpus, small_shards, tmp_path, vocabulary, toke
         options = CorpusOptions(workers=number, heldout=0.1)
         build_store(corpus, tmp_path / f'store{number}', str(vocabulary), options, progress=False)
     assert directory_bytes(tmp_path / 'store1') == directory_bytes(tmp_path / 'store2')
-    cut = shards.cut_shards(resolve(corpus), 'auto')
+    cut = shards.cut_shards(resolve_sources(corpus), 'auto')
     kinds = {(part.of > 1, part.begin > 0) for parts in cut for part in parts}
     assert len(cut) > 8 and kinds == {(False, False), (True, False), (False, True)}
     assert stored(open_store(tmp_path / 'store1')) == sorted(ids_of(DOCS, tokenizer))
 
 
-def test_what_another_process_finds_ends_the_build(small_shards, patient, tmp_path, vocabulary):
-    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # A shard each; this process takes the first.
+def test_an_error_of_a_worker_ends_the_build(small_shards, patient, tmp_path, vocabulary):
+    for name, end in (('a', b''), ('b', b'\n\n\xff broken\n')):  # one shard each; this process takes the first
         (tmp_path / f'{name}.txt').write_bytes(as_text(DOCS[:200]) + end)
-    assert len(shards.cut_shards(resolve(f'{tmp_path}/?.txt'), 'auto')) == 2
+    assert len(shards.cut_shards(resolve_sources(f'{tmp_path}/?.txt'), 'auto')) == 2
     options = CorpusOptions(workers=2, strict=True)
     with pytest.raises(UserError, match='invalid UTF-8'):
         build_store(f'{tmp_path}/?.txt', tmp_path / 'store', str(vocabulary), options, progress=False)
@@ -95,16 +95,16 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
     at = len(lines) // 2
     while layout != 'jsonl' and not lines[at - 1].rstrip().endswith(b'.'):
         at += 1
-    lines.insert(at, b'\xff')  # Its line number must be right although another shard reads the lines before it.
+    lines.insert(at, b'\xff')  # its line number must be right, although another shard reads the earlier lines
     path = tmp_path / 'a'
     path.write_bytes(b'\n'.join(lines))
-    assert len(shards.cut_shards(resolve(str(path)), 'auto')) > 5
+    assert len(shards.cut_shards(resolve_sources(str(path)), 'auto')) > 5
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
     (problem,) = report['problems']['invalid UTF-8']
     assert problem.startswith(f'a:{at + 1}: ')
     kept = stored(open_store(tmp_path / 'store'))
     expected = ids_of(docs, tokenizer)
-    assert len(kept) == len(docs) - (layout != 'jsonl')  # There the broken line is a document of its own.
+    assert len(kept) == len(docs) - (layout != 'jsonl')  # with jsonl, the broken line is a document
     assert all(doc in expected for doc in kept[::50])
     assert report['dropped'] == {'invalid UTF-8': 1}
 
@@ -112,8 +112,12 @@ def test_a_cut_file_has_every_document_once(layout, small_shards, tmp_path, voca
 def test_the_lines_before_a_part_are_counted_once(small_shards, tmp_path, vocabulary, monkeypatch):
     lines = [b'{"text": "The mill."}', b'{'] * 3000
     (tmp_path / 'a.jsonl').write_bytes(b'\n'.join(lines))
-    parts, counted, count = len(shards.cut_shards(resolve(str(tmp_path / 'a.jsonl')), 'auto')), [], streams.count_lines
-    monkeypatch.setattr(streams, 'count_lines', lambda path, end: counted.append(end) or count(path, end))
+    parts, counted, count = (
+        len(shards.cut_shards(resolve_sources(str(tmp_path / 'a.jsonl')), 'auto')),
+        [],
+        streams.count_lines,
+    )
+    monkeypatch.setattr(streams, 'count_lines', lambda file, end: counted.append(end) or count(file, end))
     report = build_store(str(tmp_path / 'a.jsonl'), tmp_path / 'store', str(vocabulary), progress=False)
     assert report['dropped'] == {'wrong JSON': 3000} and len(counted) == parts - 1 > 1
 
@@ -162,7 +166,7 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
                 children = psutil.Process(process.pid).children(recursive=True)
                 process.send_signal(signal.SIGKILL)
                 killed += process.wait() == -signal.SIGKILL
-                assert not psutil.wait_procs(children, timeout=20)[1]  # Workers do not outlive their parent.
+                assert not psutil.wait_procs(children, timeout=20)[1]  # workers do not outlive their parent
                 break
             time.sleep(0.002)
     assert killed
@@ -172,7 +176,7 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
 
 
 def test_workers_do_not_import_the_script_that_starts_them(corpus, small_shards, tmp_path, vocabulary):
-    """It would begin with the call that started them, and may import much that they do not need."""
+    """The script would make the same call again, and may import modules that workers do not need."""
     program = tmp_path / 'program.py'
     program.write_text("print('begun')\n" + _PROGRAM.replace("if __name__ == '__main__':", 'for _ in range(1):'))
     environment = {**os.environ, 'PYTHONPATH': str(pathlib.Path(shards.__file__).parents[2])}
@@ -183,10 +187,10 @@ def test_workers_do_not_import_the_script_that_starts_them(corpus, small_shards,
     assert directory_bytes(tmp_path / 'store') == directory_bytes(tmp_path / 'other')
 
 
-def test_a_merge_that_is_cut_short_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
+def test_an_interrupted_merge_continues(corpus, small_shards, tmp_path, vocabulary, monkeypatch):
     from bertjax.corpus import build
 
-    options = CorpusOptions(heldout=0.001, workers=1)  # So small a share that the merge moves documents between files.
+    options = CorpusOptions(heldout=0.001, workers=1)  # the small share makes the merge move documents between files
     build_store(corpus, tmp_path / 'whole', str(vocabulary), options, progress=False)
     with monkeypatch.context() as patch:
         patch.setattr(build.quality, 'coherence', lambda split: 1 / 0)
@@ -218,9 +222,9 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
     monkeypatch.setattr(workers, 'encode_shard', lambda *arguments: read.append(arguments[1]) or real(*arguments))
     (store / 'partial' / '00002.sentences').write_bytes(b'cut')
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=1), progress=False)
-    assert read == [2]  # The other shards were done.
+    assert read == [2]  # the other shards were done
     build_store(corpus, store, str(vocabulary), CorpusOptions(workers=2), progress=False)
-    assert read == [2]  # The store is finished, whatever the number of workers.
+    assert read == [2]  # the store is finished, for any number of workers
 
     other = tmp_path / 'other'
     for change in ('options', 'text'):
@@ -234,7 +238,7 @@ def test_partial_work_is_continued_or_discarded(corpus, small_shards, tmp_path, 
         with caplog.at_level(logging.INFO):
             report = build_store(corpus, other, str(vocabulary), options, progress=False)
         assert 0 in read and len(read) > 8
-        assert 'thrown away' in caplog.text
+        assert 'removed' in caplog.text
         assert report['documents'] == len(DOCS) + (change == 'text')
         for name in directory_bytes(other):
             (other / name).unlink()

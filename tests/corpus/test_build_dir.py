@@ -1,4 +1,4 @@
-"""The directory of a store: what is built again in it, what is left alone, and that it tells neither place nor time."""
+"""The directory of a store: rebuilds, foreign files, and no paths or times in it."""
 
 import fcntl
 import logging
@@ -16,7 +16,7 @@ from bertjax.text.tokenizer import load_tokenizer
 DOCS = documents(100)
 
 
-def test_a_finished_store_is_built_again_when_something_changed(tmp_path, vocabulary, caplog):
+def test_a_finished_store_is_rebuilt_after_a_change(tmp_path, vocabulary, caplog):
     path = tmp_path / 'a.txt'
     path.write_bytes(as_text(DOCS[:50]))
     assert build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)['documents'] == 50
@@ -45,12 +45,12 @@ def test_no_path_or_time_is_in_the_store(tmp_path, vocabulary):
         spec = str(tmp_path / place / 'in' / '*.txt')
         build_store(spec, tmp_path / place / 's', str(vocabulary), progress=False)
     one, two = (directory_bytes(tmp_path / place / 's') for place in ('one', 'two'))
-    assert one.pop('inputs.json') != two.pop('inputs.json')  # There they are, for a quick look whether they changed.
+    assert one.pop('inputs.json') != two.pop('inputs.json')  # only this file has them, for a quick check of changes
     assert one == two
 
 
 def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypatch):
-    """The workers of a killed build live some milliseconds longer, and end what they were writing."""
+    """The workers of a killed build live a few milliseconds longer and finish their files."""
     found = pathlib.Path.glob
 
     def glob(path, pattern):
@@ -64,32 +64,32 @@ def test_files_that_vanish_while_they_are_removed(tmp_path, vocabulary, monkeypa
     assert build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), progress=False)['documents'] == 5
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path, vocabulary):
+def test_a_directory_with_other_files_is_not_changed(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     (tmp_path / 'home').mkdir()
     (tmp_path / 'home' / 'thesis.tex').write_text('years')
-    with pytest.raises(UserError, match='something else'):
+    with pytest.raises(UserError, match='files that are not of a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
     assert (tmp_path / 'home' / 'thesis.tex').exists()
 
 
-def test_a_folder_called_partial_may_be_somebody_elses(tmp_path, vocabulary):
+def test_a_foreign_folder_named_partial_is_not_changed(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     foreign = [tmp_path / 'home' / name for name in ('partial/thesis.tex', 'of a book.tokens')]
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('years')
-    with pytest.raises(UserError, match='something else'):
+    with pytest.raises(UserError, match='files that are not of a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     foreign[0].unlink()
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     assert foreign[1].read_text() == 'years'
 
 
-def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
-    """Pairing plans, and the stores of a mixture that the corpus was before."""
+def test_files_of_a_run_beside_its_store_are_not_foreign(tmp_path, vocabulary):
+    """Such files are pairing plans, and the stores of an earlier mixture."""
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store' / '0', str(vocabulary), progress=False)
     (tmp_path / 'store' / 'plans').mkdir()
@@ -99,7 +99,7 @@ def test_what_a_run_keeps_beside_its_store_is_not_foreign(tmp_path, vocabulary):
         path = tmp_path / foreign.partition('/')[0] / foreign
         path.parent.mkdir(parents=True)
         path.touch()
-        with pytest.raises(UserError, match='something else'):
+        with pytest.raises(UserError, match='files that are not of a store'):
             build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
 
 

@@ -1,4 +1,4 @@
-"""In byte-level BPE a space belongs to the word behind it: sentences of a paragraph keep theirs when they are cut."""
+"""In byte-level BPE a word includes the space before it; sentences of a paragraph keep this space when they are cut."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Beam's DaskRunner on a real cluster of this machine builds the bytes that this machine builds alone."""
+"""Beam's DaskRunner on a real cluster on this machine builds the same bytes as this machine alone."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.texts import iter_texts
 from bertjax.errors import UserError
-from bertjax.text.sampling import sample, sentences_of
+from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.vocabulary import count_words
 
 NOBODY = '--runner=DaskRunner --dask_client_address=tcp://127.0.0.1:1 --dask_connection_timeout=1'
@@ -42,7 +42,7 @@ def build(corpus, tmp_path, vocabulary, monkeypatch):
 
 
 def kill_at_the_first_record(process: subprocess.Popen, store: pathlib.Path) -> tuple[threading.Thread, list[int]]:
-    """A thread that kills the process when a shard is done, and how many were done then."""
+    """Returns a thread that kills the process when a shard is done, and a list for the number of done shards."""
     done: list[int] = []
 
     def watch() -> None:
@@ -56,7 +56,7 @@ def kill_at_the_first_record(process: subprocess.Popen, store: pathlib.Path) -> 
     return thread, done
 
 
-def test_without_the_packages_the_way_to_them_is_told(beam, monkeypatch):
+def test_missing_packages_are_an_error_with_a_fix(beam, monkeypatch):
     for name in [name for name in sys.modules if name.startswith('apache_beam.runners.dask')]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, 'dask.bag', None)
@@ -77,15 +77,15 @@ def test_without_the_packages_the_way_to_them_is_told(beam, monkeypatch):
         ('--runner=DaskRunner --dask_npartitions=2 --dask_partition_size=2', 'not allowed with argument'),
     ],
 )
-def test_a_scheduler_that_is_not_there_is_one_line(dask, flags, found):
+def test_a_missing_scheduler_is_an_error_of_one_line(dask, flags, found):
     begun = time.monotonic()
     with pytest.raises(UserError) as told:
         check_beam(flags)
     assert found in str(told.value) and '\n' not in str(told.value) and time.monotonic() - begun < 20
 
 
-def test_the_scheduler_of_dasks_own_configuration_is_asked(dask, monkeypatch):
-    """A pod of a DaskJob has it as DASK_SCHEDULER_ADDRESS."""
+def test_the_scheduler_of_dasks_configuration_is_used(dask, monkeypatch):
+    """A pod of a DaskJob has the address in DASK_SCHEDULER_ADDRESS."""
     import dask.config
 
     with (
@@ -105,18 +105,18 @@ def test_the_scheduler_of_dasks_own_configuration_is_asked(dask, monkeypatch):
         (' --dask_npartitions=2', 9, None),
     ],
 )
-def test_a_partition_is_a_shard_as_long_as_there_are_few(dask, flags, elements, size):
+def test_a_partition_holds_one_shard_if_there_are_few(dask, flags, elements, size):
     from apache_beam.runners.dask.dask_runner import DaskOptions
 
-    from bertjax.corpus.beam_flags import parse_flags
+    from bertjax.corpus.beam.flags import parse_flags
 
     options = parse_flags('--runner=DaskRunner' + flags, elements)[1].view_as(DaskOptions)
     assert options.partition_size == size and options.timeout == 10
 
 
 @pytest.mark.slow
-def test_a_store_and_what_vocabularies_are_made_of(dask_cluster, build, corpus, tmp_path):
-    from bertjax.corpus.beam_vocabulary import Gathering
+def test_a_store_and_the_statistics_for_vocabularies(dask_cluster, build, corpus, tmp_path):
+    from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
     dask_cluster.wait_for_workers(2)
     dask_cluster.encoders()
@@ -125,15 +125,15 @@ def test_a_store_and_what_vocabularies_are_made_of(dask_cluster, build, corpus, 
     assert reports[0] == reports[1] and reports[0]['duplicate_documents'] == 150 and reports[0]['dropped']
     assert len(dask_cluster.encoders()) == 2
     specs, texts = corpus.split(','), list(iter_texts(corpus))
-    gathering = Gathering([specs], CorpusOptions(), dask_cluster.flags, tmp_path / 'counts')
+    gathering = BeamTextStatistics([specs], CorpusOptions(), dask_cluster.flags, tmp_path / 'counts')
     assert gathering.words(True)[0] == [count_words(texts, True)]
-    assert gathering.sentences(100, 7)[0] == [sample(sentences_of(texts), 100, 7)]
+    assert gathering.sentences(100, 7)[0] == [sample(iter_sentences(texts), 100, 7)]
     with pytest.raises(UserError, match=r'f.txt:1: found invalid UTF-8 .*strict=False to drop it'):
         build('strict', dask_cluster.flags, CorpusOptions(strict=True))
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_in_the_middle(dask_cluster, build, tmp_path):
+def test_a_killed_worker(dask_cluster, build, tmp_path):
     dask_cluster.wait_for_workers(2)
     build('here')
     thread, done = kill_at_the_first_record(dask_cluster.workers.pop(), tmp_path / 'dask')
@@ -145,7 +145,7 @@ def test_a_worker_that_is_killed_in_the_middle(dask_cluster, build, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_scheduler_that_is_killed_in_the_middle(dask, build, tmp_path):
+def test_a_killed_scheduler(dask, build, tmp_path):
     (tmp_path / 'cluster').mkdir()
     with dask_cluster.started(tmp_path / 'cluster', workers=1) as cluster:
         cluster.wait_for_workers(1)
@@ -154,13 +154,13 @@ def test_a_scheduler_that_is_killed_in_the_middle(dask, build, tmp_path):
             build('dask', cluster.flags)
         thread.join()
     build('here')
-    build('dask')  # goes on
+    build('dask')  # continues
     assert directory_bytes(tmp_path / 'dask') == directory_bytes(tmp_path / 'here')
 
 
 @pytest.mark.slow
 def test_the_launcher_starts_a_cluster_and_ends_it(dask, shared, tmp_path, vocabulary):
-    """On two machines that are this one, beside a program that stands in for ssh."""
+    """This machine plays two machines, with a substitute for ssh."""
     programs, work, text = tmp_path / 'bin', tmp_path / 'work', tmp_path / 'text.txt'
     programs.mkdir()
     (programs / 'ssh').write_text('#!/bin/bash\nshift 2\necho "on $1"\ncd /\nexec bash -c "$2"\n')

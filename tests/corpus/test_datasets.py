@@ -63,7 +63,7 @@ def test_the_text_key_names_the_feature_too(dataset):
         ('/nowhere/at/all', 'cannot find', 'tfds:NAME'),
     ],
 )
-def test_what_is_not_there_is_named(spec, found, expected, dataset):
+def test_missing_datasets_and_features_are_named(spec, found, expected, dataset):
     with pytest.raises(UserError) as caught:
         list(iter_texts('tfds:' + spec.format(dataset)))
     assert found in str(caught.value) and expected in str(caught.value)

@@ -50,7 +50,7 @@ def test_layout_and_compression(name, suffix, tmp_path, vocabulary, tokenizer):
 
 
 @pytest.mark.parametrize('suffix', COMPRESS)
-def test_a_directory_holds_a_document_a_file(suffix, tmp_path, vocabulary, tokenizer):
+def test_a_directory_has_one_document_in_each_file(suffix, tmp_path, vocabulary, tokenizer):
     for index, doc in enumerate(DOCS):
         path = tmp_path / 'in' / str(index % 3) / f'{index}.txt{suffix}'
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def test_a_directory_is_recognised_by_content(layout, tmp_path, vocabulary, toke
     [('{ "text": "%s"}', '', 5), ('{ "text": "%s"}', '.gz', 5), ('{"%s" was said.', '.gz', 1)],
 )
 def test_a_long_first_line_is_recognised(line, suffix, documents, tmp_path, vocabulary):
-    """JSON that is longer than what is looked at; no JSON that is longer than the first bytes of a decompressor."""
+    """The first line is JSON longer than the inspected bytes, or text longer than a decompressor's first bytes."""
     noise = random.Random(0).randbytes(50_000 if documents == 5 else 30_000).hex()  # It stays long when compressed.
     text = ''.join(line % f'{noise}{index}' + '\n' for index in range(5))
     (tmp_path / f'a{suffix}').write_bytes(COMPRESS[suffix](text.encode()))
@@ -82,7 +82,7 @@ def test_a_long_first_line_is_recognised(line, suffix, documents, tmp_path, voca
     assert report['documents'] == documents and not report['dropped']
 
 
-def test_a_format_that_is_named_is_obeyed(tmp_path, vocabulary, tokenizer):
+def test_a_given_format_is_used(tmp_path, vocabulary, tokenizer):
     (tmp_path / 'in').mkdir()
     (tmp_path / 'in' / 'a.txt').write_bytes(as_text(DOCS))
     options = CorpusOptions(heldout=0, format='files')

@@ -1,4 +1,4 @@
-"""A text is told by its content: place, dates and the name of its folder are no matter; what changed is refused."""
+"""A text is identified by its content, not by its path, dates or folder name; changed text is refused."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ DOCS = documents(600)
 
 @pytest.fixture
 def corpus(tmp_path) -> pathlib.Path:
-    """A folder of three files, one of them compressed."""
+    """A folder of three files, one of which is compressed."""
     place = tmp_path / 'text'
     place.mkdir()
     for index, suffix in enumerate(('', '', '.gz')):
@@ -33,14 +33,14 @@ def corpus(tmp_path) -> pathlib.Path:
 
 @pytest.fixture
 def build(tmp_path, vocabulary, monkeypatch):
-    """build(spec, **options) -> (manifest's time, what was read again), in a store that may not be replaced."""
+    """build(spec, **options) -> (time of the manifest, files read again), in a store that may not be replaced."""
     identity._digest.cache_clear()
 
     def call(spec, store='store', **options) -> tuple[int, list[str]]:
         said = []
         where = tmp_path / store
         build_store(
-            spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, say=said.append
+            spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, log=said.append
         )
         return (where / 'manifest.json').stat().st_mtime_ns, [line for line in said if 'to compare' in line]
 
@@ -48,9 +48,9 @@ def build(tmp_path, vocabulary, monkeypatch):
 
 
 def _first_version(store: pathlib.Path, *text: pathlib.Path) -> None:
-    """Makes a store look as the first versions left it, older than now and younger than its text."""
+    """Makes a store look like one of the first versions, older than now and younger than its text."""
     (store / identity.RECORD).unlink()
-    earlier = (store / 'manifest.json').stat().st_mtime - 1  # Clocks of file systems are coarse.
+    earlier = (store / 'manifest.json').stat().st_mtime - 1  # clocks of file systems are coarse
     os.utime(store / 'manifest.json', (earlier, earlier))
     for path in text:
         os.utime(path, (earlier - 1, earlier - 1))
@@ -91,7 +91,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(('spec', 'change', 'old'), CASES)
-def test_the_same_text_elsewhere_is_the_same(spec, change, old, corpus, build, tmp_path):
+def test_the_same_text_at_another_path_is_recognised(spec, change, old, corpus, build, tmp_path):
     built, _ = build(spec.format(corpus))
     if old:
         _first_version(tmp_path / 'store', *corpus.iterdir())
@@ -100,22 +100,22 @@ def test_the_same_text_elsewhere_is_the_same(spec, change, old, corpus, build, t
     act, must_read = CHANGES[change]
     place = act(corpus)
     finished, again = build(spec.format(place))
-    # A renamed folder may be a file of the same size, where no inode was kept.
+    # Without a recorded inode, a file in a renamed folder may be another file of the same size.
     assert finished == built and bool(again) == (must_read or (old and change == 'renamed' and spec == '{}'))
     after = directory_bytes(tmp_path / 'store')
     assert {**after, identity.RECORD: b''} == {**before, identity.RECORD: b''}
-    assert build(spec.format(place)) == (built, [])  # The second time nothing is read.
+    assert build(spec.format(place)) == (built, [])  # nothing is read the second time
 
 
 def test_files_that_are_cut_and_read_by_several_are_compared(tmp_path, build, monkeypatch):
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
     monkeypatch.setattr(shards, 'STRIDE_BYTES', 1 << 10)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     place = tmp_path / 'text'
     place.mkdir()
     (place / 'a.txt').write_bytes(as_text(DOCS))
     (place / 'b.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS)))
-    (place / 'c.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS))[:-20])  # Its hash ends where the damage begins.
+    (place / 'c.gz').write_bytes(COMPRESS['.gz'](as_text(DOCS))[:-20])  # its hash ends at the damage
     built, _ = build(str(place))
     ranges = [len(one.digests) for one in identity.read_record(tmp_path / 'store', _content(tmp_path))['files']]
     assert ranges[0] > 3 and ranges[1:] == [1, 1]
@@ -139,7 +139,7 @@ def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, v
         _first_version(tmp_path / 'store', *corpus.iterdir())
     path = corpus / 'f1.txt'
     data = path.read_bytes()
-    path.write_bytes(data.replace(b'river', b'water'))  # Of the same size.
+    path.write_bytes(data.replace(b'river', b'water'))  # of the same size
     with pytest.raises(UserError, match=r'other text .*has changed') as caught:
         build(str(corpus))
     assert old or 'text/f1.txt' in caught.value.found
@@ -151,7 +151,7 @@ def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, v
     with pytest.raises(UserError, match='other text'):
         build(str(corpus))
     (corpus / 'f3.txt').unlink()
-    build(str(corpus))  # As it was.
+    build(str(corpus))  # unchanged
     with caplog.at_level(logging.WARNING):
         path.write_bytes(data.replace(b'river', b'water'))
         build_store(str(corpus), tmp_path / 'store', str(vocabulary), progress=False)
@@ -160,12 +160,12 @@ def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, v
 
 @pytest.fixture
 def half_build(build, monkeypatch, tmp_path):
-    """half_build(spec) stops before the merge; then `read` has the shards that are encoded."""
+    """half_build(spec) stops before the merge and returns the encoded shards."""
     from bertjax.corpus import build as builder
     from bertjax.corpus import workers
 
     monkeypatch.setattr(shards, 'MIN_SHARD', 1 << 12)
-    monkeypatch.setattr(shards, 'SHARDS_WANTED', 10)
+    monkeypatch.setattr(shards, 'TARGET_SHARDS', 10)
     read, encode = [], workers.encode_shard
 
     def counted(directory, shard, parts, *rest):
@@ -202,7 +202,7 @@ def test_a_half_built_store_of_the_same_text_is_continued(change, corpus, build,
     assert build(str(place))[1] == []
 
 
-def test_of_a_half_built_store_what_changed_is_read_again(corpus, build, half_build, tmp_path):
+def test_changed_files_of_a_half_built_store_are_read_again(corpus, build, half_build, tmp_path):
     read = half_build(str(corpus))
     path = corpus / 'f1.txt'
     path.write_bytes(path.read_bytes().replace(b'river', b'water'))
@@ -214,9 +214,9 @@ def test_of_a_half_built_store_what_changed_is_read_again(corpus, build, half_bu
 
 
 def test_a_store_of_a_folder_of_the_first_version(corpus, build, tmp_path, monkeypatch):
-    """It has a document a file, as a folder once meant, and stays as it is."""
+    """Its folder had one document in each file; the store stays unchanged."""
     with monkeypatch.context() as patch:
-        patch.setattr(reading, 'choose', lambda found: (found, []))
+        patch.setattr(reading, 'choose_readings', lambda found: (found, []))
         build(str(corpus), store='finished')
     assert build(str(corpus), store='finished', workers=1)[1] == []
     _first_version(tmp_path / 'finished', *corpus.iterdir())
@@ -228,15 +228,15 @@ def test_a_store_of_a_folder_of_the_first_version(corpus, build, tmp_path, monke
 
 
 def test_names_of_a_relative_glob(corpus, build, tmp_path, monkeypatch):
-    """They were stored without their first letter; such stores are still finished."""
+    """They were stored without their first letter; such stores still count as finished."""
     monkeypatch.chdir(corpus)
     _, again = build('*.txt')
     manifest = read_manifest(tmp_path / 'store')
     assert manifest['inputs']['first'] == ['f0.txt', 'f1.txt'] and not again
-    found = [source for source in reading.choose(_resolve('*.txt'))[0]]
+    found = [source for source in reading.choose_readings(_resolve('*.txt'))[0]]
     old = [source.old_name for source in found]
     assert old == ['0.txt', '1.txt']
-    inputs = {**manifest['inputs'], 'first': old, 'names': identity.names_hash(found, old)}
+    inputs = {**manifest['inputs'], 'first': old, 'names': identity.hash_names(found, old)}
     rest = {key: value for key, value in manifest.items() if key != 'checksum'}
     (tmp_path / 'store' / 'manifest.json').write_text(manifest_text({**rest, 'inputs': inputs}))
     (tmp_path / 'store' / identity.RECORD).unlink()
@@ -247,27 +247,27 @@ def test_names_of_a_relative_glob(corpus, build, tmp_path, monkeypatch):
 
 
 def _resolve(spec):
-    from bertjax.corpus.sources import resolve
+    from bertjax.corpus.sources import resolve_sources
 
-    return resolve(spec)
+    return resolve_sources(spec)
 
 
-def test_a_damaged_record_is_no_record(corpus, build, tmp_path):
+def test_a_damaged_record_is_ignored(corpus, build, tmp_path):
     built, _ = build(str(corpus))
     path = tmp_path / 'store' / identity.RECORD
     record = json.loads(path.read_text())
     without = [json.dumps({name: value for name, value in record.items() if name != key}) for key in record]
     for damage in ('', '[]', '{"content": 1}', '[' * 100_000, *without):
         path.write_text(damage)
-        assert identity.readings_of(open_store(tmp_path / 'store')) == []
+        assert identity.read_readings(open_store(tmp_path / 'store')) == []
         assert build(str(corpus)) == (built, [])
     assert len(json.loads(path.read_text())['files']) == 3
     path.write_text(json.dumps(record))
-    assert identity.readings_of(open_store(tmp_path / 'store')) == record['readings'] != []
+    assert identity.read_readings(open_store(tmp_path / 'store')) == record['readings'] != []
 
 
 @pytest.mark.parametrize(('name', 'gone', 'again'), [('plan.json', 'units', 2), ('00001.json', 'files', 1)])
-def test_damaged_partial_work_is_begun_again(name, gone, again, build, half_build, tmp_path):
+def test_damaged_partial_work_is_repeated(name, gone, again, build, half_build, tmp_path):
     for part in (0, 1):
         (tmp_path / f'{part}.txt').write_bytes(as_text(DOCS[40 * part : 40 * part + 40]))
     build(f'{tmp_path}/*.txt', store='whole', workers=1)
@@ -288,7 +288,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
 
     part = TextPart('file', 'a', 'a', 0, 9)
     with pytest.raises(UserError, match='other content'):
-        identity.digests_of([(part, 'x'), (part, 'y')])
+        identity.collect_digests([(part, 'x'), (part, 'y')])
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
     [
         ('{}', 'text/out', True),
         ('{}', 'text', True),
-        ('{}', 'text/_out', False),  # Names that begin with _ or . are no text.
+        ('{}', 'text/_out', False),  # files whose names begin with _ or . are not text
         ('{}', 'text2', False),
         ('{}/*.txt', 'text/out', False),
         ('{}/f0.txt', 'text/out', False),
@@ -305,7 +305,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
 )
 def test_a_store_inside_the_corpus_is_refused(spec, store, refused, corpus, build, tmp_path):
     if refused:
-        with pytest.raises(UserError, match='apart from what the run writes'):
+        with pytest.raises(UserError, match='outside the output folders'):
             build(spec.replace('{}', str(corpus)), store)
         assert not (tmp_path / store / 'manifest.json').exists()
     else:
@@ -320,19 +320,19 @@ def test_a_store_inside_the_corpus_is_refused(spec, store, refused, corpus, buil
         ('{}/*/*', 'run', 'config.json'),
         ('{}/r?n/[!a]*/**/*.tokens', 'run', 'store/train-00000.tokens'),
         ('{}/*/*/*.json', 'run/store', 'config.json'),
-        ('{}/*/*.txt', 'run', ''),  # Nothing of this depth has such a name.
+        ('{}/*/*.txt', 'run', ''),  # no file at this depth has such a name
         ('{}/*.txt', '', ''),
-        ('{}/**/*.txt', '_run', ''),  # `**` leaves such folders out.
-        ('{}/run/texts/**', 'run', ''),  # Text may lie in the workdir, in a folder of its own.
+        ('{}/**/*.txt', '_run', ''),  # `**` excludes such folders
+        ('{}/run/texts/**', 'run', ''),  # text may be in a separate folder of the workdir
         ('{}/**/*.txt', '../run', ''),
     ],
 )
-def test_a_glob_is_judged_by_the_names_that_will_be_there(glob, workdir, found, tmp_path):
-    """At the first start none of them is there; what is decided then holds for the next ones."""
+def test_a_glob_is_checked_against_future_files(glob, workdir, found, tmp_path):
+    """At the first start none of the files exists, but the check must hold for later starts too."""
     spec, own = glob.format(tmp_path / 'texts'), tmp_path / 'texts' / workdir
     for _ in range(2):
         if found:
-            with pytest.raises(UserError, match='apart from what the run writes'):
+            with pytest.raises(UserError, match='outside the output folders'):
                 check_outside(f'pydoc:,{spec}', own, WORKDIR_FILES)
         else:
             check_outside(f'pydoc:,{spec}', own, WORKDIR_FILES)
@@ -342,9 +342,9 @@ def test_a_glob_is_judged_by_the_names_that_will_be_there(glob, workdir, found, 
         assert bool(found) == (path in match_files(spec)[1])
 
 
-def test_a_glob_that_will_find_the_files_of_a_store_is_refused(corpus, build):
+def test_a_glob_that_will_match_files_of_a_store_is_refused(corpus, build):
     (corpus / 'more').mkdir()
     (corpus / 'f0.txt').rename(corpus / 'more' / 'f0.txt')
-    build(f'{corpus}/*/*.txt', 'text/out')  # None of them is called so.
-    with pytest.raises(UserError, match='apart from what the run writes'):
+    build(f'{corpus}/*/*.txt', 'text/out')  # no file of the store has such a name
+    with pytest.raises(UserError, match='outside the output folders'):
         build(f'{corpus}/*/*', 'text/new')

@@ -1,4 +1,4 @@
-"""Held-out documents, duplicates, and the numbers of the report compared with counts by hand."""
+"""Held-out documents, duplicates, and the numbers of the report, compared with simple counts."""
 
 import collections
 import random
@@ -23,7 +23,7 @@ def _store(docs, tmp_path, vocabulary, **options):
     return open_store(tmp_path / 'store'), report
 
 
-def test_heldout_has_its_share_and_is_apart(tmp_path, vocabulary, tokenizer):
+def test_heldout_has_its_share_and_is_disjoint(tmp_path, vocabulary, tokenizer):
     docs = documents(3000)
     store, report = _store(docs, tmp_path, vocabulary, heldout=0.1)
     train, heldout = stored(store, 'train'), stored(store, 'heldout')
@@ -135,5 +135,5 @@ def test_lines_that_differ_in_white_space_and_case_are_one(tmp_path, vocabulary)
     path.write_text('\n\n'.join(lines), encoding='utf-8')
     report = build_store(str(path), tmp_path / 'store', str(vocabulary), progress=False)
     assert (report['duplicate_lines'], report['duplicate_documents']) == (4, 4)
-    # What lets most lines pass as they are.
+    # The check by which most lines skip normalisation.
     assert not any(char.isprintable() for char in map(chr, range(1 << 16)) if char.isspace() and char != ' ')

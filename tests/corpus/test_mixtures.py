@@ -1,4 +1,4 @@
-"""The text that config.corpus names, and its weights."""
+"""The components and weights of config.corpus."""
 
 import pytest
 
@@ -27,5 +27,5 @@ def test_mixtures():
     ):
         with pytest.raises(UserError, match=found):
             parse_mixture(spec)
-    with pytest.raises(UserError, match='a store'):
+    with pytest.raises(UserError, match='one component for each store'):
         build_store('pydoc:=1', 'unused', 'unused')

@@ -1,4 +1,4 @@
-"""What a corpus may hold besides text: pipes, links, holes, names and keys that no terminal should see."""
+"""Odd files in a corpus: pipes, links, sparse files, and names and keys with terminal control characters."""
 
 import os
 import pathlib
@@ -8,7 +8,7 @@ from corpus_text import as_text, documents
 
 from bertjax.corpus.build import build_store
 from bertjax.corpus.report import print_report
-from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
@@ -29,7 +29,7 @@ def build(spec, tmp_path, vocabulary, **options) -> dict:
 
 
 def test_odd_files_are_named_and_the_rest_is_read(folder, tmp_path, vocabulary, capsys):
-    """A pipe that nobody writes to, a link to itself, names that are no UTF-8, keys that steer terminals."""
+    """The files: a pipe without a writer, a link to itself, names that are not UTF-8, keys with control characters."""
     os.mkfifo(folder / 'pipe.txt')
     (folder / 'loop').symlink_to('.')
     (folder / 'keys.jsonl').write_bytes(KEYS)
@@ -58,21 +58,21 @@ def test_odd_files_are_named_and_the_rest_is_read(folder, tmp_path, vocabulary, 
         ('/dev/zero', "a device, '/dev/zero'"),
         ('{}/socket/**', 'no file for'),
         ('http://example.org/wiki.txt', "the address 'http://example.org/wiki.txt'"),
-        ('{}/huge', r'a sparse file, 1,099,511,\d+,\d+ of whose 1,099,511,627,776 bytes were never written'),
+        ('{}/huge', r'a sparse file: 1,099,511,\d+,\d+ of its 1,099,511,627,776 bytes were never written'),
         ('{}', r'a sparse file'),
     ],
 )
-def test_what_is_no_text_is_refused_at_once(spec, found, folder):
+def test_sources_that_are_not_text_are_refused_at_once(spec, found, folder):
     os.mkfifo(folder / 'pipe')
     with (folder / 'huge').open('wb') as file:
         file.write(b'Some text.\n')
         file.truncate(1 << 40)
     with pytest.raises(UserError, match=found):
-        resolve(spec.format(folder))
+        resolve_sources(spec.format(folder))
 
 
 def test_a_glob_of_any_depth(folder):
     (folder / 'a' / 'b').mkdir(parents=True)
     (folder / 'a' / 'b' / 'deep.txt').write_text('The mill.\n')
-    assert [source.name for source in resolve(f'{folder}/**')] == ['a/b/deep.txt', 'good.txt']
-    assert [source.name for source in resolve(f'{folder}/**/d*.txt')] == ['a/b/deep.txt']
+    assert [source.name for source in resolve_sources(f'{folder}/**')] == ['a/b/deep.txt', 'good.txt']
+    assert [source.name for source in resolve_sources(f'{folder}/**/d*.txt')] == ['a/b/deep.txt']

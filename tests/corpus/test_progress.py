@@ -1,4 +1,4 @@
-"""What is shown while a corpus is read."""
+"""The progress of reading a corpus."""
 
 import io
 import pathlib
@@ -8,17 +8,17 @@ import sys
 import pytest
 from corpus_text import as_text, documents
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
 from bertjax.corpus.workers import Progress, text_bytes
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.vocabulary import train_vocabulary
-from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
 
 
-def test_progress_is_told_where_there_is_no_terminal(tmp_path, vocabulary, monkeypatch, capsys):
-    """In bytes of files, and in records of a dataset."""
+def test_progress_without_a_terminal(tmp_path, vocabulary, monkeypatch, capsys):
+    """The progress counts bytes of files, and records of a dataset."""
     monkeypatch.setattr('bertjax.corpus.workers.LOG_EVERY', 0)
     (tmp_path / 'a.txt').write_bytes(as_text(documents(1000)))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), CorpusOptions(workers=1))
@@ -62,8 +62,8 @@ def test_the_training_of_a_vocabulary_shows_progress(tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize('there', [False, True])
 def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabulary, monkeypatch, capsys):
-    """Where it is not installed; and so does the training of a vocabulary alone."""
-    monkeypatch.setattr(wordpiece, '_MUCH', 3_000)
+    """The build and the training of a vocabulary name it if it is not installed."""
+    monkeypatch.setattr(wordpiece, '_MUCH_TEXT', 3_000)
     if there:
         pytest.importorskip('nanotoken', reason='of the extra fast')
     else:
@@ -71,7 +71,7 @@ def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabular
     (tmp_path / 'a.txt').write_bytes(as_text(documents(60)))
     said, options = [], CorpusOptions(workers=1)
     for name in ('first', 'finished'):
-        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, say=said.append)
+        build_store(str(tmp_path / 'a.txt'), tmp_path / 'store', str(vocabulary), options, log=said.append)
         found = [line for line in said if 'the extra `fast` would encode this text in about' in line]
         assert len(found) == (not there), name
         assert there or found[0].endswith("pip install 'bertjax[fast]'")
@@ -81,7 +81,7 @@ def test_a_large_build_names_the_fast_tokenizer(there: bool, tmp_path, vocabular
 
 
 def test_the_text_of_a_prepared_dataset_is_not_counted_in_records():
-    """Whole or in parts; a dataset tells how many records it has."""
+    """The estimate is in bytes for whole datasets and parts, although a dataset only has a number of records."""
     source, part = TextSource('tfds', '', '', 60_000, ''), TextPart('tfds', '', '', 0, 60_000)
     assert text_bytes([source]) == text_bytes([part]) > 50e6
     assert text_bytes([TextPart('file', 'a.gz', '', 0, 100, of=2)]) * 2 == text_bytes(

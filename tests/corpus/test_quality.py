@@ -1,4 +1,4 @@
-"""Warnings of the report: shuffled Wikipedia and novels are told from running ones, and misfitting tokenizers found."""
+"""Warnings of the report: shuffled Wikipedia and novels, and tokenizers that do not fit the text, are detected."""
 
 import gzip
 import random

@@ -1,12 +1,12 @@
-"""What a blank line ends is told by the content of the files, however they were named."""
+"""The content of files decides the meaning of blank lines, however the files were named."""
 
 import pytest
 from corpus_text import COMPRESS, as_text, documents, ids_of, stored
 
 from bertjax.corpus import reading
 from bertjax.corpus.build import build_store
-from bertjax.corpus.quality import long_documents
-from bertjax.corpus.sources import CorpusOptions, resolve
+from bertjax.corpus.quality import warn_long_documents
+from bertjax.corpus.sources import CorpusOptions, resolve_sources
 from bertjax.corpus.store import open_store
 
 DOCS = documents(90)
@@ -37,10 +37,10 @@ TEXTS = {
 
 
 @pytest.mark.parametrize('name', TEXTS)
-def test_what_blank_lines_end(name):
+def test_the_meaning_of_blank_lines(name):
     text, expected = TEXTS[name]
-    assert reading.what_blank_lines_end(text) == expected
-    assert reading.what_blank_lines_end(text.replace('\n', '\r\n')) == expected
+    assert reading.classify_blank_lines(text) == expected
+    assert reading.classify_blank_lines(text.replace('\n', '\r\n')) == expected
 
 
 def _written(place, texts, suffix=''):
@@ -51,7 +51,7 @@ def _written(place, texts, suffix=''):
 
 
 def _formats(spec) -> list[str]:
-    return [one.format for one in reading.choose(resolve(str(spec)))[1]]
+    return [one.format for one in reading.choose_readings(resolve_sources(str(spec)))[1]]
 
 
 @pytest.mark.parametrize('suffix', ['', '.gz'])
@@ -61,9 +61,9 @@ def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabu
     for place, expected in ((shelf, 'files'), (dump, 'text')):
         names = ','.join(map(str, sorted(place.iterdir())))
         assert [_formats(spec) for spec in (place, f'{place}/*', names)] == [[expected]] * 3
-    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # Of each its own.
+    assert _formats(f'{shelf},{dump}') == ['text', 'files']  # each component has its own format
     said = []
-    report = build_store(str(dump), tmp_path / 's', str(vocabulary), progress=False, say=said.append)
+    report = build_store(str(dump), tmp_path / 's', str(vocabulary), progress=False, log=said.append)
     assert stored(open_store(tmp_path / 's')) == sorted(ids_of(DOCS, tokenizer)) and report['documents'] == 90
     assert said == [
         f'{dump}: 3 files, read as documents with blank lines between them; '
@@ -73,32 +73,32 @@ def test_a_folder_its_glob_and_its_files_are_read_alike(suffix, tmp_path, vocabu
     assert build_store(str(dump), tmp_path / 't', str(vocabulary), options, progress=False)['documents'] == 3
 
 
-def test_one_file_alone_is_no_single_document(tmp_path):
-    """It could neither be paired nor held out; that its blank lines end paragraphs is said."""
+def test_a_single_file_is_not_one_document(tmp_path):
+    """It could neither be paired nor held out. The report says that its blank lines seem to end paragraphs."""
     place = _written(tmp_path / 'one', [WRAPPED])
     for spec in (place, place / '0.txt'):
-        (one,) = reading.choose(resolve(str(spec)))[1]
+        (one,) = reading.choose_readings(resolve_sources(str(spec)))[1]
         assert one.format == 'text' and 'look like paragraphs' in str(one)
 
 
 def test_the_majority_decides_and_the_others_are_counted(tmp_path):
     texts = [as_text(DOCS[:20]).decode()] * 3 + [WRAPPED] * 2 + ['The old mill.\n'] * 40
-    (one,) = reading.choose(resolve(str(_written(tmp_path / 'in', texts))))[1]
-    assert one.looked == reading.FILES_LOOKED_AT and one.files == 45
+    (one,) = reading.choose_readings(resolve_sources(str(_written(tmp_path / 'in', texts))))[1]
+    assert one.inspected == reading.MAX_INSPECTED and one.files == 45
     (tmp_path / 'few').mkdir()
     for index in range(5):
         (tmp_path / 'in' / f'{index}.txt').rename(tmp_path / 'few' / f'{index}.txt')
-    (one,) = reading.choose(resolve(str(tmp_path / 'few')))[1]
+    (one,) = reading.choose_readings(resolve_sources(str(tmp_path / 'few')))[1]
     assert one.format == 'text' and '2 of the 5 looked at seem to be a document each' in str(one)
 
 
-def test_documents_of_thousands_of_sentences_are_warned_of(tmp_path, vocabulary, monkeypatch):
+def test_documents_of_thousands_of_sentences_give_a_warning(tmp_path, vocabulary, monkeypatch):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS))
     build_store(str(tmp_path / 'a.txt'), tmp_path / 's', str(vocabulary), progress=False)
     store = open_store(tmp_path / 's')
-    assert long_documents(store) == []
+    assert warn_long_documents(store) == []
     monkeypatch.setattr('bertjax.corpus.quality.MANY_SENTENCES', 5)
-    assert long_documents(store)[0].startswith('18 documents have 5 sentences or more, up to 5: ')
+    assert warn_long_documents(store)[0].startswith('18 documents have 5 sentences or more, up to 5: ')
 
 
 def test_real_text(shared):

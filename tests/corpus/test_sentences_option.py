@@ -1,4 +1,4 @@
-"""config.corpus_options.sentences: what cuts a new store; what was cut stays."""
+"""config.corpus_options.sentences sets the splitter of new stores; finished stores stay unchanged."""
 
 import importlib.metadata
 import json
@@ -13,13 +13,13 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
-# The two differ on it: the rules read the number of a footnote, pysbd a list.
+# The two splitters differ on it: the rules see the number of a footnote, pysbd sees a list.
 TEXT = 'The old river ran: 1) past the mill, 2) past the town. The children came in summer.'
 
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A document a line, in two files, for two workers."""
+    """Two files, for two workers, with one document on each line."""
     for name in 'ab':
         lines = [f'{TEXT} {" ".join(doc)}' for doc in documents(30, first=100 * ord(name))]
         (tmp_path / f'{name}.txt').write_text('\n\n'.join(lines) + '\n')
@@ -57,7 +57,7 @@ def test_another_splitter_is_another_store(corpus, tmp_path, vocabulary, caplog)
 
 
 def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplog):
-    """One of the first versions, whose manifest does not say what cut it."""
+    """The store is of the first versions, whose manifest does not name the splitter."""
     before = build(corpus, tmp_path / 'store', vocabulary)
     manifest = {key: value for key, value in before.manifest.items() if key not in ('splitter', 'checksum')}
     del manifest['settings']['sentences']
@@ -65,14 +65,14 @@ def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplo
     then = directory_bytes(tmp_path / 'store')
     after = build(corpus, tmp_path / 'store', vocabulary, replace=False)
     assert directory_bytes(tmp_path / 'store') == then and after.fingerprint == before.fingerprint
-    assert 'rules' not in caplog.text  # A run with checkpoints continues with it, whatever the rules are now.
+    assert 'rules' not in caplog.text  # a run with checkpoints continues with the store, whatever the present rules
     build(corpus, tmp_path / 'store', vocabulary)
     assert directory_bytes(tmp_path / 'store') == then
-    assert 'is kept, though its sentences were cut by rules 1, and now would be by rules 3' in caplog.text
+    assert 'is kept. Its sentences were split by rules 1; a new store would use rules 3.' in caplog.text
 
 
 def test_a_finished_store_needs_no_splitter(corpus, tmp_path, vocabulary, monkeypatch, caplog):
-    """pysbd is not installed where it is used; only a new store is refused, and nothing is lost."""
+    """pysbd is not installed: only a new store is an error, and nothing is removed."""
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     before = build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd')
     monkeypatch.setitem(sys.modules, 'pysbd', None)

@@ -1,4 +1,4 @@
-"""Documents of ids or symbols in a store, with their segment types; what is wrong with them, by file and line."""
+"""Documents of ids or symbols in a store, with their segment types; errors name the file and line."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def options(**changes) -> CorpusOptions:
 
 
 def documents(count: int = 40) -> list[dict]:
-    """Sentence j of document i: j + 1 symbols, the segment type j % 3."""
+    """Returns documents whose sentence j has j + 1 symbols and the segment type j % 3."""
     return [
         {
             'codes': [[f'c{(7 * i + 3 * j + k) % 40}' for k in range(j + 1)] for j in range(1 + i % 5)],
@@ -114,7 +114,7 @@ def test_rows_have_the_given_segments(mode: str, tmp_path: pathlib.Path):
         ({'codes': [[True]]}, {'format': 'ids', 'strict': True}, r'data\.jsonl:4: found wrong sequence'),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_named_by_line(row: dict, changes: dict, line: str, tmp_path: pathlib.Path):
+def test_errors_name_the_line(row: dict, changes: dict, line: str, tmp_path: pathlib.Path):
     good = [{'codes': [['c1', 'c2']], 'segments': [0]}, {'codes': ['c3', 'c4'], 'segments': [1]}, {'codes': []}]
     if changes.get('format') == 'ids':
         good = [{'codes': [[5, 6]]}, {'codes': [7]}, {'codes': []}]
@@ -142,4 +142,4 @@ def test_without_segments_their_field_may_say_anything(tmp_path: pathlib.Path):
 def test_segments_are_of_sequences():
     with pytest.raises(UserError, match=r'config\.corpus_options\.segments'):
         CorpusOptions(segments=2)
-    assert 'segments' not in CorpusOptions().settings()  # as in the stores that there are
+    assert 'segments' not in CorpusOptions().settings()  # as in existing stores

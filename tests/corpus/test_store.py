@@ -1,4 +1,4 @@
-"""A store is read as it was written, and refused when it is damaged, foreign, old, or of another tokenizer."""
+"""A store is read as written, and an error if it is damaged, foreign, old, or of another tokenizer."""
 
 import json
 import shutil
@@ -103,7 +103,7 @@ def test_a_foreign_manifest_is_refused(content, tmp_path):
         open_store(tmp_path)
 
 
-def test_no_store_is_refused(tmp_path):
+def test_a_missing_store_is_an_error(tmp_path):
     with pytest.raises(UserError, match=r'no manifest\.json'):
         open_store(tmp_path)
     (tmp_path / 'partial').mkdir()

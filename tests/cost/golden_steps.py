@@ -48,19 +48,19 @@ def versions() -> dict[str, str]:
 
 def measured(changes: dict[str, Any]) -> dict[str, Any]:
     """FLOPs, bytes, cycles and collectives of a step and the memory that it needs, on a chip."""
+    from bertjax.config.files import find_recipe, load_recipe
     from bertjax.cost.memory_search import MemorySearch
     from bertjax.pretrain.settings import pretraining_settings
-    from bertjax.recipe_files import find_recipe, load_recipe
 
     config = load_recipe(find_recipe('pretrain_base'))
     config.update_from_flattened_dict({**SMALL, **changes})
     settings = pretraining_settings(config)
-    (phase,) = settings.phases(settings.total_steps(None))
+    (phase,) = settings.resolve_phases(settings.total_steps(None))
     result = MemorySearch(settings, TOPOLOGY).compile(phase)
     estimate = result['estimate']
     return {
-        'product_flops': round(estimate['product_flops']),
-        'hbm_traffic_bytes': estimate['hbm_traffic_bytes'],
+        'compiled_flops': result['compiled_flops'],
+        'accessed_bytes': result['accessed_bytes'],
         'cycles': round(estimate['compiler_s'] * estimate['clock_hz']),
         'temporary_bytes': result['temporary_bytes'],
         'collectives': result['collectives'],

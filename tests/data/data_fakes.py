@@ -25,7 +25,7 @@ class MemorySplit:
 
 
 class FakeVocabulary:
-    """Ids 0..4 are [PAD] [UNK] [CLS] [SEP] [MASK], 5..9 unused, the rest words, each third of which continues one."""
+    """Ids 0..4 are [PAD] [UNK] [CLS] [SEP] [MASK], 5..9 are unused, and every third of the others continues a word."""
 
     pad_id, unk_id, cls_id, sep_id, mask_id = range(5)
     separators = 1
@@ -37,7 +37,7 @@ class FakeVocabulary:
 
 
 def synthetic_split(seed: int = 0, documents: int = 200, sentences: int = 40, mean: float = 22.0) -> MemorySplit:
-    """Documents of geometric numbers of sentences, of log-normal lengths: about the shape of an encyclopaedia."""
+    """Documents like those of an encyclopaedia: geometric numbers of sentences, log-normal lengths."""
     rng = np.random.default_rng(seed)
     return MemorySplit(
         [

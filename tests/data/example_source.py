@@ -1,4 +1,4 @@
-"""Where a pre-training example comes from: what its row of a batch no longer says."""
+"""Finds the text from which a pre-training example was made."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class Source:
 
 
 def source_of(examples: PretrainingExamples, n: int) -> Source:
-    """Of example `n`, by the same steps as `PretrainingExamples.batch`."""
+    """Returns the source of example `n`, by the same steps as `PretrainingExamples.batch`."""
     slots = examples._find(np.array([n]))
     place = {name: getattr(slots, name)[0].item() for name in ('cycle', 'plan', 'slot')}
     if not examples.pairs.paired:

@@ -1,4 +1,4 @@
-"""Google's pairing, written down plainly for comparison: a document at a time, a sentence at a time, one generator."""
+"""A plain implementation of Google's pairing, for comparison: sentence by sentence, with one generator."""
 
 import dataclasses
 import itertools
@@ -10,7 +10,7 @@ from data_fakes import MemorySplit
 
 @dataclasses.dataclass
 class Pair:
-    """Token counts after truncation, and what led to them."""
+    """Token counts after truncation, and the choices that led to them."""
 
     a: int
     b: int
@@ -21,7 +21,7 @@ class Pair:
 
 
 def truncate(a: int, b: int, room: int, coin_a, coin_b) -> tuple[int, int, int, int]:
-    """Takes tokens off one by one: what is left of both, and how many of each went at the front."""
+    """Removes tokens one by one; returns the remaining lengths, and the numbers of tokens removed at the front."""
     front_a = front_b = 0
     while a + b > room:
         if a > b:

@@ -1,4 +1,4 @@
-"""Rows that are made up: whose words, how many, which others."""
+"""Augmented rows: which words are replaced, how many, and by which words."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ def features():
     builder = FeatureBuilder(choices=2)
     sequences = [[CLS, 5, 6, 25, SEP], [CLS, 7, SEP, 8, 9, SEP], [CLS, 10, 30, 31, 11, SEP], [CLS, 12, SEP]]
     for i, tokens in enumerate(sequences):
-        builder.sequence(tokens, 3 if i == 1 else None, token_labels=np.arange(len(tokens), dtype=np.int32))
+        builder.add_sequence(tokens, 3 if i == 1 else None, token_labels=np.arange(len(tokens), dtype=np.int32))
         if i % 2:
-            builder.row(i // 2, labels=np.int32(i))
+            builder.add_row(i // 2, labels=np.int32(i))
     return builder.build()
 
 
-def test_copies_follow_their_row_whole(features):
+def test_copies_follow_their_row_unchanged(features):
     rows = repeat_rows(features, 3, 'labelled')
     assert rows.record.tolist() == [0, 0, 0, 1, 1, 1] and rows.row['labelled'].tolist() == [1, 0, 0, 1, 0, 0]
     assert rows.row['labels'].tolist() == [1, 1, 1, 3, 3, 3] and rows.row['labelled'].dtype == np.float32
@@ -34,12 +34,12 @@ def test_copies_follow_their_row_whole(features):
             np.testing.assert_array_equal(ours[name], x)
 
 
-def test_only_whole_words_become_others(features):
+def test_only_whole_words_are_replaced(features):
     words = find_single_piece_words(features, SPECIAL, CONTINUES)
     assert features.tokens[words].tolist() == [5, 7, 8, 9, 11, 12]
 
 
-def test_as_many_as_asked_of_copies_alone_by_seed_and_number(features):
+def test_the_share_of_replaced_words_depends_on_seed_and_number(features):
     rows = repeat_rows(features, 2001, 'labelled')
     words = find_single_piece_words(rows, SPECIAL, CONTINUES)
     choose = lambda seed, some=words: choose_words(rows, some, seed=seed, probability=0.4, mark='labelled')  # noqa: E731
@@ -55,7 +55,8 @@ def test_as_many_as_asked_of_copies_alone_by_seed_and_number(features):
 def test_a_word_becomes_each_of_its_candidates_and_never_itself():
     candidates = np.tile(np.array([7, 8, 9, 10], np.int32), (3000, 1))
     n, place = np.arange(3000), np.full(3000, 4)
-    for was, others in ((8, {7, 9, 10}), (99, {7, 8, 9})):  # of a word that is none of them, the three likeliest
+    # A word outside the candidates (99) becomes one of the three most likely.
+    for was, others in ((8, {7, 9, 10}), (99, {7, 8, 9})):
         found = choose_candidates(candidates, np.full(3000, was), n, place, seed=0)
         values, counts = np.unique(found, return_counts=True)
         assert set(values.tolist()) == others and counts.min() > 900

@@ -1,4 +1,4 @@
-"""The table of batch arrays is what is made."""
+"""Batches have the arrays of the table in batch.py."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from bertjax.data.pretraining import PretrainingExamples
 
 @pytest.mark.parametrize('mode', MODES)
 @pytest.mark.parametrize('rows', [0, 1, 7])
-def test_batches_are_as_the_table_says(split, vocabulary, mode, rows):
+def test_batches_match_the_table(split, vocabulary, mode, rows):
     examples = PretrainingExamples(
         split,
         vocabulary,
@@ -27,7 +27,7 @@ def test_batches_are_as_the_table_says(split, vocabulary, mode, rows):
     assert {name: (x.shape, x.dtype) for name, x in batch.items()} == pretraining_batch_spec(rows, 48, 9)
 
 
-def test_padding_rows_count_for_nothing():
+def test_padding_rows_have_no_weight():
     spec = pretraining_batch_spec(3, 16, 4)
     rows = padding_rows(spec, pad_id=7)
     assert {name: (x.shape, x.dtype) for name, x in rows.items()} == spec

@@ -1,4 +1,4 @@
-"""Batches by length: which lengths, which rows, and that the order is a function of (seed, n)."""
+"""Length buckets: the padded lengths, the rows of batches, and the order as a function of (seed, n)."""
 
 import itertools
 
@@ -7,7 +7,7 @@ import pytest
 
 from bertjax.data.features import FeatureBuilder
 from bertjax.data.length_buckets import (
-    MOST_LENGTHS,
+    MAX_LENGTHS,
     BucketedExamples,
     best_length_count,
     choose_lengths,
@@ -20,8 +20,8 @@ LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 def features_of(lengths):
     builder = FeatureBuilder()
     for i, length in enumerate(lengths):
-        builder.sequence(np.full(length, i))
-        builder.row(i, labels=np.int32(i))
+        builder.add_sequence(np.full(length, i))
+        builder.add_row(i, labels=np.int32(i))
     return builder.build()
 
 
@@ -35,7 +35,7 @@ def padded(lengths, shapes):
 
 
 @pytest.mark.parametrize('count', [1, 2, 3])
-def test_no_other_choice_of_lengths_pads_less(count):
+def test_the_chosen_lengths_minimise_padding(count):
     lengths = LENGTHS[:60]
     chosen = choose_lengths(lengths, count=count, longest=1000, multiple=8)
     assert len(chosen) <= count and all(length % 8 == 0 for length in chosen) and max(chosen) >= max(lengths)
@@ -49,13 +49,13 @@ def test_no_other_choice_of_lengths_pads_less(count):
     assert padded(lengths, chosen) == best
 
 
-def test_no_more_lengths_than_are_of_use():
+def test_useless_lengths_are_not_chosen():
     assert choose_lengths(np.full(9, 13), count=4, longest=512) == (16,)
     assert choose_lengths(np.array([5, 30]), count=4, longest=512) == (8, 32)
     assert choose_lengths(np.array([5, 9, 30]), count=4, longest=512) == (8, 12, 32)
 
 
-def test_no_length_is_more_than_the_model_takes():
+def test_lengths_do_not_exceed_the_model_limit():
     assert choose_lengths(np.array([5, 9, 30]), count=4, longest=30) == (8, 12, 30)
 
 
@@ -64,19 +64,19 @@ def epoch(made, number):
     return [made.batch(first + i + np.arange(made.batch_size)) for i in range(0, made.cycle_length, made.batch_size)]
 
 
-def test_as_many_lengths_as_cost_least_with_what_compiling_costs():
+def test_the_number_of_lengths_minimises_the_total_cost():
     lengths = np.array([8] * 50 + [16] * 30 + [64] * 20)
 
-    def worth(compiling):
-        return best_length_count(lengths, lambda length: length, compiling=compiling, longest=512)
+    def worth(compile_cost):
+        return best_length_count(lengths, lambda length: length, compile_cost=compile_cost, longest=512)
 
-    # Padded to 64 they have 6,400 positions, to 16 and 64 2,560, and without padding 2,160.
+    # The rows have 6,400 positions if padded to 64, 2,560 if padded to 16 and 64, and 2,160 without padding.
     assert [worth(cost) for cost in (0, 399, 401, 3839, 3841)] == [3, 3, 2, 2, 1]
     spread = np.arange(4, 512)
-    assert best_length_count(spread, lambda length: length, compiling=0, longest=512) == MOST_LENGTHS
+    assert best_length_count(spread, lambda length: length, compile_cost=0, longest=512) == MAX_LENGTHS
 
 
-def test_an_epoch_sees_every_row_once_and_at_most_so_many_shapes():
+def test_an_epoch_visits_every_row_once_with_few_shapes():
     made = examples()
     assert made.batches == -(-len(LENGTHS) // 16)
     for number in (0, 3):
@@ -88,7 +88,7 @@ def test_an_epoch_sees_every_row_once_and_at_most_so_many_shapes():
         assert sum(1 for e in empty if e) == 1 and sum(empty) == made.cycle_length - len(LENGTHS)
 
 
-def test_most_batches_are_of_one_length():
+def test_most_batches_have_rows_of_one_length():
     lengths = np.tile(LENGTHS, 10)
 
     def share_of_padding(count):
@@ -99,7 +99,7 @@ def test_most_batches_are_of_one_length():
     assert share_of_padding(6) < 0.2 < share_of_padding(3) < 0.35 < 0.6 < share_of_padding(1)
 
 
-def test_another_epoch_and_another_seed_are_other_orders_of_the_same_shapes():
+def test_epoch_and_seed_change_the_order_but_not_the_shapes():
     made, other = examples(seed=0), examples(seed=1)
     first, second, foreign = epoch(made, 0), epoch(made, 1), epoch(other, 0)
     labels = [np.concatenate([batch['labels'] for batch in batches]) for batches in (first, second, foreign)]
@@ -108,16 +108,16 @@ def test_another_epoch_and_another_seed_are_other_orders_of_the_same_shapes():
     assert shapes[0] == shapes[2] != shapes[1]
 
 
-def test_which_lengths_come_is_told_in_the_order_in_which_they_are_met():
+def test_upcoming_lengths_are_in_order_of_use():
     made = examples()
     for first, count in ((0, 3), (5, 40), (made.batches - 2, 10**6)):
         batches = [made.batch((first + i) * 16 + np.arange(16)) for i in range(min(count, 2 * made.batches))]
         met = dict.fromkeys(batch['input_ids'].shape[1] for batch in batches)
-        assert made.coming(first * 16, count) == list(met)
-    assert set(made.coming(0, 10**6)) == set(made.abstract_batches())
+        assert made.upcoming_lengths(first * 16, count) == list(met)
+    assert set(made.upcoming_lengths(0, 10**6)) == set(made.abstract_batches())
 
 
-def test_any_example_can_be_made_alone_by_any_part_of_the_hosts():
+def test_any_part_of_a_batch_can_be_made_alone():
     made = examples()
     whole = epoch(made, 5)[7]
     numbers = 5 * made.cycle_length + 7 * 16 + np.arange(16)
@@ -131,8 +131,8 @@ def test_any_example_can_be_made_alone_by_any_part_of_the_hosts():
         made.batch(np.arange(10, 20))
 
 
-def test_the_order_is_spread_evenly():
-    """The mean place of a row over many epochs is the middle: no row is always early."""
+def test_positions_in_the_order_are_uniform():
+    """The mean position of a row over many epochs is the middle: no row is always early."""
     made = examples(batch_size=8, lengths=np.full(64, 9))
     places = np.zeros(64)
     for number in range(200):
@@ -141,7 +141,7 @@ def test_the_order_is_spread_evenly():
     assert np.abs(places / 200 - 31.5).max() < 5 * np.sqrt((64**2 - 1) / 12 / 200)
 
 
-def test_evaluation_sees_every_row_once():
+def test_evaluation_visits_every_row_once():
     features = features_of(LENGTHS)
     shapes = choose_lengths(LENGTHS, count=3, longest=512)
     batches = list(sorted_batches(features, batch_size=32, shapes=shapes))

@@ -1,11 +1,11 @@
-"""Ragged features: batches, the cache, damage."""
+"""Ragged features: batches, the cache, and damaged files."""
 
 import dataclasses
 
 import numpy as np
 import pytest
 
-from bertjax.data.features import FeatureBuilder, Features, cached
+from bertjax.data.features import FeatureBuilder, Features, load_or_build
 
 PAD = 7
 
@@ -15,12 +15,12 @@ def sentences(count=5, choices=1):
     for i in range(count):
         for c in range(choices):
             tokens = np.arange(10 * i + c, 10 * i + c + i + 2)
-            builder.sequence(tokens, second=1 if i % 2 else None, token_labels=tokens % 3)
-        builder.row(i // 2, labels=np.int32(i), weights=np.float32(0.5))
+            builder.add_sequence(tokens, second=1 if i % 2 else None, token_labels=tokens % 3)
+        builder.add_row(i // 2, labels=np.int32(i), weights=np.float32(0.5))
     return builder.build()
 
 
-def test_a_batch_is_padded_and_says_what_is_real():
+def test_a_batch_is_padded_with_an_attention_mask():
     features = sentences()
     batch = features.batch(np.array([3, 0, -1]), 6, PAD)
     np.testing.assert_array_equal(batch['input_ids'], [[30, 31, 32, 33, 34, PAD], [0, 1] + [PAD] * 4, [PAD] * 6])
@@ -45,41 +45,41 @@ def test_the_sequences_of_choices_stay_together():
 
 def test_sequences_without_their_row_are_refused():
     builder = FeatureBuilder(2)
-    builder.sequence([1, 2])
-    builder.row(0, labels=np.int32(1))
+    builder.add_sequence([1, 2])
+    builder.add_row(0, labels=np.int32(1))
     with pytest.raises(ValueError, match='1 sequences for 1 rows of 2'):
         builder.build()
     with pytest.raises(ValueError, match='token_labels'):
-        builder.sequence([1, 2], token_labels=np.zeros(3))
+        builder.add_sequence([1, 2], token_labels=np.zeros(3))
 
 
 def same(a: Features, b: Features) -> bool:
     return a.fingerprint == b.fingerprint and (a.choices, a.notes) == (b.choices, b.notes)
 
 
-def test_what_is_kept_comes_back(tmp_path):
+def test_cached_features_are_equal(tmp_path):
     features, calls = dataclasses.replace(sentences(), notes=('one\n  a', 'é')), []
 
     def make():
         calls.append(1)
         return features
 
-    assert cached(tmp_path, ('key', 1), make) is features
-    assert same(cached(tmp_path, ('key', 1), make), features) and len(calls) == 1
-    cached(tmp_path, ('key', 2), make)
+    assert load_or_build(tmp_path, ('key', 1), make) is features
+    assert same(load_or_build(tmp_path, ('key', 1), make), features) and len(calls) == 1
+    load_or_build(tmp_path, ('key', 2), make)
     assert len(calls) == 2
 
 
 @pytest.mark.parametrize('size', [0, 10, 400])
 def test_a_damaged_file_is_made_again(tmp_path, size):
-    cached(tmp_path, 'key', sentences)
+    load_or_build(tmp_path, 'key', sentences)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:size])
-    assert same(cached(tmp_path, 'key', sentences), sentences())
+    assert same(load_or_build(tmp_path, 'key', sentences), sentences())
     assert same(Features.load(path), sentences())
 
 
-def test_the_fingerprint_tells_every_array():
+def test_the_fingerprint_covers_every_array():
     features = sentences()
     for name in ('tokens', 'offsets', 'second', 'record'):
         assert not same(dataclasses.replace(features, **{name: getattr(features, name) + 1}), features), name

@@ -1,4 +1,4 @@
-"""The bits of examples as the first version made them: a run that goes on gets the same ones, however they are made."""
+"""Examples have the same bits as in the first version, so that a resumed run gets the same examples."""
 
 import hashlib
 
@@ -25,7 +25,7 @@ DIGESTS = {
 
 
 @pytest.mark.parametrize('mode, unit, packed', DIGESTS)
-def test_examples_are_what_they_always_were(split, vocabulary, mode, unit, packed):
+def test_examples_never_change(split, vocabulary, mode, unit, packed):
     examples = PretrainingExamples(
         split, vocabulary, seq_len=96, max_predictions=16, pairs=PairOptions(mode=mode, plans=2),
         masking=MaskOptions(unit=unit), seed=3, phase=1, cache_dir=None,

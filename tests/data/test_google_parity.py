@@ -1,4 +1,4 @@
-"""The whole stream has the statistics of google-research/bert's own algorithm, on made-up and on real text."""
+"""The stream of examples has the statistics of google-research/bert's algorithm, on synthetic and real text."""
 
 import random
 
@@ -47,7 +47,7 @@ def passes_of(examples):
         yield [len(examples._plans[plan].chunks), 1 - batch['nsp_labels'].mean(), a.mean(), b.mean(), real]
 
 
-# Short sequences make figures that differ much from pass to pass; without them the comparison is several times sharper.
+# Short sequences make the statistics of a pass noisy; without them the comparison is several times sharper.
 @pytest.fixture(scope='module', params=[(128, 0.1), (512, 0.1), (128, 0.0), (512, 0.0)], ids=str)
 def streams(request, text):
     """S, the share of short sequences, and for each pass the arrays (A's tokens, B's, is next), ours and Google's."""
@@ -66,7 +66,7 @@ def streams(request, text):
 
 
 def plan_lengths(examples):
-    """How many examples each plan holds, found by bisection of the numbers at which the plan changes."""
+    """Returns the number of examples of each plan, by bisection of the numbers at which the plan changes."""
     ends = []
     for plan in range(PASSES):
         low, high = 0, examples.cycle_length
@@ -90,7 +90,7 @@ def test_figures_are_googles(streams):
     error = np.sqrt((ours.var(0, ddof=1) + theirs.var(0, ddof=1)) / PASSES)
     print(f'S={seq_len}: ours {ours.mean(0).round(4)}, theirs {theirs.mean(0).round(4)}, error {error.round(4)}')
     assert (np.abs(ours.mean(0) - theirs.mean(0)) < 4 * error).all()
-    # And the errors are small enough to say something.
+    # The errors are small enough for a meaningful comparison.
     assert (error < (0.03 if short else 0.015) * theirs.mean(0)).all()
 
 

@@ -1,15 +1,15 @@
-"""Counter hashes are as good as a generator's numbers, and permutations are permutations."""
+"""Counter-based hashes are as random as a generator's numbers, and `permute` is a permutation."""
 
 import numpy as np
 import pytest
 
-from bertjax.data.hashing import Stream, below, hash_bits, hash_bits_of, permute, uniform
+from bertjax.data.hashing import Stream, hash_bits, hash_bits_ragged, permute, randint, uniform
 
 N = 1 << 16
 
 
 def test_the_numbers_never_change():
-    # Every run that was ever started depends on these: a change of the hash changes the data order of all of them.
+    # The data order of every run depends on these numbers.
     bits = hash_bits(1, Stream.NEXT, np.array([0, 1, 10**12]), np.array([0, 7, 3]))
     assert bits.tolist() == [2595982631167780738, 16969838401634346918, 11728030006266378594]
     assert permute(np.arange(10), 10, hash_bits(3, Stream.ORDER, 0)).tolist() == [6, 2, 7, 4, 3, 9, 1, 0, 8, 5]
@@ -18,7 +18,7 @@ def test_the_numbers_never_change():
 def test_numbers_row_by_row_are_the_same():
     n, counts, position = np.array([7, 8, 2**40]), np.array([2, 0, 3]), np.array([5, 6, 0, 1, 9])
     expected = hash_bits(3, Stream.NEXT, np.repeat(n, counts), position)
-    assert np.array_equal(hash_bits_of(counts, 3, Stream.NEXT, n, position), expected)
+    assert np.array_equal(hash_bits_ragged(counts, 3, Stream.NEXT, n, position), expected)
 
 
 @pytest.mark.parametrize('axis', ['n', 'position', 'seed', 'stream'])
@@ -78,12 +78,12 @@ def test_broadcasting_gives_what_single_calls_give():
 
 
 def test_below_is_uniform_and_below():
-    drawn = below(7, 0, 1, np.arange(70_000))
+    drawn = randint(7, 0, 1, np.arange(70_000))
     assert set(drawn.tolist()) == set(range(7))
     assert np.abs(np.bincount(drawn) - 10_000).max() < 5 * np.sqrt(10_000)
     bounds = np.arange(1, 1000)
-    assert (below(bounds, 0, 2, bounds) < bounds).all()
-    assert below(1, 0, 3, np.arange(100)).max() == 0
+    assert (randint(bounds, 0, 2, bounds) < bounds).all()
+    assert randint(1, 0, 3, np.arange(100)).max() == 0
 
 
 def test_permute_is_a_bijection_for_every_size():
@@ -96,7 +96,7 @@ def test_permute_is_a_bijection_for_every_size():
 def test_permute_is_a_bijection_for_large_sizes(size):
     sent = permute(np.arange(size), size, hash_bits(1, Stream.ORDER, 0))
     assert np.bincount(sent, minlength=size).max() == 1
-    # It is shuffled: not correlated with the order it came in, nor a neighbour with its neighbour.
+    # The result is shuffled: neither correlated with the index nor with its neighbour.
     assert abs(np.corrcoef(np.arange(size), sent)[0, 1]) < 5 / np.sqrt(size)
     assert abs(np.corrcoef(sent[1:], sent[:-1])[0, 1]) < 5 / np.sqrt(size)
 
@@ -118,7 +118,7 @@ def test_keys_give_unrelated_permutations():
     assert abs(np.corrcoef(first, second)[0, 1]) < 5 / np.sqrt(size)
 
 
-def test_where_an_index_goes_is_uniform_over_keys():
+def test_the_image_of_an_index_is_uniform_over_keys():
     counts = np.bincount(permute(np.full(60_000, 3), 60, hash_bits(0, Stream.ORDER, np.arange(60_000))), minlength=60)
     assert ((counts - 1000) ** 2).sum() / 1000 < 59 + 5 * np.sqrt(2 * 59)
 

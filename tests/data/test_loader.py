@@ -1,4 +1,4 @@
-"""Batches from example numbers: order, random start, errors, the rows of a process."""
+"""The loader: the order of batches, starts at any example, errors, and the rows of a process."""
 
 import threading
 import time
@@ -34,7 +34,7 @@ def sharding(request):
 
 @pytest.fixture
 def loaders():
-    """Makes loaders that are closed at the end."""
+    """Makes loaders, which are closed at the end of the test."""
     made = []
 
     def make(*args, **options):
@@ -61,7 +61,7 @@ def test_a_start_anywhere_gives_the_same_batches(sharding, loaders):
     batch = next(loaders(examples, first=first, batch_size=16, sharding=sharding))
     assert batch.first == first
     np.testing.assert_array_equal(batch.arrays['x'][:, 0], first + np.arange(16))
-    assert min(asked.min() for asked in examples.asked) == first  # nothing before it was made
+    assert min(asked.min() for asked in examples.asked) == first  # no earlier example was made
 
 
 def test_numbers_beyond_32_bits(sharding, loaders):
@@ -71,16 +71,16 @@ def test_numbers_beyond_32_bits(sharding, loaders):
     assert examples.asked[0][0] == 5 * 10**9
 
 
-def test_an_exception_comes_out_at_its_own_batch(sharding, loaders):
+def test_an_exception_is_raised_at_its_batch(sharding, loaders):
     loader = loaders(Numbers(broken=40), first=0, batch_size=16, sharding=sharding)
     assert next(loader).first == 0
     assert next(loader).first == 16
-    for _ in range(2):  # and again, instead of waiting for ever
+    for _ in range(2):  # the second call must raise again, not block
         with pytest.raises(ValueError, match='example 47 is broken'):
             next(loader)
 
 
-def test_close_ends_the_thread_whether_or_not_anything_was_taken(sharding):
+def test_close_ends_the_thread(sharding):
     before = threading.active_count()
     untouched = Loader(Numbers(), first=0, batch_size=16, sharding=sharding)
     used = Loader(Numbers(), first=0, batch_size=16, sharding=sharding)
@@ -92,7 +92,7 @@ def test_close_ends_the_thread_whether_or_not_anything_was_taken(sharding):
     assert not [thread for thread in threading.enumerate() if thread.name == 'loader']
 
 
-def test_it_works_ahead_but_not_without_bound(loaders):
+def test_the_number_of_batches_made_ahead_is_bounded(loaders):
     sharding = batch_sharding(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
     examples = Numbers()
     loaders(examples, first=0, batch_size=4, sharding=sharding, ahead=2)
@@ -100,7 +100,7 @@ def test_it_works_ahead_but_not_without_bound(loaders):
     while len(examples.asked) < 3 and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.2)
-    assert len(examples.asked) == 3  # two that wait in the queue, one that waits for a place
+    assert len(examples.asked) == 3  # two batches wait in the queue, one waits to enter it
 
 
 @pytest.fixture
@@ -108,7 +108,7 @@ def one_device():
     return batch_sharding(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
 
 
-def test_threads_join_where_batches_come_late_and_change_nothing(one_device, loaders):
+def test_more_threads_start_for_late_batches_and_change_nothing(one_device, loaders):
     class Slow(Numbers):
         def batch(self, indices):
             time.sleep(0.01 if indices[0] % 8 else 0.02)  # some are overtaken
@@ -126,7 +126,7 @@ def test_threads_join_where_batches_come_late_and_change_nothing(one_device, loa
     assert len(patient._threads) == 1
 
 
-def test_with_threads_too_an_exception_comes_out_at_its_own_batch(one_device, loaders):
+def test_an_exception_is_raised_at_its_batch_with_threads_too(one_device, loaders):
     loader = loaders(Numbers(broken=40), first=0, batch_size=4, sharding=one_device, threads=4)
     for _ in range(3):
         loader._start_thread()
@@ -140,7 +140,7 @@ def test_one_process_holds_all_rows(sharding):
     np.testing.assert_array_equal(local_rows(sharding, 16), np.arange(16))
 
 
-def test_rows_of_another_process_are_not_asked_for(monkeypatch):
+def test_rows_of_another_process_are_not_made(monkeypatch):
     """Two processes of four devices each, seen from the second one."""
     sharding = batch_sharding(make_mesh({'data': 4, 'fsdp': 2, 'tensor': 1}))
     everything = sharding.devices_indices_map

@@ -1,4 +1,4 @@
-"""Masks: budgets, rates and units, each against a plain loop or a confidence bound."""
+"""Masking: budgets, rates and units, compared with a plain loop or a confidence bound."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ UNITS = [{'unit': 'token'}, {'unit': 'word'}, {'unit': 'span'}, {'unit': 'span',
 
 @pytest.mark.parametrize('options', UNITS, ids=str)
 @pytest.mark.parametrize('most', [1, 7, 20, 128])
-def test_what_is_said_is_what_was_done(options, most):
+def test_masked_ids_and_positions_match_the_batch(options, most):
     ids, maskable = rows_of_words()
     masked, found = mask(ids, maskable, most, **options)
     used = found['masked_weights'] > 0
@@ -101,7 +101,7 @@ def test_words_come_close_to_the_budget_and_never_exceed_it(unit):
     assert abs(found['masked_weights'].sum() / maskable.sum() - 0.15) < 0.005
 
 
-def test_every_position_is_as_likely():
+def test_all_positions_are_equally_likely():
     ids, maskable = rows_of_words(rows=1, full=True)
     ids, maskable = np.repeat(ids, 40_000, 0), np.repeat(maskable, 40_000, 0)
     counts = chosen_of(mask(ids, maskable)[1], 128).sum(0)
@@ -109,7 +109,7 @@ def test_every_position_is_as_likely():
     assert not counts[~maskable[0]].any()
     deviation = (counts[maskable[0]] - 40_000 * share) / np.sqrt(40_000 * share * (1 - share))
     assert np.abs(deviation).max() < 5
-    # Independence of neighbours: without replacement 19 of 125 the chance of both is 19 x 18 / (125 x 124).
+    # Neighbours are independent: drawing 19 of 125 without replacement, both have the chance 19 x 18 / (125 x 124).
     chosen = chosen_of(mask(ids, maskable)[1], 128)
     both = (chosen[:, 10:40] & chosen[:, 11:41]).mean()
     assert abs(both - 19 * 18 / (125 * 124)) < 0.001
@@ -145,7 +145,7 @@ def test_replacements_are_never_special_unused_or_padding():
 
 
 def words_of(ids, maskable, continues_word):
-    """Lists of positions, one a word; None between segments."""
+    """Returns a list of positions for each word; None between segments."""
     words, inside = [], False
     for position in range(len(ids)):
         if not maskable[position]:
@@ -160,7 +160,7 @@ def words_of(ids, maskable, continues_word):
 
 
 def plain_spans(ids, maskable, continues_word, budget, longest, seed, n):
-    """One row after the rules of Google (longest=1) and ALBERT, with the numbers that the batch draws."""
+    """Masks one row by the rules of Google (longest=1) and ALBERT, with the random numbers of the batch."""
     words = words_of(ids, maskable, continues_word)
     order = [w for w, word in enumerate(words) if word]
     order.sort(key=lambda w: int(hash_bits(seed, Stream.MASK_CHOICE, n, words[w][0])))
@@ -202,8 +202,8 @@ def test_words_and_spans_are_those_of_the_plain_loop(every, longest, rate):
 
 
 @pytest.mark.parametrize('longest', [1, 3])
-def test_where_most_words_are_too_long_all_are_looked_at(longest, monkeypatch):
-    # Words of 7 pieces and more for a budget of 6, among few short ones, of which the lowest scores have hardly any.
+def test_all_words_are_considered_if_most_are_too_long(longest, monkeypatch):
+    # Most words have 7 pieces or more for a budget of 6; few of the lowest scores belong to short words.
     ids, maskable = rows_of_words(rows=80, full=True)
     ids[:] = np.where(maskable, 20, ids)
     starts = np.arange(128) % 8 == 1
@@ -235,7 +235,7 @@ def test_words_are_masked_whole(unit):
     assert several > 100
 
 
-def test_a_row_of_long_words_has_something_to_predict_all_the_same():
+def test_a_row_of_long_words_still_has_predictions():
     table = continues(every=1)  # every piece continues, so each segment is one word
     ids = np.full((2, 12), 20, np.int32)
     maskable = np.zeros((2, 12), bool)
@@ -245,7 +245,7 @@ def test_a_row_of_long_words_has_something_to_predict_all_the_same():
         assert [np.nonzero(row)[0].tolist() for row in chosen] == expected
 
 
-def test_lengths_of_spans_go_with_one_over_n():
+def test_span_lengths_have_probabilities_of_one_over_n():
     # A budget of 3 among 498 one-piece words: the runs that appear follow from p(n) = 6/11, 3/11, 2/11.
     ids = np.full((20_000, 500), 20, np.int32)
     maskable = np.ones((20_000, 500), bool)
@@ -259,7 +259,7 @@ def test_lengths_of_spans_go_with_one_over_n():
 
 
 @pytest.mark.parametrize('options', UNITS, ids=str)
-def test_masks_depend_on_the_row_and_its_number_alone(options):
+def test_masks_depend_only_on_the_row_and_its_number(options):
     ids, maskable = rows_of_words(rows=64)
     n = np.arange(64) * 10**9
     together = mask(ids, maskable, n=n, **options)
@@ -292,7 +292,7 @@ def test_a_row_without_words_has_no_predictions():
         ('max_span', {'max_span': 0}),
     ],
 )
-def test_options_that_make_no_sense_are_refused_by_their_key(key, options):
+def test_invalid_options_raise_an_error_that_names_their_key(key, options):
     with pytest.raises(UserError) as refusal:
         MaskOptions(**options)
     assert refusal.value.where == f'config.masking.{key}'

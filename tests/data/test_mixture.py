@@ -1,4 +1,4 @@
-"""Mixtures: proportions, every example of each component once, a pure function of n."""
+"""Mixtures: proportions, each example of a component once, and example n as a pure function of n."""
 
 import numpy as np
 import pytest
@@ -34,7 +34,7 @@ def test_counts_of_a_block(weights):
 
 
 def test_rare_components_are_never_dropped():
-    """Several that round to nothing are raised to one each, and the large one pays for it."""
+    """Several components that would round to 0 get one example each, taken from the large one."""
     counts = block_counts([1.0, 1e-4, 1e-4, 1e-7, 1e-7])
     np.testing.assert_array_equal(counts, [BLOCK - 4, 1, 1, 1, 1])
 
@@ -77,7 +77,7 @@ def test_example_n_is_a_function_of_n_alone():
 def test_seed_and_phase_change_the_order(other):
     n = np.arange(BLOCK)
     a, b = mixture().locate(n)[0], mixture(**other).locate(n)[0]
-    # Two independent orders agree where chance lets them: 0.49 + 0.04 + 0.01
+    # Two independent orders agree by chance with probability 0.49 + 0.04 + 0.01.
     assert 0.48 < (a == b).mean() < 0.60
 
 

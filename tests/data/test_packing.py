@@ -7,8 +7,8 @@ import pytest
 from data_fakes import FakeVocabulary, MemorySplit, synthetic_split
 
 from bertjax.data import packing
-from bertjax.data.batch import most_examples, pretraining_batch_spec
-from bertjax.data.masking import UNITS, MaskOptions, budgets
+from bertjax.data.batch import max_examples, pretraining_batch_spec
+from bertjax.data.masking import UNITS, MaskOptions, prediction_budgets
 from bertjax.data.mixture import MixedExamples
 from bertjax.data.packed import PackedExamples
 from bertjax.data.packing import best_fit, load_packings
@@ -115,7 +115,7 @@ def test_a_row_holds_the_examples_that_there_are_without_packing(small, vocabula
     assert not any(rows[name][padding].any() for name in ('segment_ids', 'attention_mask', 'position_ids'))
     assert rows['masked_weights'].sum() == alone['masked_weights'].sum()
     assert (np.diff(rows['masked_positions'], axis=1) > 0)[rows['masked_weights'][:, 1:] > 0].all()
-    unused = np.arange(most_examples(S)) >= seen[:, None]
+    unused = np.arange(max_examples(S)) >= seen[:, None]
     assert not any(rows[name][unused].any() for name in ('cls_positions', 'nsp_labels', 'nsp_weights'))
 
 
@@ -170,7 +170,7 @@ def test_what_a_row_may_hold_bounds_it(vocabulary):
     tiny = MemorySplit([[np.arange(10, 12)] * 2 for _ in range(300)])
     _, packed = packed_of(tiny, vocabulary, mode='sop')
     rows = packed.batch(np.arange(packed.cycle_length))
-    assert rows['sequence_ids'].max() == most_examples(S) == 8
+    assert rows['sequence_ids'].max() == max_examples(S) == 8
     examples, packed = packed_of(synthetic_split(documents=60, sentences=3), vocabulary, most=4)
     which, numbers, _ = packed.locate(np.arange(packed.cycle_length))
     needed = examples.batch(numbers)['masked_weights'].sum(1)
@@ -187,7 +187,7 @@ def test_words_longer_than_the_budget_stay_within_it():
     rows = packed.batch(np.arange(packed.cycle_length))
     assert rows['sequence_ids'].max() > 2
     maskable = examples.lengths(np.arange(examples.cycle_length))[1]
-    assert rows['masked_weights'].sum() == budgets(maskable, MaskOptions(), P).sum()
+    assert rows['masked_weights'].sum() == prediction_budgets(maskable, MaskOptions(), P).sum()
 
 
 def test_packed_rows_mix(small, vocabulary):

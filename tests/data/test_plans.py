@@ -1,4 +1,4 @@
-"""Plans on disk: written once, read again, walked again when they are damaged."""
+"""Plans on disk are written once, read again, and walked again if they are damaged."""
 
 import json
 
@@ -15,7 +15,7 @@ OPTIONS = PairOptions(plans=3)
 
 @pytest.fixture
 def walked(monkeypatch) -> list[int]:
-    """The numbers of the plans that were walked, as it happens."""
+    """Returns a list that records the numbers of walked plans."""
     numbers, walk = [], walking.walk
 
     def counted(split, options, seq_len, seed, plan, *rest):
@@ -41,10 +41,10 @@ def test_plans_are_walked_once(split, tmp_path, walked):
     assert walked == [0, 1, 2]
     assert same(first, again)
     assert same(first, load_plans(split, OPTIONS, 64, 0, None))
-    # Memory-mapped, and nobody can write to them by mistake.
+    # The plans are memory-mapped and read-only.
     assert not again[0].chunks.flags.writeable
     assert not again[0].chunks.flags.owndata
-    # More plans of the same rules use those that are there.
+    # A larger number of plans reuses the existing ones.
     walked.clear()
     load_plans(split, PairOptions(plans=5), 64, 0, tmp_path / 'new' / 'folder')
     assert walked == [3, 4]
@@ -108,13 +108,13 @@ def test_a_damaged_plan_is_walked_again(split, tmp_path, walked, damage):
     assert walked == []
 
 
-def test_two_files_a_plan_and_nothing_else(split, tmp_path):
+def test_a_plan_has_exactly_two_files(split, tmp_path):
     load_plans(split, OPTIONS, 64, 0, tmp_path)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert [name[37:] for name in names] == [f'-{plan:03d}.{end}' for plan in range(3) for end in ('json', 'npy')]
 
 
-def test_the_balance_of_plans_on_disk_is_kept(split, tmp_path, walked):
+def test_plans_on_disk_keep_their_probability(split, tmp_path, walked):
     options = PairOptions(plans=2, balanced=True)
     first = load_plans(split, options, 64, 0, tmp_path)
     assert first[0].next_probability == first[1].next_probability > 0.5
@@ -124,7 +124,7 @@ def test_the_balance_of_plans_on_disk_is_kept(split, tmp_path, walked):
     assert walked == [1]
 
 
-def test_what_a_kill_leaves_of_a_plan_is_removed(split, tmp_path):
+def test_leftovers_of_a_killed_process_are_removed(split, tmp_path):
     remove_leftovers(tmp_path / 'absent')
     load_plans(split, PairOptions(plans=1), 64, 0, tmp_path)
     whole = {path.name for path in tmp_path.iterdir()}

@@ -1,4 +1,4 @@
-"""Example n is a function of (seed, phase, n) alone, and a cycle is every slot of every plan once."""
+"""Example n is a function of (seed, phase, n) alone, and a cycle has every slot of every plan once."""
 
 import hashlib
 import subprocess
@@ -43,7 +43,7 @@ def equal(first, second):
 
 
 def unmasked(batch):
-    """The ids with the masks taken off again, [B, S]."""
+    """Returns the ids without masks, [B, S]."""
     ids = batch['input_ids'].copy()
     row, slot = np.nonzero(batch['masked_weights'])
     ids[row, batch['masked_positions'][row, slot]] = batch['masked_ids'][row, slot]
@@ -61,7 +61,7 @@ def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, stat
     for some in (np.arange(51)[::-1], np.arange(0, 51, 7), np.array([50]), np.array([3, 3, 45])):
         alone = examples.batch(n[some])
         assert equal(alone, {name: x[some] for name, x in together.items()})
-    # And in another object, on another host.
+    # The same holds for another object, as on another host.
     assert equal(examples_of(small, vocabulary, mode=mode, masking=masking).batch(n), together)
 
 
@@ -70,7 +70,7 @@ def test_many_rows_are_made_in_pieces_and_are_the_same(small, vocabulary, packed
     examples = examples_of(small, vocabulary)
     examples = PackedExamples(examples) if packed else examples
     whole = examples.batch(np.arange(50))
-    monkeypatch.setattr(batches, '_PIECE', 16 * 64)
+    monkeypatch.setattr(batches, '_CHUNK_POSITIONS', 16 * 64)
     asked, make = [], examples._batch
     monkeypatch.setattr(examples, '_batch', lambda indices: asked.append(len(indices)) or make(indices))
     assert equal(examples.batch(np.arange(50)), whole)
@@ -112,7 +112,7 @@ def test_a_cycle_takes_every_slot_of_every_plan_once(small, vocabulary, mode):
 
 
 def test_a_far_example_costs_what_the_first_costs(small, vocabulary):
-    # No walk over what lies between: a number so far that counting to it would never end.
+    # The number is so large that a walk to it would never end.
     batch = examples_of(small, vocabulary).batch(np.arange(2**55, 2**55 + 8))
     assert (batch['masked_weights'].sum(1) >= 1).all()
 
@@ -123,7 +123,7 @@ def test_negative_numbers_are_refused(small, vocabulary):
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_rows_hold_the_text_that_is_described(small, vocabulary, mode):
+def test_rows_hold_the_text_of_their_source(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode)
     batch = examples.batch(np.arange(FAR, FAR + 200))
     ids = unmasked(batch)
@@ -156,7 +156,7 @@ def test_no_random_b_is_from_the_document_of_a(small, vocabulary):
         assert (source.a_document != source.b_document) == (source.label == 1)
 
 
-def test_dynamic_masks_are_new_each_time_round_and_static_ones_return(small, vocabulary):
+def test_dynamic_masks_are_new_in_each_cycle_and_static_masks_repeat(small, vocabulary):
     for static in (False, True):
         examples = examples_of(small, vocabulary, plans=2, masking=MaskOptions(static=static))
         first, second = {}, {}
@@ -172,7 +172,7 @@ def test_dynamic_masks_are_new_each_time_round_and_static_ones_return(small, voc
 
 
 def test_plans_are_the_dupe_factor(small, vocabulary):
-    # With static masks a corpus holds as many different maskings of its first sentence as there are plans.
+    # With static masks, the first sentence has as many different maskings as there are plans.
     options = {'masking': MaskOptions(static=True), 'mode': 'sop', 'short_probability': 0.0}
     lengths = [examples_of(small, vocabulary, plans=plans, **options).cycle_length for plans in (1, 2, 5)]
     assert lengths == [lengths[0], 2 * lengths[0], 5 * lengths[0]]
@@ -187,7 +187,7 @@ def test_plans_are_the_dupe_factor(small, vocabulary):
 
 
 def test_held_out_examples_are_masked_the_same_every_time(small, vocabulary):
-    # Evaluation asks a fresh object for 0, 1, 2, ...: another process has to give the same bytes.
+    # Evaluation makes examples 0, 1, 2, ... from a fresh object: another process must make the same bytes.
     program = (
         'import sys, hashlib, numpy as np\n'
         f'sys.path.insert(0, {str(__file__.rsplit("/", 1)[0])!r})\n'
@@ -203,7 +203,7 @@ def test_held_out_examples_are_masked_the_same_every_time(small, vocabulary):
 
 
 @pytest.mark.parametrize('most', [0, 65])
-def test_predictions_that_make_no_sense_are_refused(small, vocabulary, most):
+def test_invalid_numbers_of_predictions_are_refused(small, vocabulary, most):
     with pytest.raises(UserError, match='max_predictions'):
         examples_of(small, vocabulary, most=most)
 
@@ -216,7 +216,7 @@ def test_a_corpus_of_one_document_is_refused_for_next_sentences(vocabulary):
 
 
 @pytest.mark.parametrize('mode', MODES)
-def test_the_report_is_what_batches_show(split, vocabulary, mode):
+def test_the_report_matches_the_batches(split, vocabulary, mode):
     examples = examples_of(split, vocabulary, mode=mode, plans=4)
     report = examples.report
     batch = examples.batch(np.arange(examples.cycle_length))

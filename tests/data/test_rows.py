@@ -1,4 +1,4 @@
-"""What a plan leaves open, drawn for a batch, and the layout of rows."""
+"""The random draws of a batch, and the layout of rows."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,15 @@ from google_pairs import truncate as truncate_plainly
 
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.pairs import CHUNK, PairOptions
-from bertjax.data.rows import Segments, draw_pairs, heads, lay_out_pairs, lay_out_sentences, locate_documents, truncate
+from bertjax.data.rows import (
+    Segments,
+    count_heads,
+    draw_pairs,
+    lay_out_pairs,
+    lay_out_sentences,
+    locate_documents,
+    truncate,
+)
 from bertjax.data.walking import walk
 
 
@@ -17,16 +25,16 @@ def segments_of(a: np.ndarray, b: np.ndarray) -> Segments:
 
 
 def coins(stream: Stream, n: int):
-    """The coins of one segment, one call a coin."""
+    """Returns the coins of one segment; each call returns one coin."""
     tossed = (int(hash_bits(7, stream, n, t // 64)) >> (t % 64) & 1 for t in range(10_000))
     return lambda: next(tossed)
 
 
 @pytest.mark.parametrize('seq_len', [5, 6, 31, 128])
-def test_truncation_is_the_rule_that_takes_one_token_at_a_time(seq_len):
+def test_truncation_equals_googles_loop(seq_len):
     rng = np.random.default_rng(0)
     a, b = rng.integers(1, 300, (2, 120))
-    b[:40] = a[:40] + rng.integers(-2, 3, 40)  # the turns that follow equality
+    b[:40] = a[:40] + rng.integers(-2, 3, 40)  # covers the turns after both are equal
     b = np.maximum(b, 1)
     n = np.arange(120)
     cut = truncate(segments_of(a, b), seq_len, 7, n)
@@ -39,7 +47,7 @@ def test_truncation_is_the_rule_that_takes_one_token_at_a_time(seq_len):
     assert (cut.a_length >= 1).all() and (cut.b_length >= 1).all()
 
 
-def test_a_row_without_b_is_cut_to_two_places_less():
+def test_a_row_without_b_is_cut_to_s_minus_2():
     a = np.array([4, 30, 31, 500])
     cut = truncate(segments_of(a, np.zeros(4, np.int64)), 32, 0, np.arange(4))
     assert cut.a_length.tolist() == [4, 30, 30, 30]
@@ -47,12 +55,12 @@ def test_a_row_without_b_is_cut_to_two_places_less():
     assert cut.b_length.tolist() == [0] * 4
 
 
-def test_as_many_tokens_go_at_the_front_as_at_the_end():
+def test_tokens_are_removed_equally_from_front_and_end():
     count = np.full(20_000, 100)
-    front = heads(count, 0, Stream.TRUNCATE_A, np.arange(20_000))
+    front = count_heads(count, 0, Stream.TRUNCATE_A, np.arange(20_000))
     assert abs(front.mean() - 50) < 5 * 5 / np.sqrt(20_000)
     assert abs(front.var() - 25) < 5 * 25 * np.sqrt(2 / 20_000)
-    assert heads(np.array([0]), 0, Stream.TRUNCATE_A, np.array([1])).tolist() == [0]
+    assert count_heads(np.array([0]), 0, Stream.TRUNCATE_A, np.array([1])).tolist() == [0]
 
 
 def drawn_pairs(split, seq_len=64, repeats=1, target=None):
@@ -119,7 +127,7 @@ def test_order_is_swapped_half_of_the_time(split):
 
 
 def numbered(documents):
-    """A split whose token ids count up from 100, so that a row shows where its tokens come from."""
+    """A split whose token ids count up from 100, so that a row shows the source of its tokens."""
     count = iter(range(100, 10_000))
     return MemorySplit([[[next(count) for _ in range(length)] for length in document] for document in documents])
 

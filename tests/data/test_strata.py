@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.features import FeatureBuilder
-from bertjax.data.strata import StratifiedExamples, choose_places, rooms, strata_of_rows
+from bertjax.data.strata import StratifiedExamples, choose_layout, slot_capacities, strata_of_rows
 
 LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 
@@ -13,8 +13,8 @@ LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 def features():
     builder = FeatureBuilder()
     for i, length in enumerate(LENGTHS):
-        builder.sequence(np.full(length, i))
-        builder.row(i, labels=np.int32(i))
+        builder.add_sequence(np.full(length, i))
+        builder.add_row(i, labels=np.int32(i))
     return builder.build()
 
 
@@ -73,13 +73,14 @@ def test_each_stratum_has_one_row_and_halves_are_alike(batch_size):
 @pytest.mark.parametrize('shards, parts', [(1, 1), (2, 1), (1, 4), (2, 2)])
 @pytest.mark.parametrize('shared, most', [(True, 1), (False, 3), (False, 1)])
 def test_every_batch_has_room(features, shards, parts, shared, most):
-    examples, room = made(features), rooms(LENGTHS, 16, shards, parts)
+    examples, room = made(features), slot_capacities(LENGTHS, 16, shards, parts)
     # Attention is dear where rows are not to be shared.
     cost = lambda length: length if shared else length + length**3  # noqa: E731
-    places = choose_places(room, 1, cost=cost, another=0, most=most, longest=512, shared=shared)
-    assert len(places.sizes) == 1 if shared else len(places.sizes) <= most
+    places = choose_layout(room, 1, cost=cost, another=0, most=most, longest=512, shared=shared)
+    assert len(places.row_groups) == 1 if shared else len(places.row_groups) <= most
     _, rooms_of = np.asarray(places.slots).T
-    row = np.concatenate([np.full(length, i) for i, length in enumerate(np.repeat(*np.asarray(places.sizes).T[::-1]))])
+    counts, lengths_of_groups = np.asarray(places.row_groups).T
+    row = np.repeat(np.arange(counts.sum()), np.repeat(lengths_of_groups, counts))
     taken = np.zeros(len(row), int)
     for begin, own in places.slots:
         taken[begin : begin + own] += 1
@@ -93,5 +94,5 @@ def test_every_batch_has_room(features, shards, parts, shared, most):
 
 
 def test_choices_have_a_place_each():
-    places = choose_places(np.array([5, 9]), 3, cost=lambda length: length, another=0, most=2, longest=512, shared=True)
+    places = choose_layout(np.array([5, 9]), 3, cost=lambda length: length, another=0, most=2, longest=512, shared=True)
     assert len(places.slots) == 6 and {room for _, room in places.slots} <= {5, 8, 9, 12}

@@ -1,4 +1,4 @@
-"""Walks over sentence lengths: equal to the plain loop, complete, and of the statistics of Google's own algorithm."""
+"""Walks over sentence lengths equal a plain loop, are complete, and have the statistics of Google's algorithm."""
 
 import random
 import time
@@ -8,24 +8,24 @@ import pytest
 from data_fakes import MemorySplit, synthetic_split
 from google_pairs import google_pass
 
-from bertjax.data.hashing import Stream, below, uniform
-from bertjax.data.pairs import MODES, PairOptions, check_split, target_lengths
+from bertjax.data.hashing import Stream, randint, uniform
+from bertjax.data.pairs import MODES, PairOptions, check_split, draw_target_lengths
 from bertjax.data.walking import calibrate, walk
 from bertjax.errors import UserError
 
 
 def plain_walk(split, seq_len, seed, plan, sop=False):
-    """Google's loop over one sentence after the other, with the coins that the walk draws."""
+    """Google's loop, sentence by sentence, with the coins of the walk."""
     lengths = np.diff(split.sentence_offsets)
     for document in range(split.num_documents):
-        target = target_lengths(np.array([document]), PairOptions(), seq_len, seed, np.array(plan))[0]
+        target = draw_target_lengths(np.array([document]), PairOptions(), seq_len, seed, np.array(plan))[0]
         i, last = split.document_offsets[document], split.document_offsets[document + 1] - 1
         chunk = []
         while i <= last:
             chunk.append(i)
             if i == last or lengths[chunk].sum() >= target:
                 start, size = chunk[0], len(chunk)
-                a = 1 if size == 1 else 1 + int(below(size - 1, seed, Stream.SPLIT, plan, start))
+                a = 1 if size == 1 else 1 + int(randint(size - 1, seed, Stream.SPLIT, plan, start))
                 together = sop or uniform(seed, Stream.NEXT, plan, start) < 0.5
                 yield int(start), a, size - a if size > 1 and together else 0
                 if not sop and not (size > 1 and together):
@@ -69,7 +69,7 @@ def test_every_sentence_enters_a_or_a_true_b_once_in_every_plan(split, mode, seq
         size = chunks['a'] + chunks['b']
         assert np.array_equal(chunks['start'], np.cumsum(size) - size)
         assert size.sum() == split.num_sentences
-        # And no chunk leaves its document.
+        # No chunk leaves its document.
         first, last = (
             np.searchsorted(split.document_offsets, x, 'right') for x in (chunks['start'], chunks['start'] + size - 1)
         )
@@ -101,7 +101,7 @@ def test_rows_of_sentences_are_full_and_break_between_sentences(split, mode):
     seq_len, offsets = 128, split.sentence_offsets
     chunks, begin, end = rows_of(split, mode, seq_len, 0)
     lengths = np.diff(offsets)
-    assert lengths.max() > seq_len - 2  # else there is no long sentence to cut in this test
+    assert lengths.max() > seq_len - 2  # the test needs a long sentence to cut
     cut = ~np.isin(end, offsets)
     inside = np.searchsorted(offsets, end[cut], 'right') - 1
     assert (lengths[inside] > seq_len - 2).all()
@@ -125,9 +125,9 @@ def test_documents_that_fit_in_one_row_stay_whole():
         assert chunks.tolist()[:2] == [(0, 30, 1), (30, 30, 1)]
 
 
-def test_target_lengths_are_full_but_for_a_tenth_that_is_uniform():
+def test_a_tenth_of_the_target_lengths_is_uniform_and_the_rest_full():
     documents = np.arange(100_000)
-    targets = target_lengths(documents, PairOptions(), 66, 0, np.int64(0))
+    targets = draw_target_lengths(documents, PairOptions(), 66, 0, np.int64(0))
     short = targets[targets < 63]
     assert targets.max() == 63
     assert abs(len(short) / len(documents) - 0.1 * 61 / 62) < 5 * np.sqrt(0.09 / len(documents))
@@ -135,7 +135,7 @@ def test_target_lengths_are_full_but_for_a_tenth_that_is_uniform():
     assert not counts[:2].any()
     expected = len(short) / 61
     assert ((counts[2:] - expected) ** 2).sum() / expected < 60 + 5 * np.sqrt(120)
-    assert (target_lengths(documents, PairOptions(short_probability=0.0), 66, 0, np.int64(0)) == 63).all()
+    assert (draw_target_lengths(documents, PairOptions(short_probability=0.0), 66, 0, np.int64(0)) == 63).all()
 
 
 def test_half_of_the_chunks_of_two_sentences_or_more_are_next(split):
@@ -197,7 +197,7 @@ def test_rows_too_short_for_a_pair_are_refused(split):
         ('pairs.balanced', {'mode': 'sop', 'balanced': True}),
     ],
 )
-def test_options_that_make_no_sense_are_refused_by_their_key(key, options):
+def test_invalid_options_raise_an_error_that_names_their_key(key, options):
     with pytest.raises(UserError) as refusal:
         PairOptions(**options)
     assert refusal.value.where == f'config.{key}'
@@ -209,4 +209,4 @@ def test_examples_a_pass_agree_with_googles_algorithm(split, seq_len):
     theirs = [len(google_pass(split, seq_len, random.Random(i))) for i in range(20)]
     error = np.sqrt(np.var(ours) / len(ours) + np.var(theirs) / len(theirs))
     assert abs(np.mean(ours) - np.mean(theirs)) < 4 * error
-    assert error < 0.03 * np.mean(theirs)  # the comparison says something
+    assert error < 0.03 * np.mean(theirs)  # small enough for a meaningful comparison

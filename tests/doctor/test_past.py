@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
+from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.doctor import past
 from bertjax.doctor.check import FAIL, OK, WARN, Check
 from bertjax.doctor.text import learning_obstacles
 from bertjax.pretrain.chance_baselines import ChanceBaselines
-from bertjax.recipe import finetuning_config, pretraining_config
 from bertjax.report.run_record import Run
-from bertjax.train.goodput_clock import TIMES
+from bertjax.train.health.goodput_clock import TIMES
 
 
 def train_row(step: int, **values: Any) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from bertjax.config.recipes import phase, pretraining_config
 from bertjax.doctor import plan
 from bertjax.doctor.check import FAIL, OK, WARN
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import phase, pretraining_config
 
 GIB = 2**30
 

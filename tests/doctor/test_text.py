@@ -5,10 +5,10 @@ import random
 
 import pytest
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.doctor.check import FAIL, OK, WARN
 from bertjax.doctor.text import corpus, load_existing_tokenizer, tokenizer
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.text import wordpiece
 
 WORDS = (
@@ -72,7 +72,7 @@ def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
 
 
 def test_a_large_text_without_the_fast_tokenizer(text: pathlib.Path, tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(wordpiece, '_MUCH', 10_000)
+    monkeypatch.setattr(wordpiece, '_MUCH_TEXT', 10_000)
     monkeypatch.setattr(wordpiece, 'nanotoken', None)
     _, check = corpus(settings_of(text), tmp_path / 'run')
     assert check.status == WARN and 'the extra `fast`' in check.message and check.fix == "pip install 'bertjax[fast]'"

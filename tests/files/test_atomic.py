@@ -75,11 +75,11 @@ def test_equal_files_give_an_equal_synced_archive(tmp_path, synced):
 def test_a_directory_is_replaced_whole(tmp_path):
     target = tmp_path / 'export'
     for text in ('one', 'two'):
-        with atomic_directory(target, 'config.json') as staging:
+        with atomic_directory(target) as staging:
             assert not target.exists() or (target / 'config.json').read_text() == 'one'
             with open(os.path.join(staging, 'config.json'), 'w') as file:
                 file.write(text)
-    with pytest.raises(ZeroDivisionError), atomic_directory(target, 'config.json') as staging:
+    with pytest.raises(ZeroDivisionError), atomic_directory(target) as staging:
         raise ZeroDivisionError
     assert (target / 'config.json').read_text() == 'two' and os.listdir(tmp_path) == ['export']
 
@@ -90,7 +90,7 @@ def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
     target = tmp_path / 'run' / 'export'
 
     def export(text):
-        with atomic_directory(target, 'a') as staging:
+        with atomic_directory(target) as staging:
             for name in ('a', 'b'):
                 pathlib.Path(staging, name).write_text(text)
 
@@ -113,7 +113,7 @@ def test_a_directory_is_on_disk_before_it_has_its_name(tmp_path):
     target = tmp_path / 'export'
     with (
         watch(lambda name, path: done.append(f'{name} {os.path.relpath(path, tmp_path)}'), tmp_path),
-        atomic_directory(target, 'a') as staging,
+        atomic_directory(target) as staging,
     ):
         pathlib.Path(staging, 'sub').mkdir()
         pathlib.Path(staging, 'sub', 'a').write_text('a')

@@ -51,13 +51,6 @@ def test_files_under_one_of_several_names(folder):
         paths.at_most_one(found, 'here', 'dev', 'remove one')
 
 
-@pytest.mark.parametrize('data', ['', '/nowhere/at/all', '{}/a.txt'])
-def test_a_data_directory_that_is_none_is_refused(data, folder):
-    assert paths.data_directory(str(folder), 'a folder') == folder
-    with pytest.raises(UserError, match=r'config\.data: .*expected a folder; check the path'):
-        paths.data_directory(data.format(folder), 'a folder')
-
-
 def test_each_folder_is_read_once_however_it_is_reached(folder, caplog):
     """Links up, across, to themselves and into the dark: the walk ends, at once, and says what it left out."""
     for link, target in (('loop', '.'), ('sub/up', '..'), ('sub/self', 'self'), ('twin', 'sub'), ('dark', '/nowhere')):
@@ -115,12 +108,6 @@ def test_patterns_of_any_depth(pattern, names, folder):
     os.symlink('..', folder / 'sub' / 'loop')
     _, found = paths.match_files(f'{folder}/{pattern}')
     assert [path.relative_to(folder).as_posix() for path in found] == names
-
-
-@pytest.mark.parametrize('address', ['http://example.org/a.txt', 'file:///a.txt', 'ftp://a', 'gs:///a'])
-def test_addresses_that_cannot_be_read(address):
-    with pytest.raises(UserError, match=r"^config\.corpus: found .*'(http|file|ftp|gs)://"):
-        paths.user_path(address, 'config.corpus')
 
 
 def test_what_is_neither_file_nor_folder(folder):

@@ -27,8 +27,8 @@ def runner(devices: int = 1, batch_size: int = 6) -> Runner:
 def rows(lengths: list[int]) -> Features:
     builder = FeatureBuilder()
     for i, length in enumerate(lengths):
-        builder.sequence(np.full(length, i + 1))
-        builder.row(i)
+        builder.add_sequence(np.full(length, i + 1))
+        builder.add_row(i)
     return builder.build()
 
 

@@ -1,11 +1,11 @@
-"""Answers by a fixed rule to the questions of a SQuAD file: right, nearly right, wrong and none."""
+"""Answers to the questions of a SQuAD file by a fixed rule: right, nearly right, wrong and empty."""
 
 import json
 import pathlib
 
 
 def gold_and_answers(path: pathlib.Path) -> tuple[dict[str, list[str]], dict[str, str], dict[str, float]]:
-    """{id: gold answers}, {id: answer} and {id: null odds}, with ties among the odds."""
+    """Returns {id: gold answers}, {id: answer} and {id: null odds}, with ties among the odds."""
     gold, answers, odds = {}, {}, {}
     for article in json.loads(path.read_text('utf-8'))['data']:
         for paragraph in article['paragraphs']:
@@ -25,6 +25,6 @@ def gold_and_answers(path: pathlib.Path) -> tuple[dict[str, list[str]], dict[str
                 ]
                 gold[question['id']] = texts
                 answers[question['id']] = rules[n % len(rules)]
-                # Questions without answer have higher odds, mostly.
+                # Most questions without answer have higher odds.
                 odds[question['id']] = (n * 7919 % 400) / 50 - 5 + 2 * (not texts)
     return gold, answers, odds

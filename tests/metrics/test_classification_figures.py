@@ -1,4 +1,4 @@
-"""Our figures beside scikit-learn's and scipy's on random, tied, constant and empty data."""
+"""Our metrics equal scikit-learn's and scipy's on random, tied, constant and empty data."""
 
 import warnings
 
@@ -24,7 +24,7 @@ SEEDS = range(12)
 
 
 def draw(seed: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """True and predicted classes, of uneven shares; at times one is never there, or never found."""
+    """Returns true and predicted classes of uneven shares; sometimes a class never occurs or is never predicted."""
     random = np.random.default_rng(seed)
     size = int(random.integers(2, 300))
     shares = random.dirichlet(np.full(classes, 0.5), size=2)
@@ -62,7 +62,7 @@ def test_one_class_only_as_scikit_learn(true: list[int], predicted: list[int]):
 
 
 def test_matthews_of_many_records():
-    """Products of four counts: no integers of 64 bits hold them."""
+    """Products of four counts exceed 64-bit integers."""
     table = np.array([[3, 1], [1, 3]]) * 10**9
     assert matthews(table) == pytest.approx(0.5)
 
@@ -97,7 +97,7 @@ def test_perfect_is_one():
 
 
 @pytest.mark.parametrize('measure', [pearson, spearman])
-def test_what_is_not_defined_is_none(measure):
+def test_undefined_metrics_are_none(measure):
     assert measure([1.0, 1.0, 1.0], [1.0, 2.0, 3.0]) is None
     assert measure([1.0, 2.0], [0.1, 0.1]) is None
     assert measure([1.0], [1.0]) is None
@@ -105,6 +105,6 @@ def test_what_is_not_defined_is_none(measure):
     assert mean_squared_error([np.inf], [1.0]) is None
 
 
-def test_nothing_to_judge_is_none():
+def test_no_records_give_none():
     assert {name: judge(np.zeros((2, 2), np.int64)) for name, judge in OF_CLASSES.items()} == dict.fromkeys(OF_CLASSES)
     assert {name: judge([], []) for name, judge in OF_VALUES.items()} == dict.fromkeys(OF_VALUES)

@@ -1,4 +1,4 @@
-"""Entity scores beside seqeval's, and the tag schemes."""
+"""Entity scores, compared with seqeval's, and the tag schemes."""
 
 import random
 import warnings
@@ -20,13 +20,13 @@ TAGS = ['O', 'O', 'B-PER', 'I-PER', 'B-LOC', 'I-LOC', 'B-a-b', 'I-a-b']
 
 
 def random_tags(seed: int, sentences: int = 60) -> list[list[str]]:
-    """Sequences that hold every transition, possible or not."""
+    """Returns sequences with every transition, valid or not."""
     draw = random.Random(seed)
     return [[draw.choice(TAGS) for _ in range(draw.randrange(1, 12))] for _ in range(sentences)]
 
 
 def alike(gold: list[list[str]], seed: int) -> list[list[str]]:
-    """The same sequences with a third of their tags replaced."""
+    """Returns the same sequences with a third of their tags replaced."""
     draw = random.Random(seed)
     return [[draw.choice(TAGS) if draw.random() < 0.3 else tag for tag in tags] for tags in gold]
 

@@ -1,11 +1,11 @@
-"""The averages of GLUE, on the figures that are published with theirs."""
+"""The averages of GLUE equal published averages of published results."""
 
 import pytest
 
 from bertjax.metrics.glue import OFFICIAL, official_average, paper_average, task_figures, task_score
 from bertjax.tasks.sentence.glue_table import TASKS
 
-# BERT-large on test, as the leaderboard had it (quoted in arXiv 1901.11504, table 2), and table 1 of BERT's paper.
+# BERT-large on test from the leaderboard (quoted in arXiv 1901.11504, table 2), and table 1 of BERT's paper.
 LARGE = {
     'cola': {'dev': {'matthews': 0.605}},
     'sst2': {'dev': {'accuracy': 0.949}},
@@ -20,7 +20,7 @@ LARGE = {
 
 
 def test_the_leaderboard_s_average():
-    """80.5 is what the leaderboard gives this entry."""
+    """The leaderboard gives 80.5 for this entry."""
     assert round(100 * official_average(LARGE), 1) == 80.5
     assert task_score(LARGE, 'mnli') == pytest.approx(0.863)
     assert task_score(LARGE, 'mrpc') == pytest.approx(0.8735)
@@ -29,7 +29,7 @@ def test_the_leaderboard_s_average():
 
 
 def test_the_paper_s_average():
-    """Table 1: 82.1 of large, 79.6 of base."""
+    """Table 1 has 82.1 for large and 79.6 for base."""
     assert round(100 * paper_average(LARGE), 1) == 82.1
     names = ('mnli', 'qqp', 'qnli', 'sst2', 'cola', 'stsb', 'mrpc', 'rte')
     base = dict(zip(names, (0.846, 0.712, 0.905, 0.935, 0.521, 0.858, 0.889, 0.664), strict=True))
@@ -39,13 +39,13 @@ def test_the_paper_s_average():
     assert round(100 * paper_average(splits), 1) == 79.6
 
 
-def test_averages_of_fewer():
+def test_averages_of_fewer_tasks():
     some = {task: LARGE[task] for task in ('rte', 'cola')}
     assert official_average(some) == paper_average(some) == pytest.approx((0.701 + 0.605) / 2)
     assert official_average({'cola': {'dev': {'matthews': None}}}) is None and paper_average({}) is None
 
 
 def test_the_tables_agree():
-    """Every official figure is one that its task computes."""
+    """Every task computes its official metrics."""
     assert OFFICIAL.keys() == TASKS.keys() - {'ax'}
     assert all(set(names) <= set(TASKS[task].measures) for task, names in OFFICIAL.items())

@@ -1,4 +1,4 @@
-"""Figures of several labels against scikit-learn."""
+"""Multi-label metrics equal scikit-learn's."""
 
 import warnings
 
@@ -13,7 +13,7 @@ def test_equal_to_scikit_learn(share: float):
     metrics = pytest.importorskip('sklearn.metrics', reason='compares with it')
     rng = np.random.default_rng(3)
     true, predicted = rng.random((40, 6)) < share, rng.random((40, 6)) < share
-    true[:, 5] = predicted[:, 5] = False  # a label that nobody has
+    true[:, 5] = predicted[:, 5] = False  # a label that never occurs
     found = multi_label_figures(true, predicted)
     assert tuple(found) == FIGURES
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Figures of relations: TACRED's definition counted by hand, and scikit-learn's."""
+"""Metrics of relations, compared with TACRED's definition and scikit-learn's."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from bertjax.metrics.classification import confusion
 from bertjax.metrics.relations import relation_figures
 
 
-def test_they_are_those_of_scikit_learn():
+def test_metrics_equal_scikit_learn():
     metrics = pytest.importorskip('sklearn.metrics', reason='what is compared with')
     generator = np.random.default_rng(0)
     for negative in (None, 0, 2):
@@ -24,14 +24,14 @@ def test_they_are_those_of_scikit_learn():
 
 
 def test_the_official_definition():
-    """Of 4 that have a relation 3 are guessed to have one, of which 2 rightly; one without gets one: 2/4 and 2/4."""
+    """Of 4 relations, 3 are predicted as relations, 2 of them rightly; 1 more is a false positive: 2/4 and 2/4."""
     true, guessed = [1, 1, 2, 2, 0, 0], [1, 2, 2, 0, 1, 0]
     found = relation_figures(confusion(true, guessed, 3), 0)
     assert (found['precision'], found['recall'], found['micro_f1']) == (2 / 4, 2 / 4, 0.5)
 
 
-def test_where_nothing_is_found():
+def test_no_predicted_relation():
     nothing = relation_figures(confusion([1, 0], [0, 0], 2), 0)
-    assert (nothing['precision'], nothing['recall'], nothing['micro_f1']) == (1, 0, 0)  # as the official scorer has it
+    assert (nothing['precision'], nothing['recall'], nothing['micro_f1']) == (1, 0, 0)  # as in the official scorer
     assert nothing['macro_f1'] == 0 and nothing['accuracy'] == 0.5
     assert set(relation_figures(np.zeros((2, 2), np.int64), 0).values()) == {None}

@@ -1,11 +1,11 @@
-"""Figures of SQuAD equal those of the official scripts on the same answers."""
+"""Metrics of SQuAD equal those of the official scripts on the same answers."""
 
 import pytest
 from squad_answers import gold_and_answers
 
 from bertjax.metrics import squad
 
-# What the official scripts (evaluate-v1.1.py, evaluate-v2.0.py of SQuAD-explorer), run once, print for the answers of
+# The output of the official scripts (evaluate-v1.1.py, evaluate-v2.0.py of SQuAD-explorer) for the answers of
 # `squad_answers.py`, in percent.
 V1 = {'exact': 43.78151260504202, 'f1': 56.33838590115179}
 V2 = {
@@ -95,7 +95,7 @@ def test_overlap(gold, answer, f1):
 def test_the_two_versions_differ_on_texts_without_words():
     assert squad.overlap_f1('the', 'a', empty_equal=True) == 1 and squad.overlap_f1('the', 'a', empty_equal=False) == 0
     assert squad.evaluate_v1({'q': ['The']}, {'q': 'a'}) == {'exact': 1.0, 'f1': 0.0}
-    # v2.0 passes over the gold answer 'The': with another it is that one that counts, without it is no answer.
+    # v2.0 ignores the gold answer 'The': the other gold answer counts, or no answer if there is none.
     assert squad.Evaluation({'q': ['The', 'who']}, {'q': 'a'}).figures()['exact'] == 0
     only = squad.Evaluation({'q': ['The']}, {'q': ''}).figures()
     assert only['HasAns_exact'] == only['f1'] == 1 and only['NoAns_f1'] is None
@@ -108,7 +108,7 @@ def test_the_best_of_several_gold_answers_counts():
     }
 
 
-def test_threshold_lets_in_the_sure_answers():
+def test_the_threshold_keeps_confident_answers():
     gold = {'a': ['x'], 'b': [], 'c': ['y z'], 'd': []}
     answers = {'a': 'x', 'b': 'x', 'c': 'y', 'd': 'x'}
     odds = {'a': -3.0, 'b': 5.0, 'c': 1.0, 'd': 2.0}
@@ -124,7 +124,7 @@ def test_threshold_lets_in_the_sure_answers():
     assert evaluation.figures()['NoAns_f1'] == 0.0
 
 
-def test_threshold_where_no_answer_is_always_best():
+def test_the_threshold_if_no_answer_is_always_best():
     evaluation = squad.Evaluation({'a': ['x'], 'b': []}, {'a': 'wrong', 'b': 'x'})
     odds = {'a': -3.0, 'b': -2.0}
     assert evaluation.best(odds) == {
@@ -136,7 +136,7 @@ def test_threshold_where_no_answer_is_always_best():
     assert evaluation.figures(odds, evaluation.best_threshold(odds))['f1'] == 0.5
 
 
-def test_an_answer_that_is_missing_is_our_fault():
+def test_a_missing_answer_raises_value_error():
     for evaluate in (squad.evaluate_v1, squad.Evaluation):
         with pytest.raises(ValueError, match='needs'):
             evaluate({'a': ['x'], 'b': ['y']}, {'a': 'x'})

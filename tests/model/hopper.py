@@ -1,4 +1,4 @@
-"""The compiler of NVIDIA's GPUs, without one: the extra 'cuda' compiles for an H200 on any machine with Linux."""
+"""The compiler for NVIDIA GPUs without a GPU: the extra 'cuda' compiles for an H200 on any Linux machine."""
 
 import importlib.util
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Who sees whom, and which implementation computes it."""
+"""Attention masks and the choice of the implementation."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,9 @@ from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import ATTENTION, BertConfig
 
 B, S, H, K = 3, 12, 2, 8
-NAMES = [name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', 'cpu')]  # the others: files of their own
+NAMES = [
+    name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', 'cpu')
+]  # the others have test files of their own
 
 
 @pytest.fixture(scope='module')
@@ -31,7 +33,7 @@ def attend(name, heads, mask, queries=S):
 
 
 def by_hand(query, key, value, visible):
-    """Of one head of one row: query [Q, K], key and value [S, K], visible bool [Q, S]."""
+    """Attention of one head of one row: query [Q, K], key and value [S, K], visible bool [Q, S]."""
     scores = np.where(visible, query.astype(np.float64) @ key.T / np.sqrt(query.shape[-1]), -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True) @ value
@@ -39,7 +41,7 @@ def by_hand(query, key, value, visible):
 
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('causal', [False, True])
-def test_each_query_sees_tokens_only_and_as_causal_none_to_its_right(heads, name, causal):
+def test_queries_see_tokens_only_and_causal_ones_none_to_the_right(heads, name, causal):
     tokens = np.array([S, 7, 1])
     key_mask = (np.arange(S) < tokens[:, None]).astype(np.int32)
     key_mask[0, 3] = 0  # padding need not be at the end
@@ -55,7 +57,7 @@ def test_each_query_sees_tokens_only_and_as_causal_none_to_its_right(heads, name
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('causal', [False, True])
 def test_sequences_of_a_packed_row_do_not_see_each_other(heads, name, causal):
-    """Block by block: each sequence of the row by itself gives the same."""
+    """Each sequence of the row gives the same result in a row of its own."""
     lengths = [[5, 4, 3], [12], [1, 2, 6]]  # the last row has 3 positions of padding
     ids, key_mask = np.zeros((B, S), np.int32), np.zeros((B, S), np.int32)
     blocks = []
@@ -74,7 +76,7 @@ def test_sequences_of_a_packed_row_do_not_see_each_other(heads, name, causal):
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('packed', [False, True])
 @pytest.mark.parametrize('causal', [False, True])
-def test_the_first_queries_alone_get_what_they_get_among_all(heads, name, causal, packed):
+def test_the_first_queries_give_the_same_alone_and_among_all(heads, name, causal, packed):
     key_mask = (np.arange(S) < np.array([S, 7, 1])[:, None]).astype(np.int32)
     ids = np.repeat(np.arange(3, dtype=np.int32), 4)[None].repeat(B, 0) if packed else None
     mask = AttentionMask(key_mask, ids, causal=causal)
@@ -83,7 +85,7 @@ def test_the_first_queries_alone_get_what_they_get_among_all(heads, name, causal
         np.testing.assert_allclose(attend(name, heads, mask, queries), expected, rtol=1e-6, atol=1e-7)
 
 
-def test_the_names_that_a_config_may_have_are_those_of_the_list():
+def test_the_config_allows_the_listed_names():
     assert ('auto', *IMPLEMENTATIONS) == ATTENTION
     assert list(IMPLEMENTATIONS)[-1] == 'dot_product'  # it supports everything
 
@@ -93,11 +95,11 @@ def test_long_rows_on_a_cpu_go_head_by_head():
     assert choose_attention('auto', x, x, mask, 0.1).name == 'by_head_cpu'
     x, mask = shapes(96)
     chosen = choose_attention('auto', x, x, mask, 0.1)
-    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, it is for more than 96'
+    assert str(chosen) == 'dot_product; not by_head_cpu: sequences of 96 tokens, but it needs more than 96'
 
 
 class Refusing:
-    """An implementation that takes rows of up to 8 positions, without dropout."""
+    """An implementation for rows of up to 8 positions, without dropout."""
 
     PLATFORM = ''
 
@@ -121,7 +123,7 @@ def shapes(length):
     return jax.ShapeDtypeStruct((2, length, H, K), jnp.float32), AttentionMask(jnp.ones((2, length), jnp.int32))
 
 
-def test_auto_takes_the_first_that_supports_the_call_and_says_why_not_the_others(with_refusing):
+def test_auto_takes_the_first_supporting_implementation_and_gives_reasons(with_refusing):
     x, mask = shapes(8)
     assert str(choose_attention('auto', x, x, mask, 0.0)) == 'refusing'
     assert str(choose_attention('auto', x, x, mask, 0.1)) == 'dot_product; not refusing: it has no dropout'
@@ -130,7 +132,7 @@ def test_auto_takes_the_first_that_supports_the_call_and_says_why_not_the_others
     assert str(choose_attention('dot_product', *shapes(8)[:1] * 2, mask, 0.0)) == 'dot_product'
 
 
-def test_what_is_asked_for_by_name_runs_or_raises(with_refusing):
+def test_a_named_implementation_runs_or_raises(with_refusing):
     x, mask = shapes(8)
     assert choose_attention('refusing', x, x, mask, 0.0).name == 'refusing'
     x, mask = shapes(9)
@@ -138,7 +140,7 @@ def test_what_is_asked_for_by_name_runs_or_raises(with_refusing):
         choose_attention('refusing', x, x, mask, 0.0)
 
 
-def test_the_model_runs_what_was_chosen_and_logs_it_once(with_refusing, small_config, make_params, monkeypatch):
+def test_the_model_runs_the_choice_and_logs_it_once(with_refusing, small_config, make_params, monkeypatch):
     lines = []
     monkeypatch.setattr(logging, 'info', lambda line, *args: lines.append(line))
     select._log_once.cache_clear()

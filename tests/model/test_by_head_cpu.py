@@ -1,4 +1,4 @@
-"""Attention head by head on a CPU beside float64 and beside the plain form, alone and over a mesh."""
+"""Attention head by head on a CPU against float64 and against `dot_product`, on one device and on a mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +32,7 @@ def test_output_and_gradients_are_those_of_float64(name):
         np.testing.assert_allclose(ours, expected, atol=2e-6, rtol=1e-5)
 
 
-def test_in_bfloat16_it_is_as_near_as_the_plain_form():
+def test_bfloat16_is_as_accurate_as_the_plain_form():
     case = CASES['dropout']
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
     found = (all_of(by_head_cpu, case, arrays), all_of(dot_product, case, arrays), by_float64(case, arrays))
@@ -42,7 +42,7 @@ def test_in_bfloat16_it_is_as_near_as_the_plain_form():
 
 
 def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
-    """Every key of the first row is padding: its weights are all 1 / S, as in the plain form."""
+    """All keys of the first row are padding, so its weights are all 1 / S, as in `dot_product`."""
     case = Case(rate=RATE)
     mask = mask_of(case).replace(key_mask=mask_of(case).key_mask.at[0].set(0))
     found = (all_of(one, case, arrays_of(case), mask) for one in (by_head_cpu, dot_product))
@@ -57,11 +57,11 @@ def test_over_a_mesh_each_device_computes_its_rows_and_heads():
     mesh = make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, jax.devices()[:4])
     with mesh_context(mesh):
         refusals = [by_head_cpu.supports(x, x, mask_of(case), RATE) for x in (shape(2), shape(3))]
-        assert refusals == [None, '3 rows do not divide over 2 devices']
+        assert refusals == [None, '3 rows cannot be split evenly over 2 devices']
         found = all_of(by_head_cpu, case, arrays)
     for ours, one in zip(found, expected, strict=True):
         np.testing.assert_allclose(ours, one, atol=1e-6, rtol=1e-6)
 
 
 def shape(rows):
-    return jax.ShapeDtypeStruct((rows, by_head_cpu.LONG + 1, 2, 8), jnp.float32)
+    return jax.ShapeDtypeStruct((rows, by_head_cpu.MAX_PLAIN_LENGTH + 1, 2, 8), jnp.float32)

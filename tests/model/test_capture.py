@@ -1,4 +1,4 @@
-"""Hidden states, attention scores and probabilities, for whoever asks, whatever the shape of the stack."""
+"""Capture of hidden states, attention scores and probabilities, for scanned and unrolled layers."""
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ def captured(model, params, inputs):
 
 
 @pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'remat': 'full', 'causal': True, 'pre_norm': True}])
-def test_they_are_those_of_the_layers(make_model, inputs, changes):
+def test_captured_values_are_those_of_the_layers(make_model, inputs, changes):
     model, params = make_model(**changes)
     c, mask = model.config, inputs[2]
     outputs, kept = captured(model, params, inputs)
@@ -33,7 +33,7 @@ def test_they_are_those_of_the_layers(make_model, inputs, changes):
     np.testing.assert_allclose(kept['hidden'], layers, rtol=1e-5, atol=1e-6)
     assert kept['scores'].shape == kept['probabilities'].shape == (c.num_layers, 8, c.num_heads, 16, 16)
     assert not np.allclose(kept['scores'][0], kept['scores'][1], atol=1e-4)
-    scores = np.asarray(kept['scores'], np.float64)[:, :-1]  # the last row is padding alone
+    scores = np.asarray(kept['scores'], np.float64)[:, :-1]  # the last row is only padding
     visible = np.broadcast_to(mask[:-1, None, None, :] > 0, scores.shape)
     visible = visible & np.tri(16, dtype=bool) if c.causal else visible
     exp = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
@@ -41,12 +41,12 @@ def test_they_are_those_of_the_layers(make_model, inputs, changes):
     np.testing.assert_allclose(kept['probabilities'][:, :-1], by_hand, rtol=1e-4, atol=1e-6)
 
 
-def test_unrolled_layers_come_in_their_order():
-    kept = {f'layers_{i}': {'attention': {'kept': np.full(2, i)}} for i in (0, 1, 10, 11, *range(2, 10))}
-    np.testing.assert_array_equal(capture._of_layers(kept), np.repeat(np.arange(12)[:, None], 2, 1))
+def test_unrolled_layers_are_in_order():
+    layers = {f'layers_{i}': {'attention': {'value': np.full(2, i)}} for i in (0, 1, 10, 11, *range(2, 10))}
+    np.testing.assert_array_equal(capture._stack_values(layers), np.repeat(np.arange(12)[:, None], 2, 1))
 
 
-def test_a_head_of_the_first_position_gives_those_of_all(small_config, make_params, inputs):
+def test_capture_with_first_only_has_all_positions(small_config, make_params, inputs):
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
     params = make_params(model, *inputs[:3])
     outputs, kept = captured(model, params, inputs[:3])
@@ -56,8 +56,8 @@ def test_a_head_of_the_first_position_gives_those_of_all(small_config, make_para
     np.testing.assert_allclose(outputs['logits'], expected['logits'], rtol=1e-5, atol=1e-6)
 
 
-def test_who_asks_for_nothing_gets_the_program_that_there_was(make_model, inputs):
-    """Neither parameters nor a forward pass know of it."""
+def test_without_capture_the_program_is_unchanged(make_model, inputs):
+    """Neither the parameters nor the forward pass contain the captured values."""
     model, params = make_model()
     assert set(model.init(jax.random.key(0), *inputs)) == {'params'}
     text = jax.jit(lambda p: model.apply({'params': p}, *inputs)).lower(params).as_text()

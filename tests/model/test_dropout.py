@@ -1,11 +1,11 @@
-"""Dropout is what it says: as random as a generator's, and a function of (seed, site, number, position) alone."""
+"""Dropout is as random as that of a generator, and a function of (seed, site, example number, position) alone."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bertjax.model.dropout import Dropout, Site, drop, drop_attention, hashed
+from bertjax.model.dropout import Dropout, Site, drop, drop_attention, hash_bits
 
 RATE = 0.1
 
@@ -15,13 +15,13 @@ def dropout_of(seed, numbers):
 
 
 def dropped(shape, seed=0, first=0, site=Site.MLP_OUTPUT, rate=RATE):
-    """bool, which values of the rows from `first` on are dropped."""
+    """Returns a bool array: the dropped values of the rows from `first` on."""
     rows = dropout_of(seed, np.arange(shape[0]) + first)
     return np.asarray(drop(jnp.ones(shape), rate, rows, site) == 0)
 
 
 def correlation(a, b):
-    """Of two masks of a share RATE, in standard deviations of what two independent ones have."""
+    """The correlation of two masks with rate RATE, in standard deviations of that of independent masks."""
     covariance = ((a - RATE) * (b - RATE)).mean()
     return covariance / (RATE * (1 - RATE)) * np.sqrt(np.broadcast(a, b).size)
 
@@ -37,7 +37,7 @@ def test_a_share_is_dropped_and_the_mean_is_kept(rate):
     assert of_positions.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
 
 
-def test_what_is_near_has_nothing_in_common():
+def test_neighbouring_values_are_independent():
     mask = dropped((128, 64, 64))
     for axis in range(3):  # the next example, position, dimension
         for distance in (1, 2, 32):
@@ -51,8 +51,8 @@ def test_what_is_near_has_nothing_in_common():
         assert abs(correlation(mask, other)) < 5
 
 
-def test_no_row_has_the_values_of_another_in_another_place():
-    """Counters of neighbouring rows would overlap, were a row's word only added to them."""
+def test_no_row_repeats_another_shifted():
+    """The counters of neighbouring rows would overlap if the words of a row were only added to them."""
     rows = dropped((512, 4, 64)).reshape(512, -1)
     spectrum = np.fft.rfft(rows - RATE, axis=1)
     for i in range(0, 512, 64):
@@ -63,12 +63,12 @@ def test_no_row_has_the_values_of_another_in_another_place():
 
 def test_all_bits_are_even():
     words = dropout_of(5, np.arange(256)).words()
-    bits = np.asarray(hashed(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
+    bits = np.asarray(hash_bits(words[:, :1], words[:, 1:], jnp.arange(4096, dtype=jnp.uint32)))
     shares = [((bits >> i) & 1).mean() for i in range(8, 32)]
     assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / 1024
 
 
-def test_heads_and_queries_are_apart():
+def test_heads_and_queries_are_independent():
     weights = jnp.ones((8, 12, 64, 64))
     mask = np.asarray(drop_attention(weights, RATE, dropout_of(0, np.arange(8))) == 0)
     assert abs(mask.mean() - RATE) < 4 * np.sqrt(RATE * (1 - RATE) / mask.size)
@@ -77,7 +77,7 @@ def test_heads_and_queries_are_apart():
         assert abs(correlation(moved[1:], moved[:-1])) < 5, axis
 
 
-def test_a_value_does_not_know_how_long_or_large_its_batch_is():
+def test_values_do_not_depend_on_the_size_of_the_batch():
     short, long = dropped((4, 32, 16), first=7), dropped((16, 48, 16), first=3)
     np.testing.assert_array_equal(short, long[4:8, :32])
     own = dropout_of(1, np.arange(16) + 3)
@@ -95,13 +95,13 @@ def test_the_gradient_goes_where_the_value_went():
         np.testing.assert_array_equal(pull(jnp.ones_like(y))[0], y / 3.0)
 
 
-def test_nothing_is_kept_for_the_backward_pass():
+def test_nothing_is_saved_for_the_backward_pass():
     own = dropout_of(2, np.arange(8))
     _, pull = jax.vjp(lambda x: drop(x, RATE, own, Site.HEAD), jnp.ones((8, 64, 128)))
     assert sum(x.size for x in jax.tree.leaves(pull)) < 100
 
 
-def test_sequences_of_one_row_are_apart():
+def test_sequences_of_one_row_are_independent():
     own = dropout_of(2, [5, 6]).repeated(3)
-    assert own.numbers.shape == (6,) and len(set(np.asarray(own.numbers))) == 6
-    np.testing.assert_array_equal(own.numbers[:3], dropout_of(2, [5]).repeated(3).numbers)
+    assert own.example_ids.shape == (6,) and len(set(np.asarray(own.example_ids))) == 6
+    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeated(3).example_ids)

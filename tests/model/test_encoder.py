@@ -1,4 +1,4 @@
-"""What the encoder and its heads must do whatever the weights: parity with transformers is in tests/parity."""
+"""Properties of the encoder and its heads for any weights; tests/parity compares with transformers."""
 
 import functools
 
@@ -15,7 +15,7 @@ from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import LayerNorm, gelu
 from bertjax.model.stacking import stack_layers, unstack_layers
 
-# Compiling takes far longer than running here.
+# Compiling takes much longer than running in these tests.
 QUICK = {'xla_backend_optimization_level': 0, 'xla_llvm_disable_expensive_passes': True}
 DROPOUT = {'dropout': 0.1, 'attention_dropout': 0.1}
 
@@ -57,7 +57,7 @@ def _total(model, params, inputs, key=None):
 
 
 def _equations(jaxpr, name):
-    """Every equation of this primitive, in loops and calls too."""
+    """Yields every equation of a primitive, including those in loops and calls."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == name:
             yield equation
@@ -83,10 +83,10 @@ def test_blocks_start_different_from_each_other_and_as_spread_as_asked(make_mode
     kernel = np.asarray(params['encoder']['layers']['mlp']['up']['kernel'])
     assert not np.array_equal(kernel[0], kernel[1])
     assert np.abs(kernel).max() <= 2 * 0.05
-    assert kernel.std() == pytest.approx(0.88 * 0.05, rel=0.03)  # what is left of a normal cut at two deviations
+    assert kernel.std() == pytest.approx(0.88 * 0.05, rel=0.03)  # the deviation of a normal truncated at two deviations
 
 
-def test_dropout_is_random_by_key_and_off_without(make_model, inputs):
+def test_dropout_depends_on_the_key_and_is_optional(make_model, inputs):
     for changes in ({'dropout': 0.5}, {'attention_dropout': 0.5}):
         model, params = make_model(**changes)
         runs = [np.asarray(_apply(model, params, inputs, key)['mlm_logits']) for key in (None, None, 1, 1, 2)]
@@ -95,7 +95,7 @@ def test_dropout_is_random_by_key_and_off_without(make_model, inputs):
 
 
 @pytest.mark.parametrize('causal', [False, True])
-def test_padding_is_seen_by_nobody(make_model, inputs, causal):
+def test_padding_is_hidden(make_model, inputs, causal):
     model, params = make_model(causal=causal)
     ids, segments, mask, _ = inputs
     other = np.where(mask > 0, ids, 99).astype(np.int32)
@@ -126,7 +126,7 @@ def test_a_row_of_padding_only_stays_finite_and_gives_no_gradient(make_model, in
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-7), whole, without)
 
 
-def test_the_padding_of_the_vocabulary_cannot_win_nor_learn(make_model, inputs):
+def test_the_padding_of_the_vocabulary_has_no_probability_and_no_gradient(make_model, inputs):
     model, params = make_model()
     config = model.config
     assert config.padded_vocab_size == 256
@@ -154,7 +154,7 @@ def test_bfloat16_keeps_statistics_softmax_and_logits_in_float32(make_model, inp
         types = {equation.outvars[0].aval.dtype for equation in _equations(jaxpr, name)}
         assert types == {jnp.dtype('float32')}, name
     products = [equation.invars[0].aval.dtype for equation in _equations(jaxpr, 'dot_general')]
-    assert set(products) == {jnp.dtype('bfloat16')}  # a float32 product would be slow and unnoticed
+    assert set(products) == {jnp.dtype('bfloat16')}  # a float32 product would be slow but not fail
     exact, _ = make_model()
     np.testing.assert_allclose(outputs['mlm_logits'], _apply(exact, params, inputs)['mlm_logits'], atol=0.02)
 
@@ -182,7 +182,7 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
         lambda path, x: jnp.zeros_like(x) if {'output', 'down'} & {key.key for key in path} else x, params
     )
     _, layers, _ = _encode(model, silent, inputs)
-    for hidden in layers[1:-1]:  # blocks that add nothing leave the residual path as it is
+    for hidden in layers[1:-1]:  # blocks that add zeros do not change the hidden states
         np.testing.assert_array_equal(hidden, layers[0])
     encoder = {**params['encoder'], 'final_norm': {'scale': jnp.full(32, 3.0), 'bias': jnp.full(32, 0.25)}}
     hidden, layers, _ = _encode(model, {**params, 'encoder': encoder}, inputs)
@@ -192,14 +192,14 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
 
 
 @pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
-def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
+def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
     grads, products = {}, {}
     for remat in ('none', 'elementwise', 'dots', 'full'):
         model, params = make_model(remat=remat, scan_layers=scan, num_layers=1, dropout=0.1)
         function = jax.grad(lambda p, m=model: _total(m, p, inputs, 5))
         grads[remat] = jax.jit(function, compiler_options=QUICK)(params)
         products[remat] = len(list(_equations(jax.make_jaxpr(function)(params).jaxpr, 'dot_general')))
-    # 'elementwise' repeats the product that gives the scores, 'dots' both of attention, 'full' the six projections too.
+    # recomputed: product for the scores (elementwise), both products of attention (dots), six projections too (full)
     assert products['elementwise'] - products['none'] == 1
     assert products['dots'] - products['none'] == 2
     assert products['full'] - products['dots'] == 6
@@ -210,7 +210,7 @@ def test_recomputation_changes_memory_and_no_number(make_model, inputs, scan):
 @pytest.mark.parametrize(
     'changes', [{}, {'causal': True}, pytest.param({'pre_norm': True}, marks=pytest.mark.slow)], ids=str
 )
-def test_the_first_position_alone_costs_less_and_is_the_same(make_model, small_config, inputs, changes):
+def test_first_only_costs_less_and_gives_the_same(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)
     encoder = BertEncoder(small_config(scan_layers=False, **changes))
 
@@ -226,7 +226,7 @@ def test_the_first_position_alone_costs_less_and_is_the_same(make_model, small_c
     (short, less), (full, all_of_it) = found[True], found[False]
 
     def close(x, y):
-        # A small gradient may be the difference of large terms: float32 rounds at the scale of the array.
+        # Small gradients may be differences of large terms, so errors are relative to the scale of the array.
         np.testing.assert_allclose(x, y, rtol=0, atol=1e-6 * max(np.abs(y).max(), 1))
 
     jax.tree.map(close, short, full)

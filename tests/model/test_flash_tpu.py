@@ -1,4 +1,4 @@
-"""JAX's flash kernel as it is called here: run by JAX itself beside float64, and compiled for real TPUs."""
+"""JAX's flash attention kernel: interpreted by JAX against float64, and compiled for TPUs."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ __all__ = ['slice_of_tpus']
 
 @pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.slow] * (name != 'packed')) for name in CASES])
 def test_output_and_gradients_are_those_of_float64(name):
-    """At tokens; positions of padding see each other here, and are read by nobody."""
+    """Compares tokens only: padding positions see each other in this kernel, and their results are unused."""
     case = CASES[name]
     mask = mask_of(case)
     tokens = np.asarray(mask.key_mask)[:, :, None, None]
@@ -35,22 +35,22 @@ def test_output_and_gradients_are_those_of_float64(name):
         np.testing.assert_allclose(np.asarray(mine, np.float64), exact, atol=2e-6, rtol=1e-5)
 
 
-def test_it_is_taken_for_long_sequences_without_dropout(slice_of_tpus):
+def test_auto_chooses_it_for_long_sequences_without_dropout(slice_of_tpus):
     assert 'kernel for TPUs' in flash_tpu.supports(*shapes(1024), 0.0)
     with mesh_context(slice_of_tpus('v5e:2x2')):
         assert choose_attention('auto', *shapes(1024, heads=4), 0.0).name == 'flash_tpu'
         assert choose_attention('auto', *shapes(512, heads=4), 0.0).name == 'fused_tpu'
         chosen = choose_attention('auto', *shapes(1024, heads=4), 0.1)
-        assert chosen.name == 'dot_product' and chosen.refused['flash_tpu'] == 'it drops nothing'
+        assert chosen.name == 'dot_product' and chosen.refusals['flash_tpu'] == 'it does not support dropout'
         assert '1000 tokens' in flash_tpu.supports(*shapes(1000), 0.0)
         assert 'not the first 1' in flash_tpu.supports(*shapes(1024, queries=1), 0.0)
-        assert '3 heads do not divide over 2' in flash_tpu.supports(*shapes(1024, heads=3), 0.0)
+        assert '3 heads cannot be split evenly over 2' in flash_tpu.supports(*shapes(1024, heads=3), 0.0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['v5e:2x2', 'v5p:2x2x1', 'v6e:2x2'])
 def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypatch, name):
-    monkeypatch.delenv('XLA_FLAGS', raising=False)  # those of the tests are for CPUs, and libtpu knows them not
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
     mesh = slice_of_tpus(name)
     query, key, mask = shapes(2048, heads=16, sharding=batch_sharding(mesh))
 

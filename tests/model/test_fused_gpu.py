@@ -1,4 +1,4 @@
-"""The GPU kernels of attention, run by JAX itself, beside float64; and compiled, where a compiler for GPUs is there."""
+"""The GPU attention kernels: interpreted by JAX against float64, and compiled if a compiler for GPUs is installed."""
 
 import contextlib
 import types
@@ -49,7 +49,7 @@ def test_output_and_gradients_are_those_of_float64(monkeypatch, name, block):
 
 
 @pytest.mark.slow
-def test_in_bfloat16_it_is_as_near_as_the_plain_form():
+def test_bfloat16_is_as_accurate_as_the_plain_form():
     case = CASES['dropout']
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
     expected = by_float64(case, arrays)
@@ -68,7 +68,7 @@ def test_in_bfloat16_it_is_as_near_as_the_plain_form():
 
 @pytest.mark.slow
 def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
-    """Every key of the first row is padding: its weights are all 1 / S, as in the plain form."""
+    """All keys of the first row are padding, so its weights are all 1 / S, as in `dot_product`."""
     case = Case(rate=RATE)
     query, key, value, cotangent = arrays_of(case)
     mask = mask_of(case).replace(key_mask=mask_of(case).key_mask.at[0].set(0))
@@ -83,7 +83,7 @@ def test_a_query_that_sees_nothing_has_the_gradient_of_the_mean():
 
 @contextlib.contextmanager
 def gpus(capability='9.0', data=1, tensor=1):
-    """As if a mesh of GPUs were there, for what only asks about it."""
+    """Pretends a mesh of GPUs, for functions that only read its properties."""
     device = types.SimpleNamespace(platform='gpu', compute_capability=capability)
     mesh = types.SimpleNamespace(
         devices=np.array([device], object), shape={'data': data, 'fsdp': 1, 'tensor': tensor}, size=data * tensor
@@ -95,14 +95,15 @@ def gpus(capability='9.0', data=1, tensor=1):
         partition._MESH.reset(token)
 
 
-def test_on_a_gpu_each_is_taken_where_it_can_be():
+def test_auto_on_a_gpu_chooses_the_supported_kernel():
     with gpus():
         assert choose_attention('auto', *shapes(512), 0.0).name == 'cudnn'
         training = choose_attention('auto', *shapes(512), 0.1)
-        assert training.name == 'fused_gpu' and dict(training.refused) == {'cudnn': 'it drops nothing'}
+        assert training.name == 'fused_gpu' and dict(training.refusals) == {'cudnn': 'it does not support dropout'}
         query, key, mask = shapes(512)
         packed = mask.replace(sequence_ids=mask.key_mask)
-        assert choose_attention('auto', query, key, packed, 0.0).refused == {'cudnn': 'it takes no packed rows'}
+        choice = choose_attention('auto', query, key, packed, 0.0)
+        assert choice.refusals == {'cudnn': 'it does not support packed rows'}
         for wrong, name in (
             ({'tokens': 100}, 'cudnn'), ({'width': 48}, 'cudnn'), ({'width': 20}, 'dot_product'),
             ({'queries': 1}, 'dot_product'),
@@ -115,11 +116,11 @@ def test_on_a_gpu_each_is_taken_where_it_can_be():
             choose_attention('cudnn', query.update(dtype=jnp.float32), key, mask, 0.0)
     with gpus('7.5'):
         chosen = choose_attention('auto', *shapes(), 0.0)
-        assert chosen.name == 'dot_product' and '7.5, it needs 8.0' in chosen.refused['fused_gpu']
+        assert chosen.name == 'dot_product' and '7.5, but it needs 8.0' in chosen.refusals['fused_gpu']
     with gpus(data=3):
-        assert '8 rows do not divide over 3' in cudnn.supports(*shapes(), 0.0)
+        assert '8 rows cannot be split evenly over 3' in cudnn.supports(*shapes(), 0.0)
     with gpus(tensor=4):
-        assert '2 heads do not divide over 4' in fused_gpu.supports(*shapes(), 0.1)
+        assert '2 heads cannot be split evenly over 4' in fused_gpu.supports(*shapes(), 0.1)
     with pytest.raises(UserError, match='it is a kernel for GPUs'):
         choose_attention('fused_gpu', *shapes(), 0.1)
 
@@ -149,8 +150,8 @@ def by_cudnn(*inputs, dropout):
     return cudnn.attend(*inputs, dropout_rate=0.0, dropout=None)
 
 
-def test_cudnn_is_told_the_lengths(monkeypatch):
-    """Lowered for CUDA, as it is without one; the version is asked of a library that is not here."""
+def test_cudnn_gets_the_lengths(monkeypatch):
+    """Lowers for CUDA without a GPU; the version of cuDNN is patched because the library is not installed."""
     stablehlo = pytest.importorskip('jax._src.cudnn.fused_attention_stablehlo', reason='private to jax')
     monkeypatch.setattr(stablehlo, 'check_cudnn_version', lambda: 91000)
     lowered = jax.jit(gradients_of(by_cudnn)).trace(*inputs_of(512)).lower(lowering_platforms=('cuda',))

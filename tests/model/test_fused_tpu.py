@@ -1,4 +1,4 @@
-"""The TPU kernel of attention, run by JAX itself, beside float64; and compiled for real TPUs where libtpu is there."""
+"""The TPU attention kernel: interpreted by JAX against float64, and compiled for TPUs if libtpu is installed."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ RATE = 0.1
 
 @dataclasses.dataclass
 class Case:
-    """Which keys are seen, and what is dropped."""
+    """A mask and a dropout rate."""
 
     packed: bool = False
     causal: bool = False
@@ -74,7 +74,7 @@ def by_kernel(case, arrays):
 
 
 def by_float64(case, arrays):
-    """The same by the formulas."""
+    """The same from the formulas in float64."""
     query, key, value, cotangent = (np.asarray(x, np.float64) for x in arrays)
     shape = (B, case.heads, S, S)
     kept = np.asarray(drop_attention(jnp.ones(shape), case.rate, dropout_of())) > 0
@@ -100,7 +100,7 @@ def test_output_and_gradients_are_those_of_float64(name):
         np.testing.assert_allclose(ours, expected, atol=2e-6, rtol=1e-5)
 
 
-def test_in_bfloat16_it_is_as_near_as_the_plain_form():
+def test_bfloat16_is_as_accurate_as_the_plain_form():
     case = CASES['dropout']
     arrays = [jnp.asarray(x, jnp.bfloat16) for x in arrays_of(case)]
     expected = by_float64(case, arrays)
@@ -117,8 +117,8 @@ def test_in_bfloat16_it_is_as_near_as_the_plain_form():
         assert error < 1.1 * usual
 
 
-def test_it_drops_what_the_plain_form_drops():
-    """Of values that are the unit vectors, the output is the weights themselves."""
+def test_it_drops_the_same_weights_as_the_plain_form():
+    """If the values are unit vectors, the output is the attention weights."""
     case = Case(heads=1, width=S, rate=RATE)
     query, key, *_ = arrays_of(case)
     value = np.broadcast_to(np.eye(S, dtype=np.float32)[None, :, None], query.shape)
@@ -136,7 +136,7 @@ def shapes(tokens=S, heads=H, width=K, queries=None, sharding=None):
     return shape(queries or tokens), shape(tokens), mask
 
 
-def test_what_it_cannot_do_is_said():
+def test_unsupported_calls_give_a_reason():
     assert 'kernel for TPUs' in fused_tpu.supports(*shapes(), 0.1)
     with pytest.raises(UserError, match='kernel for TPUs'):
         choose_attention('fused_tpu', *shapes(), 0.1)
@@ -149,7 +149,7 @@ def slice_of_tpus():
     return lambda name: make_mesh({'data': -1, 'fsdp': 1, 'tensor': 2}, topology_devices(name))
 
 
-def test_on_a_tpu_it_is_taken_where_it_can_be(slice_of_tpus):
+def test_auto_on_a_tpu_chooses_it_if_supported(slice_of_tpus):
     with mesh_context(slice_of_tpus('v5e:2x2')):
         assert choose_attention('auto', *shapes(heads=4), 0.1).name == 'fused_tpu'
         for wrong, reason in (
@@ -166,7 +166,7 @@ def test_on_a_tpu_it_is_taken_where_it_can_be(slice_of_tpus):
     [('v5e:2x2', 512), *(pytest.param(name, 512, marks=pytest.mark.slow) for name in ('v5p:2x2x1', 'v6e:2x2'))],
 )
 def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypatch, name, tokens):
-    monkeypatch.delenv('XLA_FLAGS', raising=False)  # those of the tests are for CPUs, and libtpu knows them not
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
     mesh = slice_of_tpus(name)
     rows = batch_sharding(mesh)
     query, key, mask = shapes(tokens, heads=16, sharding=rows)
@@ -181,5 +181,5 @@ def test_it_compiles_for_a_tpu_with_rows_and_heads_split(slice_of_tpus, monkeypa
         compiled = jax.jit(gradients).lower(query, key, key, mask, numbers).compile()
     text = compiled.as_text()
     assert 'tpu_custom_call' in text and 'all-gather' not in text
-    scores = 4 * 8 * tokens * tokens * 2  # of one sequence's heads on a chip, in bfloat16
+    scores = 4 * 8 * tokens * tokens * 2  # bytes of the scores of one sequence's heads on a chip, in bfloat16
     assert compiled.memory_analysis().temp_size_in_bytes < scores

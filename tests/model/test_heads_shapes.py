@@ -1,4 +1,4 @@
-"""Task heads: shapes, what they look at, what a pre-trained tree gives them."""
+"""Task heads: shapes, inputs, and the use of pre-trained parameters."""
 
 import functools
 
@@ -41,7 +41,7 @@ def _inputs(case, inputs):
 
 @pytest.mark.parametrize('units', [0, 10], ids=['plain', 'bilstm'])
 @pytest.mark.parametrize('case', CASES)
-def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_config, inputs, draw_head, make_model):
+def test_padding_has_no_effect_and_a_pretrained_tree_fits(case, units, small_config, inputs, draw_head, make_model):
     head, options = CASES[case]
     model = head(small_config(dropout=0.1), **options, bilstm_units=units)
     ids, segments, mask = _inputs(case, inputs)
@@ -69,7 +69,7 @@ def test_padding_does_not_matter_and_a_pretrained_tree_fits(case, units, small_c
 
 @pytest.mark.parametrize('causal, units', [(False, 0), (True, 0), (True, 10)])
 def test_classification_sees_the_last_word(small_config, inputs, draw_head, causal, units):
-    """A left-to-right encoder's [CLS] sees only itself: the head has to look elsewhere."""
+    """[CLS] of a left-to-right encoder sees only itself, so the head must use another position."""
     model = BertForClassification(small_config(causal=causal), 3, bilstm_units=units)
     params = draw_head(model, *inputs[:3])
     ids, segments, mask = (x[1:2] for x in inputs[:3])  # 12 tokens
@@ -99,7 +99,7 @@ def _all_layers(encoder, params, inputs):
 
 
 def _states(config, params, inputs):
-    """[L + 1, B, S, D] of the encoder alone."""
+    """The hidden states of all layers of the encoder, [L + 1, B, S, D]."""
     return np.asarray(_all_layers(BertEncoder(config), params['encoder'], inputs[:3]), np.float64)
 
 
@@ -145,7 +145,7 @@ def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
     'layers, units',
     [('sum_all', 6), *(pytest.param(layers, 0, marks=pytest.mark.slow) for layers in ('last', 'concat_last_four'))],
 )
-def test_nothing_goes_into_a_frozen_encoder(small_config, inputs, draw_head, layers, units):
+def test_a_frozen_encoder_gets_no_gradient(small_config, inputs, draw_head, layers, units):
     def gradient(frozen):
         model = BertForTokens(small_config(num_layers=4, dropout=0.3), 4, units, layers, frozen)
         params = draw_head(model, *inputs[:3])
@@ -174,14 +174,14 @@ def test_a_frozen_encoder_drops_nothing(small_config, inputs, draw_head):
     assert not np.array_equal(_token_logits(tuned, params, inputs, jax.random.key(0)), plain)
 
 
-def test_layers_that_cannot_be_are_refused(small_config):
+def test_invalid_layers_are_refused(small_config):
     with pytest.raises(UserError, match=r"config\.task\.layers: found 'first', expected one of embeddings, last"):
         BertForTokens(small_config(), 3, layers='first')
     with pytest.raises(UserError, match=r"'concat_last_four' with an encoder of 3 layers, expected at least 4 layers"):
         BertForClassification(small_config(num_layers=3), 3, layers='concat_last_four')
 
 
-def test_a_mix_lies_on_a_mesh(small_config, inputs):
+def test_a_layer_mix_works_on_a_mesh(small_config, inputs):
     model = BertForTokens(small_config(num_layers=4), 4, bilstm_units=6, layers='sum_last_four')
     mesh = make_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
     with mesh_context(mesh):

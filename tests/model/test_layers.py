@@ -1,4 +1,4 @@
-"""The primitives that bring their own gradients, beside what autodiff makes of the plain formulas."""
+"""Layers with custom gradients, against autodiff of the plain formulas."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ import pytest
 from bertjax.model.attention import cpu_products
 from bertjax.model.bert import product_with_rows
 from bertjax.model.config import BertConfig
-from bertjax.model.encoder import REMAT_POLICIES, remat_of
+from bertjax.model.encoder import REMAT_POLICIES, resolve_remat
 from bertjax.model.layers import add_bias, layer_norm, product, save_residual
 
 EPSILON = 1e-12
@@ -32,7 +32,7 @@ def test_layer_norm_and_its_gradients(dtype):
     found, pull = jax.vjp(lambda *a: layer_norm(*a, EPSILON), x, scale, bias)
     expected, plain = jax.vjp(_plain_norm, x, scale, bias)
     assert found.dtype == dtype
-    step = 2.0**-8 if dtype == 'bfloat16' else 2e-6  # what rounding to dtype costs, of values up to 1
+    step = 2.0**-8 if dtype == 'bfloat16' else 2e-6  # the rounding error of the dtype, for values up to 1
     np.testing.assert_allclose(found.astype(jnp.float32), expected, rtol=step, atol=step)
     cotangent = weights.astype(dtype)
     for ours, theirs in zip(pull(cotangent), plain(cotangent.astype(jnp.float32)), strict=True):
@@ -42,7 +42,7 @@ def test_layer_norm_and_its_gradients(dtype):
 
 @pytest.mark.parametrize('mean', [0.0, 30.0, 3000.0])
 def test_statistics_of_bfloat16_in_one_pass_lose_less_than_its_rounding(mean):
-    """As far from 0 as no hidden state is: what x was before it was rounded differs by more."""
+    """With means farther from 0 than those of hidden states, the error is below the rounding error of x."""
     drawn = _drawn(400, 768, mean=mean)
     x, ones, zeros = drawn.astype(jnp.bfloat16), jnp.ones(768), jnp.zeros(768)
     wide = np.asarray(x, np.float64)
@@ -72,7 +72,7 @@ def test_the_gradient_of_a_bias_is_summed_in_float32(by_product):
     np.testing.assert_allclose(d_bias, exact, rtol=1e-5)  # of 8,192 numbers; in bfloat16 it would be 1e-2
 
 
-def test_what_a_kernel_made_is_kept_without_a_rounded_copy():
+def test_the_output_of_a_kernel_is_saved_without_a_rounded_copy():
     x, kernel = _drawn(2, 3, 4), _drawn(4, 5, seed=1)
 
     def total(product, x, kernel):
@@ -83,12 +83,12 @@ def test_what_a_kernel_made_is_kept_without_a_rounded_copy():
         return jax.grad(jax.checkpoint(lambda *a: total(product, *a), policy=policy), (0, 1))
 
     named = lambda x, kernel: save_residual(x) @ kernel  # noqa: E731
-    of_dear = lambda x, kernel: product(x, kernel, True)  # noqa: E731
-    ours, theirs = (str(jax.make_jaxpr(kept(one))(x, kernel)) for one in (of_dear, named))
-    assert ours.count('sin ') == theirs.count('sin ') == 1  # neither computes it again
+    of_saved = lambda x, kernel: product(x, kernel, True)  # noqa: E731
+    ours, theirs = (str(jax.make_jaxpr(kept(one))(x, kernel)) for one in (of_saved, named))
+    assert ours.count('sin ') == theirs.count('sin ') == 1  # neither recomputes it
     assert 'reduce_precision' in theirs and 'reduce_precision' not in ours
     expected = jax.grad(lambda *a: total(jnp.matmul, *a), (0, 1))(x, kernel)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), kept(of_dear)(x, kernel), expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), kept(of_saved)(x, kernel), expected)
 
 
 @pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
@@ -102,7 +102,7 @@ def test_what_a_kernel_made_is_kept_without_a_rounded_copy():
     ],
     ids=['product', 'rows', 'scores', 'mix'],
 )
-def test_products_in_a_cpus_forms_are_the_plain_ones(ours, plain, shapes, dtype):
+def test_products_for_cpus_equal_the_plain_ones(ours, plain, shapes, dtype):
     x, y = (_drawn(*shape, seed=i).astype(dtype) for i, shape in enumerate(shapes))
     found, pull = jax.vjp(ours, x, y)
     expected, reference = jax.vjp(plain, *(a.astype(jnp.float32) for a in (x, y)))
@@ -114,8 +114,8 @@ def test_products_in_a_cpus_forms_are_the_plain_ones(ours, plain, shapes, dtype)
     assert [a.dtype for a in gradients[0]] == [x.dtype, y.dtype]
 
 
-def test_what_is_computed_again_follows_from_the_device():
+def test_remat_auto_depends_on_the_platform():
     config = BertConfig()
     assert config.remat == 'auto'
-    assert [remat_of(config, kind) for kind in ('tpu', 'gpu', 'cpu')] == ['elementwise', 'none', 'none']
-    assert remat_of(BertConfig(remat='full'), 'tpu') == 'full'
+    assert [resolve_remat(config, kind) for kind in ('tpu', 'gpu', 'cpu')] == ['elementwise', 'none', 'none']
+    assert resolve_remat(BertConfig(remat='full'), 'tpu') == 'full'

@@ -1,4 +1,4 @@
-"""The gradient of a lookup, as a sum in a fixed order: beside float64, and what XLA makes of it for a GPU."""
+"""The gradient of a lookup as a sum in a fixed order: against float64, and compiled for a GPU."""
 
 import jax
 import jax.numpy as jnp
@@ -14,11 +14,11 @@ __all__ = ['hopper']
 
 
 @pytest.mark.parametrize('kind', ['text', 'one', 'each', 'few'])
-def test_every_number_has_the_sum_of_its_rows(kind):
+def test_every_id_has_the_sum_of_its_rows(kind):
     rng, V, D = np.random.default_rng(0), 300, 8
     N = 5 * GROUP + 17
     ids = {
-        'text': np.minimum(rng.zipf(1.3, N) - 1, V + 5),  # some are no numbers of the table: left out
+        'text': np.minimum(rng.zipf(1.3, N) - 1, V + 5),  # ids outside the table are ignored
         'one': np.full(N, 7),
         'each': np.arange(N) % V,
         'few': np.arange(5),
@@ -31,7 +31,7 @@ def test_every_number_has_the_sum_of_its_rows(kind):
 
 
 def test_in_bfloat16_only_the_sum_is_rounded():
-    """A piece that stands in a thousand places; added up one by one in bfloat16 the sum would stop at 256."""
+    """For a piece with a thousand occurrences, adding one by one in bfloat16 would stop at 256."""
     ids, table = jnp.zeros((4, 250), jnp.int32), jnp.zeros((20, 4), jnp.bfloat16)
     gradient = jax.grad(lambda table: sorted_lookup(table, ids).astype(jnp.float32).sum())(table)
     assert gradient.dtype == jnp.bfloat16
@@ -39,11 +39,11 @@ def test_in_bfloat16_only_the_sum_is_rounded():
 
 
 @pytest.mark.slow
-def test_on_a_gpu_nothing_is_added_by_atomic_operations(hopper):
+def test_a_gpu_program_has_no_atomic_additions(hopper):
     sharding = replicated(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, hopper(1)))
     shapes = (((4096, 64), jnp.bfloat16), ((4096,), jnp.int32))
     inputs = [jax.ShapeDtypeStruct(*shape, sharding=sharding) for shape in shapes]
     options = {'xla_gpu_exclude_nondeterministic_ops': True}
     text = jax.jit(lambda x, i: sum_rows_by_id(x, i, 30592)).lower(*inputs).compile(compiler_options=options).as_text()
     assert 'scatter(' in text and 'unique_indices=true' in text
-    assert 's32[262144' not in text  # as many numbers as XLA's own way would sort
+    assert 's32[262144' not in text  # the number of elements that XLA's deterministic scatter would sort

@@ -1,4 +1,4 @@
-"""Losses are sums and weights over what counts, in float32."""
+"""Losses are float32 sums and weights over rows and tokens that count."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def test_equal_to_the_formula_in_float64():
         assert float(right) == ((logits.argmax(-1) == labels) * weights).sum() and float(weight) == weights.sum()
 
 
-def test_rows_of_padding_add_nothing_and_parts_add_up():
+def test_padding_adds_nothing_and_parts_add_up():
     rng = np.random.default_rng(1)
     batch = _batch(rng)
     outputs = {'mlm_logits': rng.standard_normal((4, 3, 11)), 'nsp_logits': rng.standard_normal((4, 2))}
@@ -45,7 +45,7 @@ def test_rows_of_padding_add_nothing_and_parts_add_up():
         assert float(weight) == sum(float(part[name][1]) for part in parts)
 
 
-def test_a_batch_without_weight_is_zero_over_zero_and_no_pair_head_no_pair_loss():
+def test_a_batch_without_weights_and_a_model_without_a_pair_head():
     batch = {name: np.zeros_like(x) for name, x in _batch(np.random.default_rng(0)).items()}
     losses = pretraining_losses({'mlm_logits': jnp.ones((4, 3, 11))}, batch)
     assert {name: tuple(map(float, pair)) for name, pair in losses.items()} == dict.fromkeys(
@@ -63,7 +63,7 @@ def test_large_logits_stay_finite_and_bfloat16_is_widened():
 
 
 def _task_batch(rng, B=4, S=6):
-    """Rows of several lengths of which the last counts for nothing, with labels of every kind of task."""
+    """Rows of several lengths with labels for every kind of task; the last row has weight 0."""
     lengths = np.array([6, 4, 2, 0])
     mask = (np.arange(S) < lengths[:, None]).astype(np.int32)
     batch = {
@@ -85,7 +85,7 @@ def _task_batch(rng, B=4, S=6):
 
 
 def _log_loss(logits, labels):
-    """Of float64, written out."""
+    """The losses in float64 numpy."""
     return np.log(np.exp(logits).sum(-1)) - np.take_along_axis(logits, labels[..., None], -1)[..., 0]
 
 
@@ -143,7 +143,7 @@ def test_regression_is_the_squared_error():
 
 
 @pytest.mark.parametrize('task', TASKS)
-def test_how_far_a_batch_is_padded_changes_no_loss(task):
+def test_the_padded_length_does_not_change_the_loss(task):
     objective = TASKS[task][0]
     batch, outputs = _task_batch(np.random.default_rng(5))
 

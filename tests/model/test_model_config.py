@@ -1,4 +1,4 @@
-"""Sizes, counts and what is refused."""
+"""Sizes, parameter counts, and errors for invalid values."""
 
 import dataclasses
 
@@ -87,7 +87,7 @@ def test_impossible_values_are_refused(changes, said):
         BertConfig(**changes)
 
 
-def test_every_field_says_what_it_decides():
+def test_every_field_has_a_kind():
     names = [name for kind in FieldKind for name in fields_of(kind)]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(BertConfig))
     assert set(fields_of(FieldKind.TRAINING)) == {'dropout', 'attention_dropout'}
@@ -97,7 +97,7 @@ def test_every_field_says_what_it_decides():
         assert getattr(BertConfig(), name) == default
 
 
-def test_what_only_executes_leaves_the_parameters_as_they_are():
+def test_execution_fields_do_not_change_the_parameters():
     inputs = [np.zeros((1, 2), np.int32)] * 4
 
     def shapes(config):

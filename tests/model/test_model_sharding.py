@@ -1,4 +1,4 @@
-"""On a mesh: every parameter lies as the table says, the compiled step talks as expected, the numbers stay."""
+"""The model on a mesh: shardings of parameters, collectives of the compiled step, and equal numbers."""
 
 import jax
 import numpy as np
@@ -18,7 +18,7 @@ MESHES = {
     'fsdp': {'data': 1, 'fsdp': 8, 'tensor': 1},
     'fsdp_tensor': {'data': 1, 'fsdp': 4, 'tensor': 2},
 }
-# Of a block, without the dimension of the layers.
+# The shardings of a block, without the axis of layers.
 BLOCK = {
     **{f'attention/{name}/kernel': P('fsdp', 'tensor', None) for name in ('query', 'key', 'value')},
     **{f'attention/{name}/bias': P('tensor', None) for name in ('query', 'key', 'value')},
@@ -46,12 +46,12 @@ def _init(model, inputs):
 
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
-def test_every_parameter_lies_as_expected(small_config, inputs, scan):
+def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     model = BertForPreTraining(small_config(scan_layers=scan, num_layers=2))
     mesh = make_mesh(MESHES['fsdp_tensor'])
     with mesh_context(mesh):
         shardings = state_shardings(jax.eval_shape(_init(model, inputs), jax.random.key(0)), mesh)
-        # Initialised under the mesh, as a run does it: a name on the wrong dimension would raise here.
+        # Initialised under the mesh, as in a run, so that a name on the wrong dimension would raise.
         init = jax.jit(lambda key: nn.unbox(_init(model, inputs)(key)), out_shardings=shardings)
         params = init(jax.random.key(0))
     expected = dict(OTHERS)
@@ -69,13 +69,15 @@ def test_every_parameter_lies_as_expected(small_config, inputs, scan):
     assert kernel is None or kernel.shape == (32, 64)
 
 
-# The slow run takes the axes one by one.
+# The slow tests take the axes one by one.
 @pytest.mark.parametrize(
     'name', [name if name == 'fsdp_tensor' else pytest.param(name, marks=pytest.mark.slow) for name in MESHES]
 )
 def test_collectives_and_numbers(make_model, inputs, name):
     model, params = make_model(num_layers=2)
-    inputs = tuple(np.tile(x, (8, 1)) for x in inputs)  # 64 rows: activations outweigh weights, as in a real run
+    inputs = tuple(
+        np.tile(x, (8, 1)) for x in inputs
+    )  # 64 rows, so that activations are larger than weights, as in a real run
     mesh = make_mesh(MESHES[name])
     batch = {
         'masked_ids': np.tile(np.array([7, 8, 9], np.int32), (64, 1)),
@@ -99,11 +101,11 @@ def test_collectives_and_numbers(make_model, inputs, name):
     assert float(value) == pytest.approx(alone, rel=1e-5)
     text = compiled.as_text()
     gathers, reductions = text.count('all-gather('), text.count('all-reduce(')
-    if name == 'data':  # whole weights everywhere: nothing but the sum of gradients
+    if name == 'data':  # replicated weights need only the sum of gradients
         assert reductions > 0 and gathers == 0
-    else:  # weights come together for a product
+    else:  # weights are gathered for a product
         assert gathers > 0 and reductions + text.count('reduce-scatter(') > 0
-    # Activations stay split by rows: no device holds all hidden states, nor all logits.
+    # Activations stay split by rows, so no device holds all hidden states or all logits.
     rows = {'data': 8, 'fsdp': 8, 'fsdp_tensor': 16}[name]
     assert f'f32[{rows},16,32]' in text and 'f32[64,16,32]' not in text and 'f32[64,3,256]' not in text
     kernel = grads['encoder']['layers']['mlp']['up']['kernel']

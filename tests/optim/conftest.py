@@ -1,4 +1,4 @@
-"""Parameter trees of a real, small model in each of its forms."""
+"""Parameter trees of a small real model, scanned and unrolled, boxed and not."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ DIMS = dict(vocab_size=200, num_layers=3, width=16, num_heads=2, mlp_dim=32, max
 
 
 def boxed_params(**changes):
-    """Shapes with the boxes of Linen's axis names, as the optimiser sees them when its state is made."""
+    """Shapes in boxes with Linen's axis names, as the optimiser gets them when its state is created."""
     model = BertForPreTraining(BertConfig(**{**DIMS, **changes}))
     ids = jnp.zeros((1, 8), jnp.int32)
     inputs = (ids, ids, ids, jnp.zeros((1, 2), jnp.int32))
@@ -33,7 +33,7 @@ def unrolled_boxed():
 
 @pytest.fixture(scope='session')
 def scanned(scanned_boxed):
-    """Values that are none of them zero, so that biases have norms too."""
+    """Values that are not zero, so that biases have norms too."""
     rng = np.random.default_rng(1)
     shapes = jax.tree.map(lambda x: x.value, scanned_boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree.map(lambda x: rng.normal(scale=0.1, size=x.shape).astype(np.float32), shapes)

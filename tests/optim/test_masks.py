@@ -1,4 +1,4 @@
-"""Which parameters of the real model decay, told by their paths."""
+"""The weight decay mask on the parameters of a real model."""
 
 import jax
 from flax import linen as nn
@@ -20,7 +20,7 @@ def decaying(params):
     return {'/'.join(path_names(path)) for path, decays in flat if decays}, len(flat)
 
 
-def test_matrices_and_embeddings_decay_biases_and_norms_do_not(scanned_boxed, unrolled_boxed):
+def test_only_matrices_and_embeddings_decay(scanned_boxed, unrolled_boxed):
     names, total = decaying(nn.unbox(scanned_boxed))
     assert names == OUTSIDE | {f'encoder/layers/{name}' for name in BLOCK}
     # 3 embeddings, 2 of their norm; a block's 6 projections and 2 norms; pooler, mlm dense + norm + bias, nsp: in pairs
@@ -29,7 +29,7 @@ def test_matrices_and_embeddings_decay_biases_and_norms_do_not(scanned_boxed, un
     assert names == OUTSIDE | {f'encoder/layers_{i}/{name}' for i in range(3) for name in BLOCK}
 
 
-def test_boxes_do_not_hide_the_names(scanned_boxed, unrolled_boxed):
+def test_path_names_skip_boxes(scanned_boxed, unrolled_boxed):
     for boxed in (scanned_boxed, unrolled_boxed):
         assert any(
             isinstance(x, nn.Partitioned) for x in jax.tree.leaves(boxed, is_leaf=lambda x: not isinstance(x, dict))

@@ -10,6 +10,7 @@ import optax
 import pytest
 from flax import linen as nn
 
+from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.masks import decay_mask, path_names
@@ -22,7 +23,7 @@ STEPS = 6
 
 
 def built(name, **changes):
-    return make_optimizer(name, **{'b1': B1, 'b2': B2, 'eps': EPS, 'weight_decay': DECAY, 'clip_norm': 0.0, **changes})
+    return make_optimizer(**vars(Optimizer(name, **{'clip_norm': 0.0, **changes})))
 
 
 def simple_params():
@@ -35,7 +36,7 @@ def simple_params():
 
 
 def gradients(step, like):
-    """Gradients of very different sizes from step to step, some of them zero."""
+    """Gradients whose size varies from step to step; some are zero."""
     rng = np.random.default_rng(100 + step)
     return jax.tree.map(
         lambda x: rng.normal(size=x.shape) * 10.0 ** rng.integers(-6, 2) * (rng.random(x.shape) > 0.1), like
@@ -61,7 +62,7 @@ def assert_trees_close(ours, theirs, **tolerance):
 
 
 def test_bert_adam_against_numpy():
-    """AdamWeightDecayOptimizer of google-research/bert, written out: no bias correction, decay after the moments."""
+    """AdamWeightDecayOptimizer of google-research/bert in numpy: no bias correction, decay after the moments."""
     rate = 0.05
     params = simple_params()
     m = jax.tree.map(np.zeros_like, params)
@@ -81,8 +82,8 @@ def test_bert_adam_against_numpy():
     assert int(state[1].count) == STEPS
 
 
-def test_the_first_step_of_bert_adam_is_not_corrected():
-    """From zero moments: (1 - b1) g / (sqrt(1 - b2) |g| + eps) = 3.16 sign(g), where a corrected step has 1."""
+def test_bert_adam_has_no_bias_correction():
+    """The first step is (1 - b1) g / (sqrt(1 - b2) |g| + eps) = 3.16 sign(g); with correction it would be sign(g)."""
     g = jnp.array([-2.0, 1e-3, 5.0])
     params = {'bias': jnp.zeros(3)}
     for name, size in (('bert_adam', 0.1 / np.sqrt(0.001)), ('adamw', 1.0)):
@@ -151,20 +152,20 @@ def test_lamb_against_numpy():
 @pytest.mark.slow
 def test_lamb_stacked_equals_lamb_layer_by_layer(scanned):
     stacked, _ = trained(built('lamb'), scanned, 0.1, steps=1)
-    # The same gradients in the other form: `gradients` draws by shape, so they are made once and taken apart.
+    # The same gradients, unstacked: `gradients` draws by shape, so they are drawn once and then unstacked.
     params = unstack_layers(scanned)
     grads = unstack_layers(jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), gradients(0, scanned)))
     optimizer = built('lamb')
     direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     unrolled = jax.tree.map(lambda p, u: p - 0.1 * u, params, direction)
     assert_trees_close(unstack_layers(stacked), unrolled, rtol=1e-5, atol=1e-6)
-    # The equality would be empty if all layers had one ratio.
+    # The equality would prove nothing if all layers had the same ratio.
     ratio = lambda i: float(jnp.linalg.norm(direction['encoder'][f'layers_{i}']['mlp']['up']['kernel']))  # noqa: E731
     assert abs(ratio(0) - ratio(1)) > 1e-3
 
 
 def test_lamb_gives_each_layer_of_a_stack_its_own_ratio():
-    """Three layers scaled 0.1, 1 and 10: as many norms of the update, each that of the layer (at learning rate 1)."""
+    """Layers scaled by 0.1, 1 and 10 have updates whose norms are those of the layers (at learning rate 1)."""
     one = jax.random.normal(jax.random.key(0), (16, 16))
     params = {'layers': {'kernel': jnp.stack([0.1 * one, one, 10 * one]), 'bias': jnp.zeros((3, 16))}}
     grads = jax.tree.map(lambda x: jax.random.normal(jax.random.key(1), x.shape), params)
@@ -172,7 +173,7 @@ def test_lamb_gives_each_layer_of_a_stack_its_own_ratio():
     direction, _ = jax.jit(optimizer.update)(grads, optimizer.init(params), params)
     norms = np.linalg.norm(np.asarray(direction['layers']['kernel']).reshape(3, -1), axis=1)
     np.testing.assert_allclose(norms, np.linalg.norm(one) * np.array([0.1, 1, 10]), rtol=1e-5)
-    # Zero biases take the plain Adam step, of size 1 at first: no ratio makes them stand still or leap.
+    # Biases take the plain Adam step, of size 1 at first, without a ratio.
     np.testing.assert_allclose(np.abs(direction['layers']['bias']), 1.0, rtol=1e-3)
 
 
@@ -186,7 +187,7 @@ def test_lamb_ratio_of_a_zero_norm_is_one():
 
 
 def newton_schulz(matrix):
-    """Five steps of the quintic iteration of Muon's author, in float64."""
+    """Muon's quintic Newton-Schulz iteration, five steps in float64."""
     a, b, c = 3.4445, -4.7750, 2.0315
     x = matrix / (np.linalg.norm(matrix) + 1e-8)
     for _ in range(5):
@@ -196,7 +197,7 @@ def newton_schulz(matrix):
 
 
 def numpy_muon(params, rate, steps, momentum=0.95, ratio=0.3):
-    """Muon and AdamW written out, on the flat float64 parameters of an unrolled model: {(name, ...): array}."""
+    """Muon and AdamW in numpy, on the flat float64 parameters of an unrolled model: {(name, ...): array}."""
     m, v, params = {}, {}, dict(params)
     for step in range(steps):
         corrected = lambda beta, n: 1 - beta ** (n + 1)  # noqa: E731
@@ -229,14 +230,14 @@ def test_muon_against_numpy(scanned):
     params = unstack_layers(scanned)
     ours, state = trained(built('muon'), params, 0.02)
     expected = numpy_muon(flat(params), 0.02, STEPS)
-    # Five steps of the iteration amplify what float32 rounds off a nearly singular matrix.
+    # The iteration amplifies the rounding errors of float32 in nearly singular matrices.
     assert_trees_close(ours, unflat(expected), rtol=1e-3, atol=2e-5)
     assert set(flat(state[1].muon.trace)) == {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
 
 
 @pytest.mark.slow
 def test_muon_stacked_equals_muon_layer_by_layer(scanned):
-    """Each layer, and each of query, key and value, is a matrix of its own."""
+    """Query, key and value of each layer are separate matrices."""
     optimizer, grads = built('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
     stacked, _ = optimizer.update(grads, optimizer.init(scanned), scanned)
     unrolled = unstack_layers(scanned)
@@ -255,13 +256,13 @@ def test_clipping_by_the_norm_over_all_parameters(clip, factor):
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_switching_the_clipping_keeps_the_form_of_the_state(name, scanned):
+def test_clipping_does_not_change_the_structure_of_the_state(name, scanned):
     with_clip, without = (jax.eval_shape(built(name, clip_norm=clip).init, scanned) for clip in (1.0, 0.0))
     assert jax.tree.structure(with_clip) == jax.tree.structure(without)
 
 
 @pytest.mark.parametrize('name', OPTIMIZERS)
-def test_the_state_of_boxed_parameters_is_boxed_alike(name, scanned_boxed):
+def test_moments_of_boxed_parameters_are_boxed(name, scanned_boxed):
     state = jax.eval_shape(built(name).init, scanned_boxed)
     kernels, rest = partition(scanned_boxed, is_block_kernel)
     moments = (

@@ -1,4 +1,4 @@
-"""Learning rates against the formulas that they name."""
+"""Learning rate schedules against their formulas."""
 
 import math
 
@@ -18,7 +18,7 @@ def rates(name, steps=STEPS, **options):
     return np.asarray(jax.vmap(schedule)(jnp.arange(steps + 1)), np.float64)
 
 
-# Share of the peak at step 110, half-way between the end of the warm-up and the end.
+# The share of the peak at step 110, half-way between the end of the warm-up and the last step.
 HALF_WAY = {'linear': 0.5, 'polynomial': 0.5**0.5, 'cosine': 0.5, 'constant': 1.0}
 
 
@@ -71,7 +71,7 @@ def test_slanted_triangular_is_equation_3_of_ulmfit():
 @pytest.mark.parametrize('name', SCHEDULES)
 def test_continuous_and_never_above_the_peak(name):
     values = rates(name, steps=20_000)
-    # A root falls steeply where it ends: the last hundredth is left out.
+    # The root decay is steep at the end, so the last hundredth is excluded.
     assert np.abs(np.diff(values[:-200])).max() <= PEAK * 1.01 / 2000
     assert values.max() == pytest.approx(PEAK, rel=1e-6)
     assert values.min() >= 0
@@ -89,12 +89,12 @@ def test_a_phase_of_one_step_has_a_rate(name):
     assert values[0] == pytest.approx(PEAK, rel=1e-6)
 
 
-def test_beyond_the_end_the_rate_stays_at_zero():
+def test_the_rate_is_zero_after_the_end():
     schedule = make_schedule('polynomial', peak=PEAK, steps=10, warmup_fraction=0.0, power=0.5)
     assert float(schedule(jnp.int32(1000))) == 0.0
 
 
 @pytest.mark.parametrize('options', [{'name': 'linaer'}, {'warmup_fraction': 1.0}, {'warmup_fraction': -0.1}])
-def test_what_cannot_be_is_refused(options):
+def test_invalid_options_are_refused(options):
     with pytest.raises(UserError, match=r'config\.(schedule\.name|warmup_fraction)'):
         make_schedule(**{'name': 'linear', 'peak': PEAK, 'steps': 10, 'warmup_fraction': 0.1, **options})

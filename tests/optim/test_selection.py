@@ -1,4 +1,4 @@
-"""Training a part: which parameters move, which have moments, and how fast each layer learns."""
+"""Training a part of a model: trained parameters, their moments, and the learning rates of layers."""
 
 import jax
 import jax.numpy as jnp
@@ -7,6 +7,7 @@ import optax
 import pytest
 from flax import linen as nn
 
+from bertjax.config.run import Optimizer
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.config import BertConfig
@@ -32,7 +33,7 @@ def _paths(tree):
 
 
 def _optimizer(name='adamw'):
-    return make_optimizer(name, b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
+    return make_optimizer(**vars(Optimizer(name)))
 
 
 def _init(model, trained=select_all, optimizer='adamw'):
@@ -41,7 +42,7 @@ def _init(model, trained=select_all, optimizer='adamw'):
 
 
 def _state(model, trained, optimizer='adamw'):
-    """Fresh, but no parameter is 0 all over, so that weight decay would move each of them."""
+    """A fresh state in which no parameter is all zeros, so that weight decay would change each of them."""
     shapes = jax.eval_shape(lambda key: nn.unbox(_init(model, trained, optimizer)(key)), jax.random.key(0))
     state, rng = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), np.random.default_rng(0)
     draw = lambda x: jnp.asarray(0.05 + 0.02 * rng.standard_normal(x.shape), x.dtype)  # noqa: E731
@@ -66,14 +67,14 @@ def _step(model, trained, optimizer='adamw', **options):
 
 
 def _moved(before, after):
-    """{path: the greatest change}."""
+    """Returns {path: greatest absolute change}."""
     changes = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), before, after)
     return {'/'.join(path_names(path)): x for path, x in jax.tree_util.tree_flatten_with_path(changes)[0]}
 
 
 @pytest.fixture(scope='module')
 def trees():
-    """Shapes of the parameters: {scanned or not: tree}."""
+    """Shapes of the parameters: {scanned: tree}."""
     abstract = {scan: jax.eval_shape(_init(_model(scan)), jax.random.key(0)).params for scan in (True, False)}
     is_box = lambda x: isinstance(x, nn.Partitioned)  # noqa: E731
     return {scan: jax.tree.map(lambda x: x.value, tree, is_leaf=is_box) for scan, tree in abstract.items()}
@@ -97,7 +98,7 @@ def test_last_k_are_the_top_blocks_and_the_head(trees, count):
 
 
 @pytest.mark.parametrize('word', ['last_0', f'last_{L + 1}', 'last_', 'last_-1', 'last_two', 'last', 'first_2', ''])
-def test_other_words_are_refused(word):
+def test_unknown_selections_are_refused(word):
     with pytest.raises(UserError, match=rf"config\.train: found '{word}', expected .*K from 1 to 3.*--config.train="):
         make_selection(word, L)
 
@@ -145,7 +146,7 @@ def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, opti
     assert len(moments) == 1 and _paths(moments[0].mu) == _paths(moments[0].nu) == chosen
     new, metrics = _step(model, trained, optimizer)(state, _batch(), jnp.uint32(0))
     moved = _moved(state.params, new.params)
-    # A key's bias adds the same to all scores of a query: it has no gradient but rounding's.
+    # The bias of the keys adds the same number to all scores of a query, so its gradient is only rounding error.
     still = {path for path in chosen if path.endswith('attention/key/bias')}
     assert chosen - still <= {path for path, change in moved.items() if change} <= chosen
     assert jax.tree.structure(new) == jax.tree.structure(state) and int(new.skipped) == 0
@@ -158,12 +159,12 @@ def _is_adam(x):
 
 @pytest.mark.slow
 def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
-    """Without clipping by a norm that would know of the rest, a trained parameter moves as if all were trained."""
+    """Without clipping by the global norm, a trained parameter moves as if all parameters were trained."""
     model = _model(False)
     changes = {}
     for word in ('all', 'last_1'):
         trained = make_selection(word, L)
-        optimizer = make_optimizer('adamw', b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.01, clip_norm=0.0)
+        optimizer = make_optimizer(**vars(Optimizer('adamw', clip_norm=0.0)))
         state = _state(model, trained)
         step = make_train_step(
             model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, accumulate=2,
@@ -176,7 +177,7 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
 
 @pytest.mark.slow
 def test_layers_learn_at_their_rates_in_both_forms():
-    """From one state, a layer's step is as long as without decay, times its factor."""
+    """From the same state, the step of a layer is that without decay times the factor of the layer."""
     after = {}
     for scan in (True, False):
         model = _model(scan)

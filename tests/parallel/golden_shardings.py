@@ -1,4 +1,4 @@
-"""How BERT-base lies on eight devices: of each parameter and its moments, over which axes of the mesh it is split.
+"""The shardings of BERT-base on eight devices: the mesh axes of each parameter and its moments.
 
     python tests/parallel/golden_shardings.py --renew   # writes tests/parallel/shardings/PRESET.txt
 
@@ -13,20 +13,21 @@ FOLDER = pathlib.Path(__file__).parent / 'shardings'
 
 
 def table(preset: str) -> str:
-    """A line a parameter, of a mesh of config.mesh.preset; the last columns are empty where they say the same."""
+    """One line per parameter for a mesh preset; the last columns are empty if they repeat the first."""
     import jax
 
+    from bertjax.config.recipes import pretraining_config
     from bertjax.optim.masks import path_names
     from bertjax.parallel.mesh import describe_mesh, make_mesh
     from bertjax.pretrain.run import build_pretraining_setup
     from bertjax.pretrain.settings import pretraining_settings
-    from bertjax.recipe import pretraining_config
 
     def setup(zero1):
         config = pretraining_config('base', zero1=zero1)
         config.mesh.preset = preset
         settings = pretraining_settings(config)
-        return build_pretraining_setup(settings, settings.model(30522), make_mesh(settings.mesh, jax.devices()[:8]))
+        mesh = make_mesh(settings.mesh_axes, jax.devices()[:8])
+        return build_pretraining_setup(settings, settings.model_config(30522), mesh)
 
     def lies(x):
         entries = (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))

@@ -1,4 +1,4 @@
-"""Where compiled programs are kept, and that nothing about it can stop a run."""
+"""The folder of the compilation cache; errors of the cache never stop a run."""
 
 import pathlib
 
@@ -11,7 +11,7 @@ from bertjax.parallel.compile_cache import VARIABLE, enable_compile_cache
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch):
-    """kept() -> the folder that is chosen in a process that has none yet, None for none."""
+    """kept() -> the cache folder that is chosen in a new process, or None."""
     before = jax.config.jax_compilation_cache_dir
 
     def choose() -> str | None:
@@ -36,15 +36,15 @@ def test_the_users_cache_folder(kept, monkeypatch: pytest.MonkeyPatch, tmp_path:
 @pytest.mark.parametrize('chosen', ['', '/somewhere'])
 def test_jax_own_variable_wins(kept, monkeypatch: pytest.MonkeyPatch, chosen: str):
     monkeypatch.setenv(VARIABLE, chosen)
-    assert kept() is None  # JAX reads it by itself
+    assert kept() is None  # JAX itself reads the variable
 
 
-def test_short_compilations_are_kept_too(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+def test_short_compilations_are_cached(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
     name = 'jax_persistent_cache_min_compile_time_secs'
     before = getattr(jax.config, name)
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     try:
-        for given, then in ((1.0, compile_cache.LEAST_SECONDS), (0.0, 0.0)):
+        for given, then in ((1.0, compile_cache.MIN_COMPILE_SECONDS), (0.0, 0.0)):
             jax.config.update(name, given)
             kept()
             assert getattr(jax.config, name) == then
@@ -56,7 +56,7 @@ def test_short_compilations_are_kept_too(kept, monkeypatch: pytest.MonkeyPatch, 
         jax.config.update(name, before)
 
 
-def test_what_is_set_already_stays(tmp_path: pathlib.Path, kept):
+def test_an_existing_setting_is_not_changed(tmp_path: pathlib.Path, kept):
     jax.config.update('jax_compilation_cache_dir', str(tmp_path))
     enable_compile_cache()
     assert jax.config.jax_compilation_cache_dir == str(tmp_path)
@@ -71,26 +71,26 @@ def test_no_folder_to_write_to(kept, monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert kept() is None
 
 
-def test_what_was_not_used_for_longest_goes(tmp_path: pathlib.Path):
+def test_the_least_recently_used_programs_are_removed(tmp_path: pathlib.Path):
     import os
 
     for age, name in enumerate(('new', 'old', 'oldest')):
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (1000 - age, 5))
-    compile_cache._prune(tmp_path, most=20)
+    compile_cache._prune(tmp_path, max_bytes=20)
     assert {path.name for path in tmp_path.iterdir()} == {'new', 'old'}
 
 
-def test_a_folder_or_a_file_that_another_process_prunes_turns_nothing_off(
+def test_a_folder_or_a_vanished_file_does_not_disable_the_cache(
     kept, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ):
-    """On a GPU the compiler keeps a folder of its own beside the programs."""
+    """On a GPU, the compiler stores a folder of autotuning results beside the programs."""
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
     folder = pathlib.Path(kept())
     (folder / 'xla_gpu_per_fusion_autotune_cache_dir').mkdir()
     (folder / 'program').write_bytes(bytes(10))
     listed, prune = pathlib.Path.iterdir, compile_cache._prune
     monkeypatch.setattr(pathlib.Path, 'iterdir', lambda path: [*listed(path), path / 'pruned by another'])
-    monkeypatch.setattr(compile_cache, '_prune', lambda folder: prune(folder, most=5))
+    monkeypatch.setattr(compile_cache, '_prune', lambda folder: prune(folder, max_bytes=5))
     assert kept() == str(folder)
     assert [path.name for path in listed(folder)] == ['xla_gpu_per_fusion_autotune_cache_dir']

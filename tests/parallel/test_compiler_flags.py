@@ -1,4 +1,4 @@
-"""What XLA is told on machines with GPUs: flags that it knows, beside those of the user."""
+"""XLA flags for machines with GPUs: XLA knows them, and the user's flags are not changed."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from bertjax.parallel import devices
 from bertjax.parallel.compiler_flags import FLAGS, VARIABLE, set_compiler_flags
 
 
-def test_the_users_own_stay_as_they_are(monkeypatch):
+def test_flags_of_the_user_are_not_changed(monkeypatch):
     monkeypatch.setenv(VARIABLE, '--xla_a=1 --xla_gpu_enable_latency_hiding_scheduler=false')
     set_compiler_flags()
     set_compiler_flags()
@@ -19,7 +19,7 @@ def test_the_users_own_stay_as_they_are(monkeypatch):
     ]
 
 
-def test_they_are_set_where_a_gpu_may_be(monkeypatch):
+def test_flags_are_set_if_there_may_be_a_gpu(monkeypatch):
     monkeypatch.setenv(VARIABLE, os.environ[VARIABLE])
     called = []
     monkeypatch.setattr(devices, 'set_compiler_flags', lambda: called.append(True))
@@ -30,8 +30,8 @@ def test_they_are_set_where_a_gpu_may_be(monkeypatch):
         assert bool(called) == there
 
 
-def test_this_xla_knows_them():
-    """It ends a process that names others."""
+def test_xla_knows_the_flags():
+    """XLA ends a process with unknown flags."""
     code = 'import jax; print(jax.numpy.zeros(()) + 1)'
     environment = os.environ | {VARIABLE: ' '.join(f'--{name}={str(value).lower()}' for name, value in FLAGS.items())}
     done = subprocess.run([sys.executable, '-c', code], env=environment, capture_output=True, text=True, timeout=300)

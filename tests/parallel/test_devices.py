@@ -1,4 +1,4 @@
-"""What a computing program does to its process: memory is kept and not fetched from the kernel for every step."""
+"""Preparation of a process for its devices: freed memory is kept for the next step; absent TPUs are not searched."""
 
 import fnmatch
 import importlib.metadata
@@ -34,7 +34,7 @@ print(statistics.median(after - before for before, after in zip(counts, counts[1
 """
 
 
-# What JAX says of TPUs when it starts, and which platforms it then has.
+# Prints what JAX logs about TPUs when it starts, and its platforms.
 STARTED = """
 import jax
 from bertjax.parallel.devices import claim_devices
@@ -47,8 +47,8 @@ print(claim_devices()[0].platform, jax.config.jax_platforms)
 @pytest.mark.parametrize(
     ('chosen', 'platforms'), [({}, 'cpu'), pytest.param({'TPU_WORKER_ID': '0'}, 'None', marks=pytest.mark.slow)]
 )
-def test_tpus_that_are_not_there_are_not_looked_for(chosen: dict[str, str], platforms: str):
-    """libtpu, which compiles for TPUs that are elsewhere, says nothing; a sign of a TPU here leaves JAX as it is."""
+def test_absent_tpus_are_not_searched(chosen: dict[str, str], platforms: str):
+    """libtpu prints nothing if it is only installed to compile; any sign of a local TPU leaves JAX unchanged."""
     pytest.importorskip('libtpu', reason='it would complain')
     if importlib.metadata.entry_points(group='jax_plugins') or importlib.util.find_spec('jax_plugins'):
         pytest.skip('JAX has to look for the devices of its plug-ins')
@@ -74,7 +74,7 @@ def test_tpus_that_are_not_there_are_not_looked_for(chosen: dict[str, str], plat
 def test_only_libtpu_is_silenced_and_only_where_nothing_but_cpus_can_be(
     monkeypatch: pytest.MonkeyPatch, installed: list[str], there: list[str], chosen: str | None
 ):
-    """JAX warns of a GPU that it cannot use, and of other things, only where no platform is chosen."""
+    """JAX warns about an unusable GPU only if no platform is chosen, so the platform is set only on CPU machines."""
     monkeypatch.setattr(devices.glob, 'glob', lambda pattern: fnmatch.filter(there, pattern))
     monkeypatch.setattr(devices.importlib.util, 'find_spec', lambda name: name if name in installed else None)
     monkeypatch.setattr(devices.importlib.metadata, 'entry_points', lambda group: [])
@@ -97,12 +97,12 @@ def faults(claim: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != 'glibc', reason='only the allocator of glibc is told to keep memory')
-def test_temporary_arrays_do_not_come_from_the_kernel_each_time():
+def test_temporary_arrays_reuse_freed_memory():
     assert faults('claim_devices') < faults('jax.devices') / 10
 
 
-def test_devices_of_processes_that_have_not_met_are_refused(monkeypatch: pytest.MonkeyPatch):
-    """As those of a TPU slice are where nobody has said that it has several machines."""
+def test_devices_of_unconnected_processes_are_refused(monkeypatch: pytest.MonkeyPatch):
+    """A multi-host TPU slice has such devices if the processes were started without flags."""
     monkeypatch.setattr(jax, 'process_count', lambda: 4)
-    with pytest.raises(UserError, match=r'found one of 4 processes.*--coordinator_address'):
+    with pytest.raises(UserError, match=r'found devices of 4 processes.*--coordinator_address'):
         devices.claim_devices()

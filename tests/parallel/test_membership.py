@@ -1,4 +1,4 @@
-"""Whether a process finds out that it is one of several: from its environment, or from the server that TPU VMs ask."""
+"""Detection of multi-process runs from the environment and from the metadata server of TPU VMs."""
 
 import socket
 import time
@@ -30,7 +30,7 @@ def tpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
         ({'SLURM_PROCID': '0', 'SLURM_STEP_NUM_TASKS': ''}, False),
     ],
 )
-def test_what_the_environment_says(environment: dict[str, str], several: bool):
+def test_processes_from_the_environment(environment: dict[str, str], several: bool):
     assert ProcessFlags().is_one_of_several(environment | {'TPU_SKIP_MDS_QUERY': '1'}) == several
 
 
@@ -41,36 +41,36 @@ def test_what_the_environment_says(environment: dict[str, str], several: bool):
         ({'worker-network-endpoints': 'unknown:unknown:10.0.0.2,unknown:unknown:10.0.0.3'}, True),
         ({'worker-network-endpoints': 'unknown:unknown:10.0.0.2', 'tpu-env': "TYPE: 'V5E'\nWORKER_ID: '0'\n"}, False),
         ({'worker-network-endpoints': '10.0.0.2', 'tpu-env': "TYPE: 'V5E'\nMEGASCALE_NUM_SLICES: '2'\n"}, True),
-        ({}, False),  # a machine of Google's cloud without a TPU
+        ({}, False),  # a machine in Google's cloud without a TPU
     ],
 )
-def test_what_the_metadata_server_says(tpu_here: None, attributes: dict[str, str], several: bool):
+def test_processes_from_the_metadata_server(tpu_here: None, attributes: dict[str, str], several: bool):
     with serve(attributes) as server:
         assert ProcessFlags().is_one_of_several({'GCE_METADATA_IP': server.address}) == several
         assert server.asked == ['worker-network-endpoints', 'tpu-env']
 
 
-def test_a_server_that_is_busy_is_asked_again(tpu_here: None):
+def test_a_busy_server_is_queried_again(tpu_here: None):
     with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}, failures=2) as server:
         assert ProcessFlags().is_one_of_several({'GCE_METADATA_IP': server.address})
 
 
-def test_only_a_machine_with_a_tpu_asks(monkeypatch: pytest.MonkeyPatch):
+def test_only_a_machine_with_a_tpu_queries_the_server(monkeypatch: pytest.MonkeyPatch):
     with serve({'worker-network-endpoints': '10.0.0.2,10.0.0.3'}) as server:
         there = {'GCE_METADATA_IP': server.address}
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: True)
         assert not ProcessFlags().is_one_of_several(there | {'TPU_SKIP_MDS_QUERY': '1'})
-        # GKE's environment says it all.
+        # The environment of GKE contains everything.
         assert not ProcessFlags().is_one_of_several(there | {'TPU_WORKER_HOSTNAMES': 'localhost'})
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: False)
         assert not ProcessFlags().is_one_of_several(there)
         assert not server.asked
 
 
-def test_where_no_server_is_it_goes_on_alone(tpu_here: None, caplog: pytest.LogCaptureFixture):
+def test_without_a_server_the_process_is_single(tpu_here: None, caplog: pytest.LogCaptureFixture):
     with socket.socket() as taken:
-        taken.bind(('127.0.0.1', 0))  # and nobody listens
+        taken.bind(('127.0.0.1', 0))  # nothing listens on this port
         began = time.monotonic()
         assert not ProcessFlags().is_one_of_several({'GCE_METADATA_IP': f'127.0.0.1:{taken.getsockname()[1]}'})
     assert time.monotonic() - began < 5
-    assert 'taken for one alone' in caplog.text
+    assert 'assuming 1' in caplog.text

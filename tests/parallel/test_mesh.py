@@ -1,4 +1,4 @@
-"""The mesh's sizes, and what is said of sizes that do not fit."""
+"""The sizes of the mesh, and the errors for sizes that do not fit."""
 
 import dataclasses
 
@@ -7,15 +7,15 @@ import pytest
 from jax.sharding import AxisType, PartitionSpec
 from ml_collections import ConfigDict
 
+from bertjax.config.check import check_ranges
+from bertjax.config.recipes import pretraining_config
 from bertjax.errors import UserError
-from bertjax.experiment.check import check_ranges
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh, mesh_shape
 from bertjax.parallel.partition import batch_sharding, replicated
 from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.parallel.zero1 import should_shard
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.settings import check_mesh, check_row_count
 
 
@@ -35,7 +35,7 @@ def test_sizes_and_the_axis_that_takes_the_rest(sizes, devices, shape):
     assert mesh_shape(dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True)), devices) == shape
 
 
-def test_a_preset_gives_the_sizes_that_are_not_set():
+def test_a_preset_sets_the_remaining_sizes():
     def shape(**given):
         return mesh_shape(mesh_axes(config_of(given).mesh), 8)
 
@@ -47,7 +47,7 @@ def test_a_preset_gives_the_sizes_that_are_not_set():
     shapes = {'data': (8, 1, 1), 'fsdp': (1, 8, 1), 'tensor2': (4, 1, 2), 'fsdp_tensor2': (1, 4, 2)}
     assert {name: shape(preset=name) for name in PRESETS} == shapes
     assert shape(preset='fsdp', data=4) == (4, 2, 1) and shape(preset='tensor2', fsdp=2) == (2, 2, 2)
-    assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh == {'data': 1, 'fsdp': -1, 'tensor': 1}
+    assert pretraining_settings(config_of({'preset': 'fsdp'})).mesh_axes == {'data': 1, 'fsdp': -1, 'tensor': 1}
     assert mesh_axes({'data': 2, 'fsdp': 4, 'tensor': 1}) == {
         'data': 2,
         'fsdp': 4,
@@ -61,7 +61,7 @@ def test_a_preset_gives_the_sizes_that_are_not_set():
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """As JAX has one of a slice of 2 x 2."""
+    """A stand-in for a device of a 2 x 2 slice."""
 
     id: int
     slice_index: int
@@ -78,14 +78,14 @@ class Chip:
         return self.slice_index
 
 
-def test_slices_are_joined_along_data():
+def test_slices_lie_along_data():
     chips = [Chip(i, i // 4) for i in range(8)]
     grid = make_mesh({'data': -1, 'fsdp': 2, 'tensor': 1}, chips).devices
     assert grid.shape == (4, 2, 1)
     assert [{chip.slice_index for chip in row.flat} for row in grid] == [{0}, {0}, {1}, {1}]
     over, within = (make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, some) for some in (chips, chips[:4]))
     assert should_shard('auto', within) and should_shard('on', over) and not should_shard('auto', over)
-    with pytest.raises(UserError, match=r'config.mesh.data: found 1, expected a multiple of the 2 slices'):
+    with pytest.raises(UserError, match=r'config.mesh.data: found 1, expected a multiple of the number of slices, 2'):
         make_mesh({'data': -1, 'fsdp': 8, 'tensor': 1}, chips)
 
 
@@ -93,7 +93,7 @@ def test_slices_are_joined_along_data():
     'sizes',
     [(1, 1, 1), (3, 1, 1), (-1, 3, 1), (16, 1, 1), (-1, -1, 1), (0, 1, 8), (-2, 1, 1), (-8, -1, 1), (-1, 16, 1)],
 )
-def test_sizes_that_do_not_fit_are_shown_with_the_number_of_devices(sizes):
+def test_the_error_for_sizes_names_the_number_of_devices(sizes):
     axes = dict(zip(('data', 'fsdp', 'tensor'), sizes, strict=True))
     with pytest.raises(UserError) as error:
         mesh_shape(axes, 8)
@@ -110,7 +110,7 @@ def test_the_mesh_has_named_axes_of_type_auto():
     assert dict(make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:3]).shape)['data'] == 3
 
 
-def test_rows_lie_over_data_and_fsdp():
+def test_rows_are_split_over_data_and_fsdp():
     mesh = make_mesh({'data': 2, 'fsdp': 2, 'tensor': 2})
     assert batch_sharding(mesh).spec == PartitionSpec(('data', 'fsdp'))
     assert batch_sharding(mesh).shard_shape((16, 5)) == (4, 5)
@@ -121,15 +121,15 @@ def test_rows_lie_over_data_and_fsdp():
     ('batch_size', 'accumulate', 'shards', 'try_instead'),
     [(12, 1, 8, 8), (30, 2, 8, 16), (16, 4, 8, 32), (4, 1, 8, 8)],
 )
-def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, accumulate, shards, try_instead):
+def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, accumulate, shards, try_instead):
     config = pretraining_config('tiny', batch_size=batch_size, accumulate=accumulate)
-    (phase,) = pretraining_settings(config).phases(100)
+    (phase,) = pretraining_settings(config).resolve_phases(100)
     with pytest.raises(UserError) as error:
         check_row_count(phase.batch_size, phase.accumulate, shards)
     assert error.value.where == 'config.batch_size'
     assert error.value.fix == f'try {try_instead}'
     config.batch_size = try_instead
-    (phase,) = pretraining_settings(config).phases(100)
+    (phase,) = pretraining_settings(config).resolve_phases(100)
     check_row_count(phase.batch_size, phase.accumulate, shards)
 
 
@@ -142,7 +142,7 @@ def test_a_batch_that_does_not_divide_is_refused_with_one_that_does(batch_size, 
         ((1, 5, 1), {}, r'mesh.fsdp: found 5', r'a divisor of config.model.width = 768'),
     ],
 )
-def test_a_model_that_does_not_divide_is_refused_with_what_would(sizes, changes, found, what):
+def test_an_indivisible_model_is_refused_with_a_suggestion(sizes, changes, found, what):
     model = BertConfig(vocab_size=30522, **changes)
     mesh = jax.sharding.AbstractMesh(sizes, ('data', 'fsdp', 'tensor'))
     with pytest.raises(UserError, match=rf'config.{found}, expected {what}, which it splits; lower'):

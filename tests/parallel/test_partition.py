@@ -1,4 +1,4 @@
-"""Axis names: unknown ones are errors, known ones become shardings."""
+"""Logical axis names: unknown ones are errors, known ones become shardings."""
 
 import golden_shardings
 import jax
@@ -26,7 +26,7 @@ def test_the_table_names_each_axis_once_and_only_real_mesh_axes():
 
 
 @pytest.mark.parametrize('preset', PRESETS)
-def test_parameters_and_moments_lie_as_recorded(preset):
+def test_shardings_equal_the_recorded_ones(preset):
     """After an intended change: `python tests/parallel/golden_shardings.py --renew`."""
     recorded = (golden_shardings.FOLDER / f'{preset}.txt').read_text(encoding='utf-8')
     assert golden_shardings.table(preset) == recorded
@@ -48,7 +48,7 @@ def test_outside_a_mesh_nothing_is_constrained():
 
 
 def test_a_constraint_holds_inside_the_mesh_context(mesh):
-    """Under a context that Flax does not see, the result would lie whole on every device, without a word."""
+    """In a context that Flax does not see, the result would silently be replicated."""
     x = jnp.zeros((8, 6, 4))
     with mesh_context(mesh):
         y = jax.jit(lambda x: constrain(x + 1, 'act_batch', 'act_length', 'act_mlp'))(x)
@@ -56,13 +56,13 @@ def test_a_constraint_holds_inside_the_mesh_context(mesh):
 
 
 def test_a_weight_and_an_activation_may_use_the_same_mesh_axis(mesh):
-    """'embed' of a weight lies over fsdp, and the batch of an activation of that width keeps fsdp all the same."""
+    """'embed' of a weight is split over fsdp, and the batch of an activation with that width still uses fsdp."""
     with mesh_context(mesh):
         y = jax.jit(lambda x: constrain(x + 1, 'act_batch', 'act_length', 'act_embed'))(jnp.zeros((8, 6, 4)))
     assert y.sharding.shard_shape(y.shape) == (2, 6, 4)
 
 
-def test_boxes_become_shardings_and_scalars_are_everywhere(mesh):
+def test_boxes_become_shardings_and_scalars_are_replicated(mesh):
     def init(key):
         kernel = with_axes(nn.initializers.normal(), 'embed', 'mlp')(key, (8, 4), jnp.float32)
         return {'kernel': kernel, 'count': jnp.zeros([], jnp.int32)}

@@ -1,4 +1,4 @@
-"""TPU slices that are not there: their devices, as JAX has them, and what each has."""
+"""Abstract TPU slices: their devices and the properties of each."""
 
 import json
 import os
@@ -10,17 +10,17 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips, topology_devices
 
-# By a process: a crash of the TPU compiler must not take pytest along.
+# In a separate process, so that a crash of the TPU compiler does not end pytest.
 SLICES = """
 import json, sys
 from bertjax.parallel.topology import generation_of, topology_devices
-from bertjax.train.throughput import peak_flops
+from bertjax.train.health.throughput import peak_flops
 
 for name in sys.argv[1:]:
     devices, memory = topology_devices(name), generation_of(name).hbm_bytes
     print(json.dumps([len(devices) * memory / 2**30, sum(peak_flops(one.device_kind) for one in devices) / 1e12]))
 """
-# Four chips of each generation: GiB and TFLOP/s of Google Cloud's pages, which are of chips. Of a v3 JAX has 8 devices.
+# Four chips of each generation, with GiB and TFLOP/s per chip from Google Cloud's pages. JAX has 8 devices on v3.
 CHIPS = {
     'v3:2x2': (32, 123),
     'v4:2x2x1': (32, 275),
@@ -30,7 +30,7 @@ CHIPS = {
 }
 
 
-def test_memory_and_peak_of_all_devices_are_those_of_the_chips():
+def test_memory_and_peak_of_the_devices_add_up_to_those_of_the_chips():
     pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
     environment = {'PATH': '', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}
     command = [sys.executable, '-c', SLICES, *CHIPS]
@@ -51,15 +51,15 @@ def test_memory_and_peak_of_all_devices_are_those_of_the_chips():
         ('v5p:4x4x8', 128, 6),
         ('v5p:4x4x8', 8, 2),
         ('v6e:8x8', 64, 2),
-        ('2*v5e:16x16', 256, 4),  # of several slices, those within one
+        ('2*v5e:16x16', 256, 4),  # several slices: the links within one
     ],
 )
-def test_links_that_a_group_of_chips_can_use(name: str, chips: int, links: int):
+def test_links_of_a_group_of_chips(name: str, chips: int, links: int):
     assert ici_bandwidth(name, chips) == links * generation_of(name).link_bandwidth
     assert slice_chips(name) >= chips
 
 
-def test_all_links_are_those_of_the_data_sheets():
+def test_the_sum_of_links_equals_the_data_sheets():
     """Both directions of all links of a chip, in GB/s: "bidirectional ICI" of Google Cloud's pages."""
     whole = {'v5e:16x16': 400, 'v6e:16x16': 800, 'v5p:4x4x4': 1200}
     for name, bandwidth in whole.items():
@@ -75,7 +75,7 @@ def test_all_links_are_those_of_the_data_sheets():
         ('2*v4:2x2x1', 'slices of v5e, v5p, v6e'),
     ],
 )
-def test_names_that_mean_nothing(name: str, said: str):
+def test_unknown_names_are_refused(name: str, said: str):
     with pytest.raises(UserError) as error:
         topology_devices(name)
     assert error.value.where == 'config.topology' and said in error.value.expected

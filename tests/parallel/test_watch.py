@@ -1,4 +1,4 @@
-"""The process that watches over one of several: what it hands on to its child, and how often."""
+"""The supervising process: it forwards each signal to its child, once."""
 
 import os
 import signal
@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-# The child says which signals it gets, and ends with the third.
+# The child prints the signals that it gets, and ends at the third.
 CHILD = """
 import os, signal, time
-from bertjax.parallel.process_flags import watch
+from bertjax.parallel.process_flags import supervise
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-watch()
+supervise()
 told = []
 for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, frame: told.append(print(number, flush=True)))
@@ -39,15 +39,15 @@ def watched() -> Iterator[subprocess.Popen]:
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize('tell', [os.kill, os.killpg])
-def test_each_signal_comes_once(watched: subprocess.Popen, number: int, tell: Callable[[int, int], None]):
-    """To the process alone, as `kill` sends it, or to its group, as a terminal does."""
+def test_each_signal_is_forwarded_once(watched: subprocess.Popen, number: int, tell: Callable[[int, int], None]):
+    """The signal goes to the process, as by `kill`, or to its group, as from a terminal."""
     for _ in range(3):
         tell(watched.pid, number)
         assert watched.stdout.readline() == f'{number:d}\n'
     assert watched.stdout.read() == '' and watched.wait(30) == 75
 
 
-def test_both_stop_and_go_on(watched: subprocess.Popen):
+def test_both_processes_suspend_and_continue(watched: subprocess.Popen):
     (child,) = psutil.Process(watched.pid).children()
     both = (psutil.Process(watched.pid), child)
 
@@ -63,7 +63,7 @@ def test_both_stop_and_go_on(watched: subprocess.Popen):
     wait_until_stopped(False)
 
 
-def test_nobody_is_left_behind(watched: subprocess.Popen):
+def test_the_child_ends_with_its_parent(watched: subprocess.Popen):
     (child,) = psutil.Process(watched.pid).children()
     watched.kill()
     child.wait(30)

@@ -4,10 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.phase import Phase
 from bertjax.train.vmapped_runs import VmappedRun
@@ -29,8 +29,8 @@ def test_without_dropout_both_sides_take_the_same_steps(torch, batch, tmp_path, 
     config.model.update(dropout=0.0, attention_dropout=0.0, scan_layers=False, **sizes)
     settings = pretraining_settings(config)
     mesh = make_mesh(config.mesh, jax.devices()[:1])
-    setup = build_pretraining_setup(settings, settings.model(len(VOCABULARY)), mesh)
-    (given,) = settings.phases(STEPS)
+    setup = build_pretraining_setup(settings, settings.model_config(len(VOCABULARY)), mesh)
+    (given,) = settings.resolve_phases(STEPS)
     phase = Phase(given, setup, [VmappedRun(None, given.learning_rate, 0)], given.batches)
     vocabulary = tmp_path / 'vocab.txt'
     vocabulary.write_text('\n'.join(VOCABULARY) + '\n')

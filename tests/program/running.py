@@ -61,9 +61,10 @@ EXTRACT = {'recipe': 'configs/extract.py', 'small': False}
 
 # Code with which a run in a bucket sees within seconds what else it would see within a minute.
 QUICK = """
-    from bertjax.files.buckets import lease, publisher
+    from bertjax.workdir import mirror
+    from bertjax.remote import lease
 
-    lease.EVERY, lease.GONE, publisher.EVERY = 0.3, 3.0, 0.5
+    lease.RENEW_EVERY, lease.EXPIRES_AFTER, bucket_workdir.PUBLISH_EVERY = 0.3, 3.0, 0.5
 """
 
 

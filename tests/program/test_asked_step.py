@@ -10,7 +10,7 @@ import pytest
 from running import GLUE, Program, results, rows
 from test_tasks import SHORT, write_squad
 
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.interrupt import Interrupt
 
 
 def stop_after(steps: int):
@@ -132,7 +132,7 @@ def test_a_recipe_with_another_head_for_pairs(program: Program, trained: pathlib
 def test_a_recipe_that_needs_its_argument(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """What it names must be the run's task; what else it decides nothing can tell."""
     own = tmp_path / 'own.py'
-    lines = ('from bertjax.recipe_files import load_recipe', '', '', 'def get_config(task):')
+    lines = ('from bertjax.config.files import load_recipe', '', '', 'def get_config(task):')
     own.write_text('\n'.join([*lines, "    return load_recipe(f'configs/glue.py:{task}')", '']))
     verb = (f'--workdir={tuned}', '--config.run=evaluate', '--config.step=5')
     assert 'config.step: found 5' in program.error(*verb, recipe=f'{own}:rte', small=False)

@@ -8,6 +8,8 @@ import pytest
 from browsing import Browser
 from running import Program, copied, results
 
+from bertjax.config.plain import plain
+from bertjax.config.recipes import finetuning_config
 from bertjax.errors import UserError
 from bertjax.finetune.benchmark import ordered, parse_tasks, record_request, record_result, task_overrides
 from bertjax.finetune.benchmark_table import write_submission, write_summary
@@ -75,18 +77,18 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
-    config = {'seed': 0, 'steps': 5, 'sweep': {'seeds': []}, 'log_every': 1}
+    config = {**plain(finetuning_config('glue')), 'steps': 5}
     configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
     assert record_request(tmp_path, configs) == {'cola', 'rte'}
-    more = {**configs, 'rte': {'seed': 0, 'sweep': {'seeds': [1]}, 'log_every': 2}}
+    more = {**configs, 'rte': {**config, 'sweep': {**config['sweep'], 'seeds': [1]}, 'log_every': 2}}
     for _ in range(2):  # a kill in between changes nothing
         assert record_request(tmp_path, more) == {'cola'}  # the sweep goes on
     record_result(tmp_path, 'rte', more['rte'])
     assert record_request(tmp_path, more) == {'cola', 'rte'}
     with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
-        record_request(tmp_path, {'cola': {'seed': 1}})
+        record_request(tmp_path, {'cola': {**config, 'seed': 1}})
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
-        record_request(tmp_path, {'cola': {'seed': 0, 'step': 3, 'steps': 9}})
+        record_request(tmp_path, {'cola': {**config, 'step': 3, 'steps': 9}})
     summary, table = write_summary(tmp_path, {'qqp': 'no folder'})
     assert summary['averages']['glue'] == pytest.approx(0.625) and summary['averaged_tasks'] == 2
     assert ['RTE', '75.0', 'accuracy, 4 of 9 records', '75.0'] in table and ['WNLI', '-', 'not run', '-'] in table

@@ -98,7 +98,7 @@ def test_a_bucket_that_is_missing_ends_both(hosts: Program, tmp_path: pathlib.Pa
     processes = hosts.start_together(2, '--workdir=s3://none/run', *RUN, caches=caches)
     first, second = (finished(process, status=2) for process in processes)
     assert 'found no bucket s3://none' in assert_one_line(first)
-    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 2)'
+    assert second.stderr.strip().splitlines()[-1] == 'stopped: see the message of the first process (status 2)'
 
 
 @pytest.mark.slow
@@ -145,7 +145,7 @@ def test_another_run_takes_the_workdir(hosts: Program, bucket, tmp_path: pathlib
     taken = bucket.contents('bucket/runs/one')
     first, second = (finished(process, status=1) for process in processes)
     assert 'stopped: another process works in s3://bucket/runs/one now' in first.stderr.splitlines()[-1]
-    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 1)'
+    assert second.stderr.strip().splitlines()[-1] == 'stopped: see the message of the first process (status 1)'
     assert bucket.contents('bucket/runs/one') == taken
 
 
@@ -157,5 +157,5 @@ def test_what_cannot_be_published_ends_both(hosts: Program, bucket, tmp_path: pa
         processes = hosts.start_together(2, f'--workdir={HERE}', *RUN, caches=caches)
         first, second = (finished(process, status=1) for process in processes)
     assert 'stopped: not all of the run is in s3://bucket/runs/one' in first.stderr.splitlines()[-1]
-    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 1)'
+    assert second.stderr.strip().splitlines()[-1] == 'stopped: see the message of the first process (status 1)'
     assert (mirror(caches[0]) / WEIGHTS).exists()

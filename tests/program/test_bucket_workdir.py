@@ -1,6 +1,5 @@
 """Whole runs whose text, stores and workdirs are in a bucket of a real server, and what may go wrong."""
 
-import dataclasses
 import os
 import pathlib
 import signal
@@ -9,10 +8,17 @@ import time
 import pytest
 from running import QUICK, RUN, Program, finished
 
-from bertjax.files.buckets import lease, publisher
+from bertjax.remote import lease
+from bertjax.workdir import mirror
 
 WEIGHTS = 'export/hf/model.safetensors'
 HERE = 's3://bucket/runs/one'
+# Code with which a run publishes only at its end, on however slow a machine.
+AT_END = """
+    from bertjax.workdir import mirror
+
+    bucket_workdir.PUBLISH_EVERY = 3600.0
+"""
 
 
 @pytest.fixture
@@ -45,7 +51,7 @@ def test_mistakes_with_buckets(program, bucket):
 @pytest.mark.slow
 def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, expected, monkeypatch, tmp_path):
     """It stops and says where all is; what is half there does not count; another machine ends it in the same bits."""
-    monkeypatch.setattr(publisher, 'EVERY', 0.1)
+    monkeypatch.setattr(mirror, 'PUBLISH_EVERY', 0.1)
     with bucket.failing('deny', 'PUT', r'checkpoints/(8|12|16|20|24)/(seal|state/manifest)', count=999):
         stopped = program.run(f'--workdir={HERE}', texts, *RUN, status=1)
     assert 'stopped: not all of the run is in s3://bucket/runs/one' in stopped.stderr, stopped.stderr
@@ -74,7 +80,7 @@ def test_a_run_in_a_bucket_that_is_denied_on_the_way(program, bucket, texts, exp
 @pytest.mark.slow
 def test_a_run_that_was_stopped_for_its_bucket_says_so(program, bucket, texts, monkeypatch):
     """Also where writing is allowed again at its end: nobody has asked it to stop."""
-    monkeypatch.setattr(publisher, 'EVERY', 0.1)
+    monkeypatch.setattr(mirror, 'PUBLISH_EVERY', 0.1)
     with bucket.failing('deny', 'PUT', 'checkpoints/4/'):
         stopped = program.run(f'--workdir={HERE}', texts, *RUN, '--config.steps=400', status=1)
     assert stopped.stderr.splitlines()[-1].startswith('stopped: not all of the run is in s3://bucket/runs/one')
@@ -84,9 +90,12 @@ def test_a_run_that_was_stopped_for_its_bucket_says_so(program, bucket, texts, m
 @pytest.mark.slow
 def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch, tmp_path):
     """`kill -9` between two writes: another machine, which waits for the lease, takes no half of anything for whole."""
-    environment = program.environment | {name: os.environ[name] for name in os.environ if name.startswith('AWS_')}
-    environment['BERTJAX_CACHE'] = os.environ['BERTJAX_CACHE']
-    process = dataclasses.replace(program, environment=environment).start(f'--workdir={HERE}', texts, *RUN)
+    seen = {name: os.environ[name] for name in os.environ if name.startswith(('AWS_', 'BERTJAX_'))}
+    process = (
+        program.with_environment(seen)
+        .with_startup(tmp_path / 'startup', AT_END)
+        .start(f'--workdir={HERE}', texts, *RUN)
+    )
 
     def kill(method: str, path: str) -> None:
         if method == 'PUT' and path.endswith('summary.json'):
@@ -99,7 +108,7 @@ def test_killed_while_it_publishes(program, bucket, texts, expected, monkeypatch
     assert '.lease.json' in names and 'checkpoints/24/state/manifest.ocdbt' in names
     assert not [name for name in names if name.endswith(('seal.json', 'export/hf/config.json', 'manifest.json'))]
     another_machine(monkeypatch, tmp_path / 'other')
-    monkeypatch.setattr(lease, 'GONE', 0.5)
+    monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.5)
     done = program.run(f'--workdir={HERE}', texts, *RUN)
     assert 's3://bucket/runs/one was left by' in done.stdout and 'continuing at step' not in done.stdout
     assert bucket.system.cat_file(f'bucket/runs/one/{WEIGHTS}') == expected

@@ -6,16 +6,16 @@ import jaxlib
 import pytest
 from running import GLUE, Program
 
-from bertjax.train import canary
+from bertjax.train.health import gradient_check
 
 
 @pytest.mark.parametrize('options', [{}, GLUE], ids=['pretrain', 'finetune'])
 def test_nothing_is_trained(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: dict):
-    monkeypatch.setattr(canary, 'DIGITS', {'up': (1.0, 0.0)})
-    canary.check_gradients.cache_clear()
+    monkeypatch.setattr(gradient_check, 'DIGITS', {'up': (1.0, 0.0)})
+    gradient_check.check_gradients.cache_clear()
     try:
         line = program.error(f'--workdir={tmp_path}', '--config.data=nowhere', **options)
     finally:
-        canary.check_gradients.cache_clear()
+        gradient_check.check_gradients.cache_clear()
     assert f'jaxlib {jaxlib.__version__} on cpu: found a wrong gradient' in line
     assert not list(tmp_path.rglob('metrics.jsonl'))

@@ -15,7 +15,7 @@ from bertjax.pretrain.settings import PretrainingPhase
 from bertjax.train.setup import Setup
 
 KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'temporary_bytes', 'flops', 'collectives'}
-KEYS |= {'accumulate', 'estimated_step_s', 'mfu_estimate', 'modelled_share', 'activations_bytes', 'largest_buffers'}
+KEYS |= {'accumulate', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}
 KEYS |= {'estimate', 'groups', 'sent'}
 NARROW = ('--config.model.width=128', '--config.model.mlp_dim=512', '--config.model.num_heads=2')
 # The TPU compiler takes its time with large shapes: two phases of few short rows.
@@ -159,7 +159,7 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
     )
     assert line.endswith('fits: --config.accumulate=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
-        ('--config.accumulate=4', True), ('--config.accumulate=2', False),
+        ('--config.accumulate=2', False), ('--config.accumulate=4', True),
         ('--config.model.remat=elementwise', False), ('--config.model.remat=dots', False),
         ('--config.model.remat=full', True),
     ]  # fmt: skip
@@ -192,9 +192,9 @@ def test_time_is_estimated_and_said_to_be(
     assert {row['group']: round(row['seconds'], 4) for row in report['groups']} == {
         'mlp': 0.01, 'optimiser': 0.01, 'collectives': 0,
     }  # fmt: skip
-    assert report['activations_bytes'] == 800_000 and report['collectives'] == {'all-reduce': 1}
+    assert report['collectives'] == {'all-reduce': 1}
     assert 'estimated, not measured: 20.0 ms a step' in result.stdout
-    for words in ('where the time goes', 'between the chips', 'the largest arrays', 'layers/mlp/neg'):
+    for words in ('where the time goes', 'between the chips'):
         assert words in result.stdout
     assert 'text' not in report and 'text' not in report['phases'][0]
 

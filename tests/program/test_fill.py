@@ -11,10 +11,10 @@ from running import Program, rows
 
 import bertjax
 from bertjax import progress
+from bertjax.config.files import load_recipe
 from bertjax.errors import UserError
 from bertjax.inference import fill_request
 from bertjax.inference.score import corpus_score
-from bertjax.recipe_files import load_recipe
 
 RECIPE = {'recipe': 'configs/fill.py', 'small': False}
 TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MASK] and runs', 'stone [MASK]']

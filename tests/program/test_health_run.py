@@ -7,7 +7,7 @@ import sys
 import pytest
 from running import RUN, Program, finished, rows
 
-from bertjax.train.goodput import read_goodput
+from bertjax.train.health.goodput import read_goodput
 
 # The program, whose 10th batch never comes.
 HANGS = """

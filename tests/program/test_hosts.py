@@ -11,7 +11,7 @@ from running import GLUE, RUN, SWEEP, TUNE, Program, assert_one_line, copied, fi
 from test_distill import EVERY_PART, GENERAL, teacher
 
 import bertjax
-from bertjax.train.goodput_clock import TIMES
+from bertjax.train.health.goodput_clock import TIMES
 from bertjax.workdir.lock import EXPORTED, TRIALS
 
 NEVER = ('--config.eval_every=0', '--config.checkpoint_every=0')
@@ -170,7 +170,7 @@ def test_a_save_that_fails_in_one_ends_all_of_them(program: Program, tmp_path: p
         processes[1].send_signal(signal.SIGTERM)
     first, second = (finished(process, status=2) for process in processes)
     assert 'a full disk' in assert_one_line(first)
-    assert second.stderr.strip().splitlines()[-1] == 'stopped with the first process, which says why (status 2)'
+    assert second.stderr.strip().splitlines()[-1] == 'stopped: see the message of the first process (status 2)'
 
 
 @pytest.mark.slow
@@ -182,7 +182,7 @@ def test_a_mistake_ends_all_of_them_alike(program: Program, tmp_path: pathlib.Pa
     first, second = (finished(process, status=2) for process in processes)
     assert time.monotonic() - began < 120
     assert str(empty) in assert_one_line(first)
-    assert 'stopped with the first process' in second.stderr.strip().splitlines()[-1]
+    assert 'stopped: see the message of the first process' in second.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.parametrize(

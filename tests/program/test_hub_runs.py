@@ -45,8 +45,8 @@ def test_what_is_pushed_at_the_end_is_pulled_by_name(program: Program, hub: Hub,
     hub.full = True
     ended = ours.spawn(*train, status=2)
     line = assert_one_line(ended)
-    assert 'config.push_to: found us/tiny, and a hub that does not take it (' in line
-    assert f'the export is whole in {workdir / "export" / "hf"}' in line and '--config.run=export' in line
+    assert 'config.push_to: found us/tiny, and a failed upload (' in line
+    assert f'the export is complete in {workdir / "export" / "hf"}' in line and '--config.run=export' in line
     assert (workdir / 'summary.json').exists() and 'workdir' in ended.stdout
     hub.full = False
     assert 'pushed to ' in ours.spawn(*train, '--config.run=export').stdout
@@ -73,7 +73,7 @@ def test_what_is_pushed_at_the_end_is_pulled_by_name(program: Program, hub: Hub,
     distill = (f'--config.corpus={program.corpus}', '--config.distill.teacher=us/tiny', *sizes, *SHORT)
     heads = ('--config.model.num_layers=1', '--config.model.num_heads=2', '--config.epochs=0', '--config.accumulate=1')
     told = offline.spawn(f'--workdir={tmp_path / "student"}', *distill, *heads, **TEXT).stdout
-    assert 'us/tiny: what was pulled before, for HF_HUB_OFFLINE is set' in told
+    assert 'us/tiny: using the cached model, because HF_HUB_OFFLINE is set' in told
     assert len(rows(tmp_path / 'student' / 'ledger.jsonl')) == 4
 
 
@@ -87,7 +87,7 @@ def test_without_the_network_nothing_begins(program: Program, hub: Hub, tmp_path
     assert 'us/tiny, and no token of the hub' in line and 'hf auth login' in line
     gone = beside(program, hub, tmp_path / 'home', HF_ENDPOINT='http://127.0.0.1:9')
     line = refused(gone, f'--workdir={tmp_path / "one"}', *SHORT, '--config.init=us/other')
-    assert 'config.init: found us/other, which is no path here, and on the hub cannot be looked for' in line
+    assert 'config.init: found us/other, which is not a local path, and on the hub cannot be looked up' in line
     line = refused(gone, f'--workdir={tmp_path / "one"}', '--config.distill.teacher=us/other', **TEXT)
     assert 'config.distill.teacher: found us/other' in line
     assert not os.path.exists(tmp_path / 'one' / 'checkpoints')

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from running import GLUE, SWEEP, Program, results, rows
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.cost.collectives import collectives
 from bertjax.cost.hlo import parse
 from bertjax.parallel import zero1
@@ -19,7 +20,6 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.rules import PRESETS
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.state import TrainState
 from bertjax.workdir.lock import TRIALS
 
@@ -106,7 +106,7 @@ def training(corpus: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> 
         config = pretraining_config('tiny', corpus=str(corpus))
         config.update_from_flattened_dict({**TINY, **changes, **{f'mesh.{key}': value for key, value in given.items()}})
         settings = pretraining_settings(config)
-        return Pretraining(settings, folder, make_mesh(settings.mesh, jax.devices()[:devices]))
+        return Pretraining(settings, folder, make_mesh(settings.mesh_axes, jax.devices()[:devices]))
 
     return make
 
@@ -171,6 +171,5 @@ def _same_losses(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
 
 def collectives_of(text: str) -> dict[str, int]:
     """By kind, of the text of a compiled step."""
-    module = parse(text)
-    each = [one.kind for computation in module.computations.values() for one in collectives(module, computation, 8)]
-    return dict(collections.Counter(each))
+    module = parse(text).module
+    return dict(collections.Counter(one.kind for each in module.values() for one in collectives(each, 8)))

@@ -7,8 +7,8 @@ import pytest
 from running import Program, assert_one_line
 
 from bertjax.commands import show
-from bertjax.config import flatten
-from bertjax.recipe_files import find_recipe, load_recipe
+from bertjax.config.files import find_recipe, load_recipe
+from bertjax.config.plain import flatten
 from bertjax.usage import verbs
 
 MISTAKES = [

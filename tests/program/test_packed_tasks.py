@@ -63,7 +63,7 @@ def test_each_step_is_that_of_rows_of_their_own(packed, tmp_path: pathlib.Path, 
     out = packed(tmp_path / 'packed', recipe, files, *changes)
     assert 'packed: ' in out and 'config.packing=on' in out
     assert json.loads((tmp_path / 'packed' / 'config.json').read_text())['packing'] == 'on'
-    with mock.patch.object(step, 'grouped', lambda groups: contextlib.nullcontext()):
+    with mock.patch.object(step, 'packed_rows', lambda layout: contextlib.nullcontext()):
         packed(tmp_path / 'alone', recipe, files, *changes)
     for mine, alone in zip(losses(tmp_path / 'packed'), losses(tmp_path / 'alone'), strict=True):
         assert mine == pytest.approx(alone, rel=1e-4)

@@ -95,7 +95,7 @@ def test_a_writer_that_fails_stops_no_training(program: Program, trained: pathli
     """Here TensorBoard's folder cannot be made."""
     (tmp_path / 'tensorboard').touch()
     result = program.run(f'--workdir={tmp_path}', *RUN)
-    (warning,) = [line for line in result.stderr.splitlines() if 'the training goes on' in line]
+    (warning,) = [line for line in result.stderr.splitlines() if 'the training continues' in line]
     assert warning.startswith(f'warning: {tmp_path / "tensorboard"} failed')
     steps = [row['step'] for row in rows(trained / 'metrics.jsonl')]
     assert [row['step'] for row in rows(tmp_path / 'metrics.jsonl')] == steps

@@ -9,13 +9,13 @@ import pytest
 import safetensors.numpy
 from running import GLUE, Program
 
-from bertjax.config import flatten
-from bertjax.experiment.check import declared
-from bertjax.ranges import Range
-from bertjax.recipe import finetuning_config, pretraining_config
+from bertjax.config.check import config_keys
+from bertjax.config.plain import flatten
+from bertjax.config.ranges import Range
+from bertjax.config.recipes import finetuning_config, pretraining_config
 
 RECIPE = """
-from bertjax.recipe import {imported}
+from bertjax.config.recipes import {imported}
 
 def get_config():
     {body}
@@ -96,7 +96,7 @@ def parsed(text: str, usual: object) -> object:
     """What a flag makes of `text`; raises where it cannot."""
     if isinstance(usual, bool):
         return {'0': False, '1': True}[text]
-    return ast.literal_eval(text) if isinstance(usual, list) else type(usual)(text)
+    return ast.literal_eval(text) if isinstance(usual, tuple) else type(usual)(text)
 
 
 def inside(text: str, allowed: Range, usual: object) -> bool:
@@ -121,7 +121,8 @@ def test_every_key_through_the_program(
         config, options = finetuning_config('glue', task='rte', long='truncate'), GLUE
         tiny += (f'--config.init={trained}', f'--config.data={rte}', '--config.seq_len=24', '--config.shapes=1')
     legal = []
-    for key, (allowed, usual) in declared(config).items():
+    for key, declared in config_keys(config).items():
+        allowed, usual = declared.allowed, declared.default
         if key in NAMES or key not in flatten(config):
             continue
         command = (f'--workdir={tmp_path / key}', *tiny)

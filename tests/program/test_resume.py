@@ -70,7 +70,7 @@ def test_signals_save_at_the_next_step(program: Program, trained: pathlib.Path, 
     out, err = process.communicate(timeout=300)
     assert process.returncode == 75, f'{out}\n{err}'
     assert 'Traceback' not in err and 'continues' in err.splitlines()[-1]
-    assert 'asked again: ' in err and 'a third signal ends it at once' in err
+    assert 'stop requested again: ' in err and 'a third signal ends the process' in err
     step = len(rows(workdir / 'ledger.jsonl'))
     assert 2 <= step < 24
     assert (workdir / 'checkpoints' / str(step) / 'seal.json').exists()

@@ -10,7 +10,7 @@ import sys
 import pytest
 from running import GLUE, RUN, Program
 
-from bertjax.config import dump
+from bertjax.config.plain import dump
 
 
 @pytest.mark.parametrize(

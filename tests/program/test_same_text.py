@@ -10,10 +10,10 @@ import pytest
 from killing import killed_at_each
 from running import RUN, Program
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import exclusive
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.tokenizer import keep_tokenizer
 
@@ -250,7 +250,7 @@ def test_a_workdir_inside_the_corpus_is_refused(program: Program, corpus: pathli
         error = program.error(
             f'--workdir={tmp_path / "out" / "run"}', f'--config.corpus={tmp_path}', f'--config.run={verb}'
         )
-        assert 'apart from what the run writes' in error and 'another --workdir' in error
+        assert 'outside the output folders' in error and 'another --workdir' in error
     assert not (tmp_path / 'out' / 'run' / 'tokenizer').exists()
 
 
@@ -262,7 +262,7 @@ def test_a_workdir_that_a_glob_will_find_is_refused_at_the_first_start(
         error = program.error(
             f'--workdir={tmp_path / "run"}', f'--config.corpus={tmp_path}/**/*.txt', f'--config.run={verb}'
         )
-        assert 'apart from what the run writes' in error
+        assert 'outside the output folders' in error
     assert not (tmp_path / 'run' / 'tokenizer').exists()
 
 

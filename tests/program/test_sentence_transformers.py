@@ -87,7 +87,7 @@ def test_each_pooling_is_what_it_says():
         ('modules.json', [*FILES['modules.json'], FILES['modules.json'][2]], 'Dense after Normalize'),
         ('modules.json', [{'type': 'sentence_transformers.models.Transformer', 'path': '../x'}], 'name of its folder'),
         ('1_Pooling/config.json', {'pooling_mode': ['cls', 'mean']}, r"the pooling \['cls', 'mean'\]"),
-        ('1_Pooling/config.json', {'pooling_mode': 'mean', 'include_prompt': False}, 'left out of the pooling'),
+        ('1_Pooling/config.json', {'pooling_mode': 'mean', 'include_prompt': False}, 'excluded from pooling'),
         ('2_Dense/config.json', {'activation_function': 'torch.nn.modules.activation.GELU'}, 'GELU'),
         ('2_Dense/config.json', {'module_input_name': 'token_embeddings'}, 'found Dense'),
         ('sentence_bert_config.json', {'max_seq_length': -1}, 'max_seq_length: found -1'),
@@ -103,7 +103,7 @@ def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
     model = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'model')
     bert = bertjax.load(write(model, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}}))
     assert "up to 8 tokens, not how texts are pooled (the pooling ['cls', 'mean'])" in repr(bert)
-    with pytest.raises(UserError, match=r"found the pooling .* name what it should be with pool, .* pool='mean'"):
+    with pytest.raises(UserError, match=r"found the pooling .* choose a pooling with pool, .* pool='mean'"):
         bert.encode('a bird')
     assert len(bert.pieces(TEXTS[0])) == 8
     dense = FILES['modules.json'][2]

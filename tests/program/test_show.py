@@ -8,8 +8,8 @@ import pytest
 from running import GLUE, Program
 
 from bertjax.commands import show
-from bertjax.config import flatten
-from bertjax.recipe_files import load_recipe
+from bertjax.config.files import load_recipe
+from bertjax.config.plain import flatten
 
 
 def parts(out: str) -> tuple[dict[str, str], dict[str, dict[str, str]]]:

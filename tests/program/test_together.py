@@ -84,7 +84,7 @@ def test_what_failed_in_one_is_raised_in_all(program: Program, tmp_path: pathlib
     first, second = ends(program, tmp_path, body)
     assert (first.returncode, second.returncode) == (2, 2), first.stderr + second.stderr
     assert 'nothing failed' in first.stdout
-    assert 'stopped with process 1, which says why (status 2)' in first.stderr and 'a full disk' in second.stderr
+    assert 'stopped: see the message of process 1 (status 2)' in first.stderr and 'a full disk' in second.stderr
 
 
 def test_arrays_are_fetched_wherever_they_lie(program: Program, tmp_path: pathlib.Path):

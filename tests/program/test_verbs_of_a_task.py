@@ -154,9 +154,6 @@ def test_figures_of_a_part_say_so(program: Program, tuned: pathlib.Path, tmp_pat
 def test_export_anew(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
     shutil.rmtree(own / 'export')
-    recorded = json.loads((own / 'config.json').read_text())
-    del recorded['card']  # as of a version that had none
-    (own / 'config.json').write_text(json.dumps(recorded))
     program.run(f'--workdir={own}', '--config.run=export', '--config.card.datasets=nyu-mll/glue', **GLUE)
     card = (own / 'export/hf/README.md').read_text()
     assert 'datasets:\n- nyu-mll/glue\n' in card and 'model-index:' in card and 'type: accuracy' in card

@@ -11,7 +11,7 @@ import pytest
 from running import SMALL, Program
 
 from bertjax import __version__
-from bertjax.recipe_files import recipe_names
+from bertjax.config.files import recipe_names
 
 
 @pytest.mark.slow

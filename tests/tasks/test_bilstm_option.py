@@ -6,12 +6,13 @@ import jax
 import numpy as np
 import pytest
 
+from bertjax.config.schema import Change
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.convert.load import load_task_model, read_config
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.registry import KINDS, build_task, keys
+from bertjax.tasks.registry import KINDS, build_task, options
 from bertjax.tasks.sentence.task import Example
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.task import Task
@@ -72,4 +73,4 @@ def test_its_parameters_are_fresh_and_the_loss_depends_on_them(kind, left_to_rig
 
 @pytest.mark.parametrize('kind', [kind for kind in KINDS if kind not in ('multiple_choice', 'relation')])
 def test_no_run_continues_with_another_one(kind: str):
-    assert 'task.bilstm_units' in keys(kind, 'model')
+    assert options(kind)['bilstm_units'].change is Change.STATE

@@ -2,8 +2,9 @@
 
 import pytest
 
+from bertjax.config.schema import Change, Trained
 from bertjax.errors import UserError
-from bertjax.tasks.registry import KINDS, build_task, keys, options
+from bertjax.tasks.registry import KINDS, build_task, options
 
 READING = {
     'glue': [],
@@ -41,13 +42,14 @@ NAMED = {'glue': ['task'], 'squad': ['version'], 'multiple_choice': ['layout']}
 
 @pytest.mark.parametrize('kind', KINDS)
 def test_what_options_decide(kind: str):
-    assert keys(kind, 'reading') == [f'task.{name}' for name in READING[kind]]
-    assert keys(kind, 'model') == [f'task.{name}' for name in MODEL[kind]]
-    assert [name for name, option in options(kind).items() if option.named] == NAMED.get(kind, [])
-    assert not {'data', 'seq_len', 'kind'} & set(options(kind))
+    known = options(kind)
+    assert [name for name, option in known.items() if option.trained is Trained.COMMAND_LINE] == READING[kind]
+    assert [name for name, option in known.items() if option.change is Change.STATE] == MODEL[kind]
+    assert [name for name, option in known.items() if option.named] == NAMED.get(kind, [])
+    assert not {'data', 'seq_len', 'kind'} & set(known)
 
 
 def test_an_unknown_kind():
-    for ask in (options, lambda kind: keys(kind, 'model'), lambda kind: build_task(kind, data='', seq_len=128)):
+    for ask in (options, lambda kind: build_task(kind, data='', seq_len=128)):
         with pytest.raises(UserError, match=r"config\.task\.kind: found 'translation', expected one of glue, "):
             ask('translation')

@@ -14,6 +14,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from bertjax.commands import evaluate, finetune, predict
+from bertjax.config.recipes import finetuning_config
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.save import export_huggingface
 from bertjax.data.features import INPUTS, FeatureBuilder, Features
@@ -25,10 +26,9 @@ from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import TaskModel
 from bertjax.model.stacking import init_params
-from bertjax.recipe import finetuning_config
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.registry import KINDS, keys, options
+from bertjax.tasks.registry import KINDS, options
 from bertjax.tasks.task import Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
@@ -88,8 +88,8 @@ class VowelTask(Task[str, str]):
             marks = np.float32([0, *(letter in self.vowels for letter in word), 0])
             weights = np.float32([0, *[1] * len(word), 0])
             tokens = [tokenizer.cls_id, *ids, tokenizer.sep_id]
-            builder.sequence(tokens, token_marks=marks, token_weights=weights)
-            builder.row(i)
+            builder.add_sequence(tokens, token_marks=marks, token_weights=weights)
+            builder.add_row(i)
         return builder.build()
 
     def model(self, config: BertConfig) -> TaskModel:
@@ -189,7 +189,7 @@ def test_it_is_trained_on_a_part(config: ConfigDict, tmp_path: pathlib.Path, cap
 
 def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.Path):
     assert list(options('vowels')) == ['suffix', 'vowels', 'bilstm_units']
-    assert (keys('vowels', 'model'), keys('vowels', 'reading')) == (['task.bilstm_units'], ['task.suffix'])
+    assert [option.change.name for option in options('vowels').values()] == ['RUN', 'TRAINING', 'STATE']
     workdir, config.steps = tmp_path / 'run', 1
     finetune.run(config, str(workdir))
     config.task.bilstm_units, config.steps = 3, 2

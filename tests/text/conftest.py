@@ -11,7 +11,7 @@ from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
 @pytest.fixture(scope='session')
 def paragraphs() -> list[str]:
-    """English text that every CPython has."""
+    """English text that is part of every CPython."""
     return [paragraph for topic in sorted(topics) for paragraph in topics[topic].split('\n\n')]
 
 

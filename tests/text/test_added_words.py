@@ -1,4 +1,4 @@
-"""Words of one's own in a vocabulary: ids here and in transformers, where each comes from, what is refused."""
+"""Added words in a vocabulary: their ids here and in transformers, their previous ids, and errors."""
 
 import pathlib
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.text.added_words import candidates, origins, read_words, with_words
+from bertjax.text.added_words import find_previous_ids, insert_words, rank_candidates, read_words
 from bertjax.text.bert_settings import bert_settings
 from bertjax.text.special import special_layout
 from bertjax.text.tokenizer import load_tokenizer
@@ -20,27 +20,27 @@ def plain() -> WordPieceTokenizer:
     return WordPieceTokenizer(bert_settings(PIECES, lowercase=True))
 
 
-def test_slots_first_then_behind(plain: WordPieceTokenizer):
-    grown, new = with_words(plain, [(1, 'Tumor'), (2, 'the'), (3, 'patient'), (4, 'gene'), (5, 'tumor')], 'words.txt')
+def test_words_fill_slots_first_and_are_then_appended(plain: WordPieceTokenizer):
+    grown, new = insert_words(plain, [(1, 'Tumor'), (2, 'the'), (3, 'patient'), (4, 'gene'), (5, 'tumor')], 'words.txt')
     assert new == 3 and grown.vocab_size == plain.vocab_size + 1
     assert grown.pieces[1:3] == ['tumor', 'patient'] and grown.pieces[-1] == 'gene'
-    assert set(grown.special_ids) == {0, 3, 4, 5, 6}  # what was a slot can be masked and drawn
+    assert set(grown.special_ids) == {0, 3, 4, 5, 6}  # a former slot can be masked and drawn
     (ids,) = grown.encode(['The TUMOR genes'])
     assert [grown.pieces[i] for i in ids] == ['the', 'tumor', 'gene', '##s']
     assert grown.fingerprint != plain.fingerprint
     assert np.array_equal(grown.encode(['[CLS] mean'])[0], plain.encode(['[CLS] mean'])[0])
 
 
-def test_each_word_comes_from_its_pieces(plain: WordPieceTokenizer):
-    grown, _ = with_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
-    found = origins(plain, grown)
+def test_the_previous_ids_of_each_word(plain: WordPieceTokenizer):
+    grown, _ = insert_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
+    found = find_previous_ids(plain, grown)
     assert sorted(found) == [1, 2, len(PIECES)]
     assert [plain.pieces[i] for i in found[2]] == ['g', '##e', '##n', '##e']
 
 
 def test_transformers_gives_the_same_ids(plain: WordPieceTokenizer, tmp_path: pathlib.Path):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
-    grown, _ = with_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
+    grown, _ = insert_words(plain, [(1, 'tumor'), (2, 'gene'), (3, 'patient')], 'words.txt')
     grown.save(tmp_path)
     text = 'The tumor-patients gene, genes.'
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)(text, add_special_tokens=False)['input_ids']
@@ -49,9 +49,9 @@ def test_transformers_gives_the_same_ids(plain: WordPieceTokenizer, tmp_path: pa
 
 
 @pytest.mark.parametrize('word', ['il-2', 'two words', '\u0301'])
-def test_what_bert_splits_is_refused_with_its_line(plain: WordPieceTokenizer, word: str):
+def test_a_word_that_bert_splits_is_refused_with_its_line(plain: WordPieceTokenizer, word: str):
     with pytest.raises(UserError, match=r'words\.txt:7: found .* which BERT reads as .* expected one word'):
-        with_words(plain, [(7, word)], 'words.txt')
+        insert_words(plain, [(7, word)], 'words.txt')
 
 
 def test_files_of_words(tmp_path: pathlib.Path):
@@ -70,6 +70,6 @@ def test_files_of_words(tmp_path: pathlib.Path):
 
 def test_candidates_save_the_most_pieces(plain: WordPieceTokenizer):
     counts = {'tumor': 3, 'the': 100, 'at': 8, 'gene': 1, 'xx': 10}
-    found = candidates(counts, plain, 5)
+    found = rank_candidates(counts, plain, 5)
     pieces = {'tumor': ['t', '##u', '##m', '##o', '##r'], 'xx': ['[UNK]'], 'at': ['a', '##t']}
     assert found == [(word, counts[word], pieces[word]) for word in ('tumor', 'xx', 'at')]

@@ -1,4 +1,4 @@
-"""Byte-level BPE: read from its files, trained, saved, all with transformers' ids; and RoBERTa's pairs."""
+"""Byte-level BPE: reading, training and saving give transformers' ids; RoBERTa's pairs."""
 
 import json
 import pathlib
@@ -35,7 +35,7 @@ def _same_ids(ours, theirs, texts=TEXTS[:3]):
         assert ours.encode([text])[0].tolist() == theirs(text, add_special_tokens=False)['input_ids'], text
 
 
-def test_a_trained_one_has_transformers_ids(trained, tmp_path):
+def test_a_trained_tokenizer_has_transformers_ids(trained, tmp_path):
     trained.save(tmp_path)
     theirs = _theirs(tmp_path)
     _same_ids(trained, theirs)
@@ -48,7 +48,7 @@ def test_a_trained_one_has_transformers_ids(trained, tmp_path):
     assert again.fingerprint == trained.fingerprint and again.separators == 2 and again.family == 'bpe'
 
 
-def test_training_gives_equal_bytes_and_the_asked_size(trained, tmp_path):
+def test_training_gives_equal_bytes_and_the_requested_size(trained, tmp_path):
     assert trained.pieces[:8] == ['<s>', '<pad>', '</s>', '<unk>', '<mask>', '[unused0]', '[unused1]', '[unused2]']
     assert trained.vocab_size <= 400 and set(trained.special_ids) == set(range(8))
     for name in ('a', 'b'):
@@ -60,7 +60,7 @@ def test_training_gives_equal_bytes_and_the_asked_size(trained, tmp_path):
     _same_ids(lower, _theirs(tmp_path / 'a'))
 
 
-def test_every_text_comes_back(trained):
+def test_decoding_restores_every_text(trained):
     for text in TEXTS[:2]:
         assert trained.decode(trained.encode([text])[0]).strip() == text.strip()
     assert trained.unk_id not in np.concatenate(trained.encode(TEXTS[:4]))
@@ -78,7 +78,7 @@ def test_offsets_are_those_of_the_text(trained):
 
 
 def _as_two_files(tokenizer, directory):
-    """vocab.json and merges.txt, as RoBERTa's first releases have them."""
+    """Writes vocab.json and merges.txt, the form of RoBERTa's first releases."""
     tokenizer.save(directory)
     path = directory / 'tokenizer.json'
     model = json.loads(path.read_text())['model']
@@ -107,8 +107,8 @@ def test_vocab_and_merges(trained, tmp_path):
         load_tokenizer(tmp_path)
 
 
-def test_what_transformers_saves_of_it(trained, tmp_path):
-    """RobertaTokenizer writes a tokenizer.json of its own form."""
+def test_files_that_transformers_saves(trained, tmp_path):
+    """RobertaTokenizer writes a tokenizer.json in another form."""
     transformers = pytest.importorskip('transformers', reason='compares with transformers')
     _as_two_files(trained, tmp_path)
     theirs = transformers.RobertaTokenizer.from_pretrained(tmp_path)
@@ -126,5 +126,5 @@ def test_refusals(tmp_path):
         train_byte_bpe([], vocab_size=400, lowercase=False)
     pathlib.Path(tmp_path, 'vocab.json').write_text('{"a": "x"}')
     pathlib.Path(tmp_path, 'merges.txt').write_text('')
-    with pytest.raises(UserError, match='something else than a number'):
+    with pytest.raises(UserError, match='a piece whose id is not a number'):
         load_tokenizer(tmp_path)

@@ -1,4 +1,4 @@
-"""Which side of a split a hash falls on."""
+"""Hashes and thresholds of splits."""
 
 import hashlib
 

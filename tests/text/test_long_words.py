@@ -1,4 +1,4 @@
-"""Words of many thousand characters: bounded work, whatever the tokenizer."""
+"""Words of many thousand characters need bounded work in every tokenizer."""
 
 import json
 
@@ -9,7 +9,7 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.errors import UserError
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.long_words import MAX_WORD, shorten_runs
-from bertjax.text.sampling import sentences_of
+from bertjax.text.sampling import iter_sentences
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import count_words, train_wordpiece
 
@@ -20,12 +20,12 @@ def test_a_vocabulary_is_trained_on_the_beginning_of_a_word():
     long = 'ab' * (MAX_WORD // 2)
     same = [train_byte_bpe([TEXT, one], vocab_size=300, lowercase=True).fingerprint for one in (long, f'{long}cdcdcd')]
     assert same[0] == same[1]
-    assert list(sentences_of([f'{long}cd. Next one.'])) == [*[long[:1000]] * 10, 'Next one.']
+    assert list(iter_sentences([f'{long}cd. Next one.'])) == [*[long[:1000]] * 10, 'Next one.']
     assert count_symbols([f'{long} cd', f'{long}x']) == {long: 1, 'cd': 1}
     assert count_words([f'{long}cd end.{long * 3}.'], True) == {'end': 1, '.': 2}
 
 
-def test_ordinary_text_stays_as_it_is():
+def test_ordinary_text_is_unchanged():
     text = f'{TEXT} {"x" * (MAX_WORD - 1)}_{"=" * 3000}{" " * 3000}' * 2
     assert list(shorten_runs([text, TEXT])) == [text, TEXT]
     assert list(shorten_runs(['x' * MAX_WORD + 'y_', '=' * 3 * MAX_WORD + 'x'])) == [
@@ -35,7 +35,7 @@ def test_ordinary_text_stays_as_it_is():
 
 
 def test_wordpiece_encodes_the_beginning_of_a_word(monkeypatch):
-    """It is [UNK] as the whole would be."""
+    """The beginning becomes [UNK], like the whole word."""
     tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
     text = f'{TEXT} {"x" * 50_000}[MASK]{"y" * 50_000}, {TEXT}'
     whole, encode, lengths = tokenizer._encode([text])[0], tokenizer._encode, []
@@ -52,7 +52,7 @@ def test_wordpiece_without_spaces_names_the_other_families():
 
 
 def test_a_sentence_of_megabytes_in_a_json_line_is_encoded_in_parts(tmp_path):
-    """A line of text is cut as it is read."""
+    """Unlike this sentence, a line of text is cut when it is read."""
     tokenizer = train_wordpiece([TEXT] * 9, vocab_size=90, lowercase=True)
     lines = [{'text': f'{TEXT}. A {"x" * (1 << 20)} end'}, {'text': TEXT}]
     (tmp_path / 'a.jsonl').write_text('\n'.join(map(json.dumps, lines)))

@@ -1,4 +1,4 @@
-"""A tokenizer.json of any form, wrong at any place, is a tokenizer or one line."""
+"""A tokenizer.json with any error either gives a tokenizer or an error of one line."""
 
 import copy
 import json
@@ -21,7 +21,7 @@ ODD = [
     {'type': 'Sequence', 'pretokenizers': [{}]}, {'type': 'Replace', 'pattern': {'Regex': '('}, 'content': ''},
     '<list 900>', '<list 5000>', '<object 200>', '<object 900>', '<Sequence 100>', '<Sequence 400>',
 ]  # fmt: skip
-# Deep values are put into the text: Python could not write them.
+# Deeply nested values are inserted into the text, because Python's json cannot write them.
 DEEP = {
     'list': ('[', '', ']'),
     'object': ('{"a":', '1', '}'),
@@ -30,7 +30,7 @@ DEEP = {
 
 
 def places(value: object, place: tuple = ()) -> Iterator[tuple]:
-    """Where values are in parsed JSON; of long lists and objects only some."""
+    """Yields the paths of values in parsed JSON; only some of long lists and objects."""
     if place:
         yield place
     keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
@@ -60,7 +60,7 @@ def with_one_change(settings: dict, rng: random.Random) -> str:
 
 
 def use(folder: pathlib.Path) -> None:
-    """All that a program does with a tokenizer."""
+    """Uses a tokenizer in every way of the program."""
     tokenizer = load_tokenizer(folder)
     ids = np.concatenate(tokenizer.encode(TEXTS))
     assert ((ids >= 0) & (ids < tokenizer.vocab_size)).all()
@@ -127,7 +127,7 @@ def test_a_model_with_other_bytes(tmp_path):
     ],
     ids=range(6),
 )
-def test_what_is_no_tokenizer_json(content, found, tmp_path):
+def test_an_invalid_tokenizer_json(content, found, tmp_path):
     (tmp_path / 'tokenizer.json').write_bytes(content)
     with pytest.raises(UserError, match=found):
         load_tokenizer(tmp_path)
@@ -142,7 +142,7 @@ def test_a_configuration_of_other_types(key, tmp_path):
 
 
 @pytest.mark.parametrize('address', ['http://example.org/vocab.txt', '/dev/zero'])
-def test_a_path_that_is_no_file(address):
+def test_a_path_that_is_not_a_file(address):
     with pytest.raises(UserError):
         load_tokenizer(address)
 

@@ -1,4 +1,4 @@
-"""The offsets of pieces in the text as it was given."""
+"""The offsets of pieces in the original text."""
 
 import json
 import pickle
@@ -16,7 +16,7 @@ TEXTS = [*HARD, *SPECIAL, *SURROGATES, *random_texts(1000, seed=7)]
 
 @pytest.fixture(scope='module')
 def exported(sentencepiece_model, tmp_path_factory):
-    """The same model, from the tokenizer.json alone."""
+    """The same model, loaded from tokenizer.json alone."""
     directory = tmp_path_factory.mktemp('exported')
     sentencepiece_model.save(directory)
     (directory / 'tokenizer.model').unlink()
@@ -24,7 +24,7 @@ def exported(sentencepiece_model, tmp_path_factory):
 
 
 def assert_ids_of_encode(tokenizer, texts):
-    """Ids are those of `encode`, and offsets ascend within the text."""
+    """Checks that ids equal those of `encode`, and that offsets ascend within the text."""
     located = tokenizer.encode_with_offsets(texts)
     for text, ids, (found, starts, ends) in zip(texts, tokenizer.encode(texts), located, strict=True):
         assert found.dtype == starts.dtype == ends.dtype == np.int32
@@ -37,7 +37,7 @@ def assert_ids_of_encode(tokenizer, texts):
 
 
 def spoken(tokenizer, text):
-    """[(piece, the part of the text it stands for)]."""
+    """Returns [(piece, its part of the text)]."""
     ((ids, starts, ends),) = tokenizer.encode_with_offsets([text])
     return [(tokenizer.pieces[i], text[a:b]) for i, a, b in zip(ids, starts, ends, strict=True)]
 
@@ -90,7 +90,7 @@ def test_spaces_belong_to_no_piece(sentencepiece_model, exported):
         text = '  the  object\tis\u3000ﬁne\r\n😀 e\u0301x  '
         parts = [part for _, part in spoken(tokenizer, text)]
         assert not any(part != part.strip() for part in parts)
-        # A character that becomes several pieces is in each of them.
+        # If a character becomes several pieces, each has its span.
         joined = ''.join(parts).replace('ﬁﬁ', 'ﬁ')
         assert joined == ''.join(text.split())
         assert all(part == '' for piece, part in spoken(tokenizer, text) if piece == '▁')

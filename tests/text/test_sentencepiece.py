@@ -16,7 +16,7 @@ from bertjax.text.tokenizer import load_tokenizer
 def saved(sentencepiece_model, tmp_path_factory):
     directory = tmp_path_factory.mktemp('saved')
     sentencepiece_model.save(directory)
-    # As in an exported model's directory: transformers then chooses by this file too.
+    # Like an exported model's directory, which transformers uses to choose the class too.
     BertConfig(vocab_size=sentencepiece_model.vocab_size).save_pretrained(directory)
     return directory
 

@@ -1,4 +1,4 @@
-"""Where sentences end."""
+"""The boundaries of sentences."""
 
 import time
 
@@ -8,7 +8,7 @@ from hard_text import HARD, random_texts
 from bertjax.text import sentences
 from bertjax.text.sentences import split_sentences
 
-# A bar stands where a sentence ends.
+# A bar marks the end of a sentence.
 CASES = [
     'Mr. Smith met Dr. J. R. R. Tolkien.| They talked.',
     'Mrs. Dalloway bought them herself.| Prof. E. O. Wilson agreed, St. John did not.',
@@ -42,7 +42,7 @@ CASES = [
     'In 1990.| 20 people came.',
     'One line\nwrapped in two.| Next.',
     'No stop at all',
-    # Abbreviations before what they count.
+    # Abbreviations before numbers.
     'It rose by approx. 10% in a year.| Approx. $5 was lost.| Nobody knew.',
     'It was shown before (ref. 3) and after (refs. 4 and 5).| See Ref. [6] and Suppl. 2 of it.',
     'Jones et al. (2004) and Lee et al. 2005 agree with Figs. S1 and S2, fig. S3 and eqs. (4) to (6).| They differ.',
@@ -104,7 +104,7 @@ def test_real_text(corpus_lines):
         sentences = split_sentences(line)
         assert letters(''.join(sentences)) == letters(line)
         lengths += [len(sentence.split()) for sentence in sentences]
-    # English encyclopedias and novels have 15 to 25 words a sentence; bits of one or two are wrong cuts or speech.
+    # English encyclopedias and novels have 15 to 25 words per sentence; sentences of one or two are errors or speech.
     assert 14 < sum(lengths) / len(lengths) < 26
     assert sum(length <= 2 for length in lengths) < 0.04 * len(lengths)
 
@@ -123,11 +123,11 @@ def test_speed(paragraphs):
     text = ' '.join(paragraphs)
     start = time.process_time()
     split_sentences(text)
-    # It runs at 60 MB/s on the machine where it was written; the floor is for slow and busy ones.
+    # The original machine reaches 60 MB/s; the bound allows for slow and busy machines.
     assert len(text) / (time.process_time() - start) > 8e6
 
 
-def test_no_abbreviation_is_as_long_as_a_word_that_is_never_looked_up():
+def test_abbreviations_are_shorter_than_words_that_are_never_looked_up():
     assert max(map(len, sentences._ABBREVIATIONS)) < sentences._LONG
 
 

@@ -10,11 +10,11 @@ def test_shares():
     assert smoothed_shares([100, 100, 0], 0.7) == [0.5, 0.5, 0.0]
     assert smoothed_shares([900, 100], 1.0) == [0.9, 0.1]
     assert smoothed_shares([900, 100], 0.0) == [0.5, 0.5]
-    # p^0.7 of 0.9 and 0.1, which is what multilingual BERT did
+    # p^0.7 of 0.9 and 0.1, as in multilingual BERT
     assert smoothed_shares([9000, 1000], 0.7)[1] == pytest.approx(0.1**0.7 / (0.9**0.7 + 0.1**0.7))
 
 
-def test_counts_of_a_small_corpus_are_raised_and_none_is_lost():
+def test_counts_of_a_small_corpus_increase_and_no_word_is_lost():
     large, small = {'aa': 450, 'b': 1}, {'cc': 50, 'aa': 1}
     total = smoothed_counts([large, small], 0.0)
     assert list(total) == ['aa', 'b', 'cc']
@@ -26,7 +26,7 @@ def test_samples_have_their_shares():
     many, few = [f'a{i}' for i in range(900)], [f'b{i}' for i in range(100)]
     mixed = smoothed_sample([many, few], [900, 100], 0.0, 400)
     assert len(mixed) == 400 and sum(text[0] == 'b' for text in mixed) == 200
-    assert set(mixed) >= set(few)  # those of the small one come twice
+    assert set(mixed) >= set(few)  # the sentences of the small corpus occur twice
 
 
 @pytest.mark.parametrize('train', [train_wordpiece, train_sentencepiece])

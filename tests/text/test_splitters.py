@@ -1,4 +1,4 @@
-"""The splitters that can be chosen, and how far they agree."""
+"""The available splitters, and their agreement."""
 
 import gzip
 import json
@@ -54,17 +54,17 @@ def test_pysbd_changes_no_character():
         assert all(sentence and sentence == sentence.strip() for sentence in sentences)
 
 
-def test_pysbd_takes_long_paragraphs_in_pieces():
+def test_pysbd_splits_long_paragraphs_in_pieces():
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     text = 'The dog ran home. It sat there (see Fig. 3). ' * 2000
     begin = time.process_time()
     sentences = build_splitter('pysbd')(text + 'X' * 100_000)
-    assert time.process_time() - begin < 10  # as a whole, minutes
+    assert time.process_time() - begin < 10  # it would take minutes as a whole
     assert sentences[:2] == ['The dog ran home.', 'It sat there (see Fig. 3).'] and len(sentences) == 4001
 
 
 def boundaries(sentences: list[str]) -> set[int]:
-    """After how many characters that are not white space a sentence ends and another follows."""
+    """Returns the boundaries of sentences, in characters other than white space."""
     count, found = 0, set()
     for sentence in sentences:
         found.add(count)
@@ -75,7 +75,7 @@ def boundaries(sentences: list[str]) -> set[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize(('domain', 'least'), [('wikipedia', 0.97), ('biomedical', 0.985)])
 def test_agreement_with_pysbd(domain, least, shared):
-    """The figures of docs/data.md; print them with -s."""
+    """Computes the figures of docs/data.md; -s prints them."""
     pytest.importorskip('pysbd', reason="needs the extra 'test'")
     if domain == 'wikipedia':
         text = (shared / 'corpus' / 'enwiki-validation.txt').read_text('utf-8')

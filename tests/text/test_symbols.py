@@ -1,4 +1,4 @@
-"""Vocabularies of symbols: ids here and in transformers, files, what is refused."""
+"""Vocabularies of symbols: ids here and in transformers, files, and errors."""
 
 import pathlib
 import pickle
@@ -54,7 +54,7 @@ def test_special_tokens_may_stand_in_the_file(tmp_path: pathlib.Path):
         ('a\nb\na\n', r'codes\.txt:3: found .a. a'),
     ],
 )
-def test_what_is_no_list_of_symbols(text: str, found: str, tmp_path: pathlib.Path):
+def test_an_invalid_list_of_symbols(text: str, found: str, tmp_path: pathlib.Path):
     (tmp_path / 'codes.txt').write_text(text, encoding='utf-8')
     with pytest.raises(UserError, match=found):
         read_symbols(tmp_path / 'codes.txt')

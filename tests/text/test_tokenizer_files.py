@@ -1,4 +1,4 @@
-"""What is not a vocabulary is refused in one line that tells what to do."""
+"""An invalid vocabulary gives an error of one line with a fix."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_broken_files(tmp_path, name, data, words):
 @pytest.mark.parametrize('number', [2**31, 10**300, -1, 1.0, True])
 @pytest.mark.parametrize('kind', ['WordPiece', 'BPE', 'WordLevel'])
 def test_an_id_that_no_piece_can_have(tmp_path, kind: str, number):
-    """`tokenizers` allocates as many, and aborts where memory is short; an added token hides it from other checks."""
+    """`tokenizers` would allocate memory for the id and might abort; an added token hides the id from other checks."""
     model = {'type': kind, 'vocab': {p: i for i, p in enumerate(SPECIAL)} | {'[PAD]': number}, 'merges': []}
     splits = {'WordPiece': 'BertPreTokenizer', 'BPE': 'ByteLevel', 'WordLevel': 'WhitespaceSplit'}
     if kind == 'WordPiece':

@@ -1,4 +1,4 @@
-"""Training is deterministic to the byte, gives the size asked for, and is as good as that of the libraries."""
+"""Training is deterministic to the byte, gives the requested size, and is as good as that of the libraries."""
 
 import hashlib
 import logging
@@ -13,7 +13,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from bertjax.errors import UserError
 from bertjax.text import vocabulary
-from bertjax.text.merges import merged_pieces
+from bertjax.text.merges import learn_merges
 from bertjax.text.sampling import sample
 from bertjax.text.vocabulary import train_sentencepiece, train_wordpiece
 
@@ -66,7 +66,7 @@ def test_wordpiece_has_the_asked_size_and_order(paragraphs, size):
 
 @pytest.mark.parametrize('kind', ['unigram', 'bpe'])
 @pytest.mark.parametrize('size', [400, 1111])
-def test_sentencepiece_has_the_asked_size(paragraphs, kind, size):
+def test_sentencepiece_has_the_requested_size(paragraphs, kind, size):
     tokenizer = train_sentencepiece(paragraphs, vocab_size=size, model_type=kind, lowercase=True, sample_sentences=2000)
     assert tokenizer.vocab_size == size and tokenizer.lowercase
 
@@ -75,19 +75,19 @@ def test_merges_by_hand():
     words = {'aab': 4, 'aac': 3, 'xab': 2, 'zz': 1, 'q?': 100}
     start = ['a', 'x', 'z', '##a', '##b', '##c', '##z', 'q']
     # a ##a 7; ##a ##b 6, of which 4 are gone once aa exists: aa ##b 4, aa ##c 3, then 2: `##a ##b` before `x ##a`.
-    assert merged_pieces(words, start, room=9, min_frequency=2) == ['aa', 'aab', 'aac', '##ab', 'xab']
-    assert merged_pieces(words, start, room=9, min_frequency=1)[-1] == 'zz'
-    assert merged_pieces(words, start, room=2, min_frequency=1) == ['aa', 'aab']
+    assert learn_merges(words, start, room=9, min_frequency=2) == ['aa', 'aab', 'aac', '##ab', 'xab']
+    assert learn_merges(words, start, room=9, min_frequency=1)[-1] == 'zz'
+    assert learn_merges(words, start, room=2, min_frequency=1) == ['aa', 'aab']
 
 
-def test_a_piece_found_in_two_ways_counts_once():
-    pieces = merged_pieces(
+def test_a_piece_from_two_merges_counts_once():
+    pieces = learn_merges(
         {'abc': 5, 'ab': 9, 'xbc': 9, 'abcd': 2}, ['a', 'x', '##b', '##c', '##d'], room=99, min_frequency=1
     )
     assert len(pieces) == len(set(pieces))
 
 
-def test_as_short_as_the_trainer_of_tokenizers(paragraphs):
+def test_texts_have_as_few_pieces_as_with_the_trainer_of_tokenizers(paragraphs):
     reference = tokenizers.Tokenizer(models.WordPiece(unk_token='[UNK]'))
     reference.normalizer = normalizers.BertNormalizer(lowercase=True)
     reference.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -110,7 +110,7 @@ def test_the_training_text_has_no_unknown_words(paragraphs):
     assert len(ids) > 100_000 and ids.count(ours.unk_id) < 1e-4 * len(ids)
 
 
-def test_a_text_with_too_little_gives_less_and_says_so(caplog):
+def test_a_small_text_gives_fewer_pieces_with_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         wordpiece = train_wordpiece(['the cat the cat'] * 3, vocab_size=1000, lowercase=True)
         assert '1,000' in caplog.text
@@ -122,7 +122,7 @@ def test_a_text_with_too_little_gives_less_and_says_so(caplog):
 
 
 @pytest.mark.parametrize('train', [train_wordpiece, train_sentencepiece])
-def test_no_text_or_no_room(train, paragraphs):
+def test_no_text_or_a_small_vocab_size(train, paragraphs):
     with pytest.raises(UserError, match='no text'):
         train(iter([]), vocab_size=100, lowercase=True)
     with pytest.raises(UserError, match='no text'):
@@ -133,7 +133,7 @@ def test_no_text_or_no_room(train, paragraphs):
         train(paragraphs, vocab_size=300, lowercase=True, unused=290)
 
 
-def test_a_language_of_many_characters_gets_them():
+def test_a_language_with_many_characters_gets_a_piece_for_each():
     ideographs = [chr(0x4E00 + i) for i in range(3000)]
     texts = [''.join(ideographs[i::3]) for i in range(3)] * 3
     tokenizer = train_wordpiece(texts, vocab_size=4000, lowercase=True)
@@ -141,7 +141,7 @@ def test_a_language_of_many_characters_gets_them():
     assert not any(piece.startswith('##') for piece in tokenizer.pieces)
 
 
-def test_rare_characters_are_left_out():
+def test_rare_characters_have_no_piece():
     text = 'common words of a small alphabet ' * 10_000
     tokenizer = train_wordpiece([text, ''.join(chr(0x400 + i) for i in range(90))], vocab_size=120, lowercase=False)
     alphabet = [piece for piece in tokenizer.pieces if len(piece.removeprefix('##')) == 1]

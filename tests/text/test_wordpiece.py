@@ -1,4 +1,4 @@
-"""WordPiece ids are those of transformers, whichever file the vocabulary is in."""
+"""WordPiece ids equal those of transformers for every format of the vocabulary."""
 
 import json
 import logging
@@ -15,7 +15,7 @@ from bertjax.text.tokenizer import load_tokenizer
 
 
 def assert_equal_ids(ours, theirs, texts):
-    """Both give the same ids for every text."""
+    """Checks that both give the same ids for every text."""
     ids = theirs(list(texts), add_special_tokens=False)['input_ids']
     for text, got, expected in zip(texts, ours.encode(texts), ids, strict=True):
         assert got.dtype == np.int32

@@ -1,4 +1,4 @@
-"""Steps that are compiled once for all tests."""
+"""Train steps that are compiled once for all tests."""
 
 import pytest
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, tiny_config
@@ -6,13 +6,13 @@ from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, tiny_config
 
 @pytest.fixture(scope='session')
 def plain_run():
-    """One device, no dropout, a warm-up that is still rising at every step of the tests."""
+    """One device, no dropout, and a warm-up longer than the tests."""
     return Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5))
 
 
 @pytest.fixture(scope='session')
 def accumulating_run():
-    """The same, a batch worked through in four parts."""
+    """The same with gradient accumulation over four parts."""
     return Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, accumulate=4))
 
 
@@ -24,5 +24,5 @@ def fresh(plain_run):
 
 @pytest.fixture(scope='session')
 def dropout_run():
-    """One device, dropout as BERT has it."""
+    """One device, with BERT's dropout."""
     return Run(tiny_config(**MESH_RECIPE))

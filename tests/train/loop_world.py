@@ -13,8 +13,8 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import pretraining_values
 from bertjax.train import loop
 from bertjax.train.early_stopping import STATE_KEY, EarlyStopping
-from bertjax.train.goodput_clock import GoodputClock
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.goodput_clock import GoodputClock
+from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.record import Recorder
 from bertjax.train.setup import PhaseSettings
 from bertjax.train.state import TrainState
@@ -70,9 +70,9 @@ class CountingPhase:
     world: 'World'
     settings: PhaseSettings
     evaluator: Heldout | None
-    chosen: bool = True
-    measured_first: bool = True
-    others = ()
+    may_be_best: bool = True
+    evaluate_first: bool = True
+    other_evaluators = ()
     flops_per_sequence = 1.0
 
     def begin(self, state):
@@ -147,7 +147,7 @@ class World(Interrupt):
         console = TrainingConsole(10, 0, silent=True)
         recorder = Recorder(
             [self.folder], console, values=pretraining_values, log_every=self.log_every, total=10,
-            sheet=GoodputClock(self.folder, position.step), profiled=self.profiled,
+            run_clock=GoodputClock(self.folder, position.step), profiled=self.profiled,
         )  # fmt: skip
         recorder.truncate_after(position.step if position.step else -1)
         try:
@@ -162,7 +162,7 @@ class World(Interrupt):
             ).run(state, position)
         finally:
             recorder.close()
-            recorder.sheet.close()
+            recorder.run_clock.close()
 
     def lines(self, name):
         return [json.loads(line) for line in (self.folder / name).read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""Held-out evaluation: the same numbers whatever the batch size and the mesh."""
+"""Held-out evaluation gives the same numbers for any batch size and mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ def mesh_of(data=1, fsdp=1, tensor=1):
 
 @jax.jit
 def counted(params, batch):
-    """Whole numbers that tell every row and weight apart: their float32 sums are exact."""
+    """Integers that differ for every row and weight; their float32 sums are exact."""
     weights = batch['masked_weights']
     return {
         'mlm_loss': ((batch['masked_ids'] * weights).sum() * params, weights.sum()),
@@ -56,10 +56,10 @@ def expected():
 def test_every_example_once_and_no_padding_counts(expected, batch_size, mesh):
     evaluator = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=batch_size, mesh=mesh_of(**mesh))
     assert evaluator.sums(jnp.float32(2)) == expected
-    assert evaluator.sums(jnp.float32(2)) == expected  # and again: nothing is used up
+    assert evaluator.sums(jnp.float32(2)) == expected  # a second evaluation gives the same
 
 
-def test_the_last_batch_is_filled_with_rows_that_weigh_nothing():
+def test_the_last_batch_is_filled_with_rows_of_weight_zero():
     *_, last = Evaluator(counted, RandomExamples(), count=COUNT, batch_size=16, mesh=mesh_of(data=8)).batches()
     real = RandomExamples().batch(np.arange(32, 37))
     for name, x in last.items():
@@ -98,7 +98,7 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
 
 
 def test_evaluation_has_no_dropout(dropout_run, fresh):
-    """A step of a model with dropout needs a key; the evaluation of it gives the same numbers twice without one."""
+    """Training this model needs a dropout key; its evaluation needs none and gives the same numbers twice."""
     step = jax.jit(make_eval_step(dropout_run.setup.model, PRETRAINING))
     evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, mesh=mesh_of())
     assert evaluator.sums(fresh.params) == evaluator.sums(fresh.params)

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, steps that are slow, runs that hang, traces of steps: with a step that only counts."""
+"""Goodput, slow steps, hanging runs and traces, with a train step that only counts."""
 
 import json
 import pathlib
@@ -10,11 +10,12 @@ import pytest
 from loop_world import EVALUATION_SECONDS, SAVE_SECONDS, STEP_SECONDS, Clock, World
 
 from bertjax.errors import PreemptedError, UserError
-from bertjax.train import goodput_clock, loop, profiler, throughput, watchdog
-from bertjax.train.goodput import read_goodput
-from bertjax.train.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
-from bertjax.train.profiler import profiled_steps
-from bertjax.train.watchdog import HANG, LONGER, watch_for_hangs
+from bertjax.train import loop
+from bertjax.train.health import goodput_clock, profiler, throughput, watchdog
+from bertjax.train.health.goodput import read_goodput
+from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, SAVE, START, STEP, TIMES, GoodputClock
+from bertjax.train.health.profiler import profiled_steps
+from bertjax.train.health.watchdog import HANG, LONG_FACTOR, watch_for_hangs
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in (loop, throughput, goodput_clock):
         monkeypatch.setattr(module, 'time', clock)
-    monkeypatch.setattr(goodput_clock, '_told_until', 0.0)
+    monkeypatch.setattr(goodput_clock, '_recorded_until', 0.0)
     return clock
 
 
@@ -30,15 +31,15 @@ def lines(folder: pathlib.Path) -> list[dict]:
     return [json.loads(line) for line in (folder / TIMES).read_text().splitlines()]
 
 
-def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, clock: Clock):
-    """Ten steps of a second. Stopped at 5; goes on from 4, so that step 5 is done twice."""
+def test_goodput_counts_the_cost_of_a_stop_and_a_kill(tmp_path: pathlib.Path, clock: Clock):
+    """Ten steps of a second. The run stops at 5 and resumes from 4, so step 5 is done twice."""
     first = World(tmp_path, clock, stop_at=5, eval_every=3)
     with pytest.raises(PreemptedError):
         first.run()
     with (tmp_path / TIMES).open('a') as log:
-        log.write('{"step": 9, "after": 5, "sec')  # what a kill leaves of a row
+        log.write('{"step": 9, "after": 5, "sec')  # a row that a kill has cut off
     clock.now += 1000  # away
-    goodput_clock._told_until = clock.now - 7  # since the process began
+    goodput_clock._recorded_until = clock.now - 7  # the start of the process
     state, position, _ = first.saved[4]
     World(tmp_path, clock, eval_every=0).run(position, state)
 
@@ -57,8 +58,8 @@ def test_goodput_counts_what_a_stop_and_a_kill_cost(tmp_path: pathlib.Path, cloc
 
 
 @pytest.mark.parametrize(('hours', 'least'), [(6, 0.98), (2, 0.95)])
-def test_a_checkpoint_each_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: float, least: float):
-    """A day with steps of a second, killed every so many hours half-way between two checkpoints.
+def test_a_checkpoint_every_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: float, least: float):
+    """A day with steps of a second, killed every few hours half-way between two checkpoints.
 
     The parts are those of docs/troubleshooting.md, which are measured: a save, and what a start costs.
     """
@@ -78,7 +79,7 @@ def test_a_checkpoint_each_ten_minutes_is_enough(tmp_path: pathlib.Path, hours: 
             now += 3600 * hours + 310 + 46
     found = read_goodput(tmp_path)
     assert found.share >= least and found.processes == pytest.approx(24 / hours, abs=1)
-    assert found.seconds['lost'] == 310 * (found.processes - 1)  # the last end is made good by nobody yet
+    assert found.seconds['lost'] == 310 * (found.processes - 1)  # no process has resumed after the last kill
 
 
 def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
@@ -89,8 +90,8 @@ def test_goodput_of_a_damaged_or_absent_log(tmp_path: pathlib.Path):
     assert str(read_goodput(tmp_path)) == '75.0% of 0:00:04; the rest: waiting for data 25.0%'
 
 
-def test_each_phase_may_take_its_time_to_begin(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """Its pairs may be long to find: no hang, and no step."""
+def test_the_start_of_a_phase_is_not_a_hang(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Pairing a corpus may take long; this is neither a hang nor a step."""
     world, sheets = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
 
     class Kept(GoodputClock):
@@ -135,31 +136,31 @@ def test_a_run_with_nothing_to_do_costs_nothing(tmp_path: pathlib.Path, clock: C
         (STEP, 0.62, 'step 21 took 0.7 s, 13 times the median: 0.7 s in the step itself'),
         (EVALUATION, 9.0, None),  # has a line of its own
         (COMPILE, 9.0, None),
-        (DATA, 0.3, None),  # nobody would notice; a row all the same
+        (DATA, 0.3, None),  # too short for a line, but it gets a row
     ],
 )
-def test_a_slow_step_says_what_it_was_at(
+def test_a_slow_step_is_reported_with_its_cause(
     tmp_path: pathlib.Path, clock: Clock, kind: str, seconds: float, said: str | None
 ):
-    sheet = GoodputClock(tmp_path, 0)
-    sheet.begin()
+    run_clock = GoodputClock(tmp_path, 0)
+    run_clock.begin()
     for step in range(1, 23):
         if step == 21:
-            with sheet.during(kind):
+            with run_clock.during(kind):
                 clock.now += seconds
         clock.now += 0.05 if step < 22 else 0.2
-        line = sheet.step(step, 'shape', saving=step == 21)
+        line = run_clock.step(step, 'shape', saving=step == 21)
         assert line is None if step != 21 or said is None else line.startswith(said)
     (row,) = [row for row in lines(tmp_path) if 'slow' in row]
     assert row['step'] == 21 and row['median'] == 0.05 and row['beside'] == 'checkpoint'
     assert row['seconds'][kind] == pytest.approx(seconds + (0.05 if kind == STEP else 0))
-    assert sheet.step(23, 'another shape') is None
+    assert run_clock.step(23, 'another shape') is None
 
 
-def test_the_console_tells_of_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    """Through the loop: the batch of step 9 of the phase takes 60 s to come, after ten others of a second."""
+def test_the_console_reports_a_slow_step(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
+    """Through the loop: the batch of step 9 of the phase takes 60 s, after ten batches of a second."""
     told, world = [], World(tmp_path, clock, eval_every=0, checkpoint_every=0)
-    monkeypatch.setattr(goodput_clock, '_FEW', 3)
+    monkeypatch.setattr(goodput_clock, '_MIN_STEPS', 3)
     monkeypatch.setattr('bertjax.writers.console.TrainingConsole.log', lambda self, text: told.append(text))
     make = world.phase
 
@@ -190,29 +191,29 @@ def test_the_console_tells_of_a_slow_step(tmp_path: pathlib.Path, clock: Clock, 
 
 
 class Moving:
-    """A sheet that a test moves."""
+    """A clock whose moves a test sets."""
 
     doing, moves = STEP, 0
 
 
 @pytest.mark.parametrize('doing', [STEP, EVALUATION, START])
 def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, doing: str):
-    """Soon where a step should move, later where it may take longer, and never before the first step."""
-    sheet, left, limit = Moving(), threading.Event(), 0.1
+    """The limit is short during steps, longer for slower activities, and absent before the first step."""
+    run_clock, left, limit = Moving(), threading.Event(), 0.1
     statuses = []
-    sheet.doing = doing
+    run_clock.doing = doing
 
     def leave(status: int) -> None:
         statuses.append(status)
         left.set()
 
-    with watch_for_hangs(sheet, limit / 60, tmp_path, leave):
-        for _ in range(4):  # while it moves
+    with watch_for_hangs(run_clock, limit / 60, tmp_path, leave):
+        for _ in range(4):  # progress prevents the end
             time.sleep(limit / 2)
-            sheet.moves += 1
+            run_clock.moves += 1
         assert not left.is_set()
         hung = left.wait({STEP: 30, EVALUATION: 3 * limit, START: 3 * limit}[doing])
-    assert hung == (doing == STEP) and LONGER > 3
+    assert hung == (doing == STEP) and LONG_FACTOR > 3
     if not hung:
         assert not (tmp_path / HANG).exists()
         return
@@ -223,24 +224,22 @@ def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, 
         assert 'test_a_hang_ends_the_process_with_its_stacks' in stacks and 'Thread 0x' in stacks
 
 
-def test_a_hang_is_told_though_the_disk_hangs_too(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd):
+def test_a_hang_is_reported_even_if_the_disk_hangs(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd):
     left = threading.Event()
-    monkeypatch.setattr(watchdog, '_WRITING', 0.05)
+    monkeypatch.setattr(watchdog, '_WRITE_TIMEOUT', 0.05)
     monkeypatch.setattr(watchdog, 'write_atomic', lambda path, text: time.sleep(60))
     with watch_for_hangs(Moving(), 0.05 / 60, tmp_path, lambda status: left.set()):
         assert left.wait(30)
     assert 'config.hang_minutes' in capfd.readouterr().err
 
 
-def test_no_minutes_no_watchdog(tmp_path: pathlib.Path):
+def test_zero_minutes_disable_the_watchdog(tmp_path: pathlib.Path):
     with watch_for_hangs(Moving(), 0, tmp_path):
         assert not [thread for thread in threading.enumerate() if thread.name == 'watchdog']
 
 
-def test_the_steps_that_are_asked_for_are_traced(
-    tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys
-):
-    """From before the first to after the last, both done; once, whoever runs it again."""
+def test_the_requested_steps_are_traced(tmp_path: pathlib.Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys):
+    """The trace covers the first to the last step; running again makes no second trace."""
     world, traced = World(tmp_path, clock, eval_every=0, checkpoint_every=0), []
     world.profiled = profiled_steps('4:7')
 

@@ -1,4 +1,4 @@
-"""Signals: noted, answered, obeyed, whatever the main thread is at."""
+"""Signals are recorded and answered, whatever the main thread does."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import time
 import pytest
 from killing import in_fork
 
-from bertjax.train.interrupt import Interrupt
+from bertjax.train.health.interrupt import Interrupt
 
 
 def wait_for(condition, seconds=10):
@@ -19,8 +19,8 @@ def wait_for(condition, seconds=10):
 
 
 @pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-def test_one_two_three(tmp_path, number):
-    """In a fork that is in native code and handles no signal of Python's: the third ends it."""
+def test_three_signals(tmp_path, number):
+    """In a forked process that is in native code, where Python handlers do not run, the third signal ends it."""
     said = tmp_path / 'said'
 
     def stopped():
@@ -39,11 +39,11 @@ def test_one_two_three(tmp_path, number):
 
     assert in_fork(stopped) == 128 + number
     first, second = said.read_text().splitlines()
-    assert first == 'asked to stop: saving at the next step …'
-    assert 'checkpoint 12 is being written' in second and 'a third signal ends it at once' in second
+    assert first == 'stop requested: saving at the next step …'
+    assert 'checkpoint 12 is being written' in second and 'a third signal ends the process' in second
 
 
-def test_the_handlers_of_before_come_back():
+def test_previous_handlers_are_restored():
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     with Interrupt():
         assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] != before

@@ -8,8 +8,9 @@ from loop_world import ROWS, Clock, World
 
 from bertjax.checkpoint import Position
 from bertjax.errors import NonFiniteError, PreemptedError
-from bertjax.train import loop, throughput
+from bertjax.train import loop
 from bertjax.train.early_stopping import EarlyStopping
+from bertjax.train.health import throughput
 
 
 @pytest.fixture
@@ -253,7 +254,7 @@ def test_patience_saves_the_best_and_ends_the_run(world):
     assert w.events[w.events.index('begin 1') :] == [
         'begin 1', 'load 1 from 0', 'step 7: 0', 'evaluate', 'save 7', 'step 8: 4', 'evaluate', 'save 8', 'close 1',
     ]  # fmt: skip
-    assert w.saved.keys() == {7, 8} and int(state.step) == 8 and w.patience.over
+    assert w.saved.keys() == {7, 8} and int(state.step) == 8 and w.patience.should_stop
     before = list(w.events)
     w.run(w.saved[8][1], w.saved[8][0])
     assert w.events == before  # nothing is left to do
@@ -263,7 +264,7 @@ def test_the_best_is_none_of_a_phase_that_is_not_chosen_from(world, monkeypatch)
     """As what is taught before the outputs are."""
     w = world(eval_every=2, checkpoint_every=2)
     make = w.phase
-    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), chosen=a[0] == 1))
+    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), may_be_best=a[0] == 1))
     w.run()
     costs = {step: cost for step, (_, _, cost) in w.saved.items()}
     assert list(costs) == [2, 4, 6, 8, 10] and [cost is None for cost in costs.values()] == [True] * 3 + [False] * 2
@@ -272,7 +273,7 @@ def test_the_best_is_none_of_a_phase_that_is_not_chosen_from(world, monkeypatch)
 def test_before_the_first_step_nothing_is_measured_that_is_not_worth_it(world, monkeypatch):
     w = world(eval_every=4, checkpoint_every=0)
     make = w.phase
-    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), measured_first=False))
+    monkeypatch.setattr(w, 'phase', lambda *a: dataclasses.replace(make(*a), evaluate_first=False))
     w.run()
     assert [row['step'] for row in w.rows('heldout')] == [4, 8, 10]
 
@@ -280,8 +281,8 @@ def test_before_the_first_step_nothing_is_measured_that_is_not_worth_it(world, m
 def test_patience_goes_by_strictly_better_evaluations():
     patience = EarlyStopping(2)
     assert [patience.note(cost) for cost in (-0.5, -0.5, -0.6, None)] == [True, False, True, False]
-    assert not patience.over
+    assert not patience.should_stop
     again = EarlyStopping(2, patience.state['patience_used'])
-    assert not again.note(-0.6) and again.over
+    assert not again.note(-0.6) and again.should_stop
     never = EarlyStopping(0)
-    assert not any(never.note(1.0) and never.over for _ in range(9)) and never.state == {}
+    assert not any(never.note(1.0) and never.should_stop for _ in range(9)) and never.state == {}

@@ -1,4 +1,4 @@
-"""The book-keeping of runs that are trained together: rows of each, and what one that fails costs the others."""
+"""The records of runs that are trained together: the rows of each run, and failed runs."""
 
 import io
 import json
@@ -12,14 +12,14 @@ import pytest
 from bertjax.checkpoint import Position
 from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
-from bertjax.train.goodput_clock import GoodputClock
+from bertjax.train.health.goodput_clock import GoodputClock
 from bertjax.train.record import Recorder
 from bertjax.writers.console import TrainingConsole
 
 
 def recorder_of(folder: pathlib.Path, console: TrainingConsole, **options: object) -> Recorder:
     folders = [folder / name for name in 'ab']
-    options |= {'stacked': True, 'sheet': GoodputClock(folders[0], 0)}
+    options |= {'stacked': True, 'run_clock': GoodputClock(folders[0], 0)}
     return Recorder(folders, console, values=task_values, log_every=2, total=8, **options)
 
 
@@ -31,7 +31,7 @@ def console() -> TrainingConsole:
 
 
 def note(recorder: Recorder, step: int, skipped_in_row: tuple[int, int]) -> None:
-    """A step in which the runs have the losses 1 and 3, of 4 rows."""
+    """The metrics of a step of two runs with losses 1 and 3, on 4 rows."""
     counts = np.array(skipped_in_row, np.int32)
     scalars = {
         'grad_norm': np.float32([1, 2]),
@@ -63,7 +63,7 @@ def test_each_run_has_its_rows_and_the_console_their_mean(tmp_path: pathlib.Path
     assert line.startswith('step 2/8  loss 2.000')
 
 
-def test_one_that_fails_leaves_the_others_alone(tmp_path: pathlib.Path, console: TrainingConsole):
+def test_a_failed_run_does_not_affect_the_others(tmp_path: pathlib.Path, console: TrainingConsole):
     recorder = recorder_of(tmp_path, console)
     recorder.begin_phase(0.0)
     suspect = []
@@ -72,7 +72,7 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: pathlib.Path, console:
         recorder.drain()
         suspect.append(recorder.suspect)
     assert recorder.failed == [False, True]
-    assert suspect == [False, True, True, False, False, False]  # a checkpoint is worth its while once it has failed
+    assert suspect == [False, True, True, False, False, False]  # after the run has failed, checkpoints are saved again
     recorder.close()
     assert [row['loss'] for row in rows(tmp_path / 'a' / 'metrics.jsonl')] == [1, 1, 1]
     assert [row['loss'] for row in rows(tmp_path / 'b' / 'metrics.jsonl')] == [3, None, 3]
@@ -80,5 +80,5 @@ def test_one_that_fails_leaves_the_others_alone(tmp_path: pathlib.Path, console:
     assert said.count('the update is skipped') == 2 and said.count('run 2, step 4: loss or gradient not finite, it has')
 
 
-def test_what_had_failed_has_failed_after_a_restart(tmp_path: pathlib.Path, console: TrainingConsole):
+def test_a_failed_run_stays_failed_after_a_restart(tmp_path: pathlib.Path, console: TrainingConsole):
     assert recorder_of(tmp_path, console, failed=[False, True]).failed == [False, True]

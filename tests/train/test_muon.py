@@ -1,10 +1,11 @@
-"""Muon in the train step: stacked or not, in parts, on meshes; tests/optim holds the optimiser itself to numpy."""
+"""Muon in the train step: stacked or not, with accumulation, on meshes. tests/optim compares it with numpy."""
 
 import jax
 import numpy as np
 import pytest
 from train_fakes import MESH_RECIPE, NO_DROPOUT, Run, host, loss_of, tiny_config
 
+from bertjax.config.run import Optimizer
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.muon import is_block_kernel
 from bertjax.optim.optimizers import make_optimizer
@@ -36,7 +37,7 @@ def alone():
 
 @pytest.mark.parametrize('form', FORMS)
 def test_the_steps_of_one_device(form, alone, monkeypatch):
-    monkeypatch.setattr(zero1, 'SMALL', 0)  # every array of a tiny model is worth an exchange
+    monkeypatch.setattr(zero1, 'SMALL', 0)  # shard every array of a tiny model
     run, (_, state, rows) = muon(**FORMS[form]), alone
     found, found_rows = run.steps(run.init(), 0, STEPS)
     for row, wanted in zip(found_rows, rows, strict=True):
@@ -47,7 +48,7 @@ def test_the_steps_of_one_device(form, alone, monkeypatch):
 
 
 def test_every_matrix_moves(alone):
-    """Equality would say little of a run that stands still."""
+    """Equal results prove nothing if the parameters do not change."""
     before, after = (partition(state.params, is_block_kernel)[0] for state in alone[:2])
     for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert np.abs(y - x).max() > 1e-3
@@ -64,9 +65,9 @@ def test_a_step_that_is_not_finite_changes_nothing(alone):
 
 
 def test_a_part_of_the_model_can_be_trained():
-    """Of a frozen encoder Muon has no matrix at all."""
+    """With a frozen encoder, Muon has no matrices."""
     params = host(muon().init()).params
     moving, _ = partition(params, make_selection('head', 2))
-    optimizer = make_optimizer('muon', b1=0.9, b2=0.98, eps=1e-6, weight_decay=0.01, clip_norm=1.0)
+    optimizer = make_optimizer(**vars(Optimizer('muon', b2=0.98)))
     direction, state = optimizer.update(moving, optimizer.init(moving), moving)
     assert jax.tree.structure(direction) == jax.tree.structure(moving) and not state[1].muon.trace

@@ -1,4 +1,4 @@
-"""A packed row is trained on as its examples would be, each in a row of its own."""
+"""Training on packed rows equals training on their examples in separate rows."""
 
 import itertools
 
@@ -25,7 +25,7 @@ MODEL = {**NO_DROPOUT, 'max_positions': S}
 
 @pytest.fixture(scope='module')
 def batches():
-    """The packed rows 0 to B - 1, and the examples in them, a row each."""
+    """The packed rows 0 to B - 1, and their examples in separate rows."""
     split = synthetic_split(documents=60, sentences=3, mean=6)
     bounds = [split.sentence_offsets[split.document_offsets[i] : split.document_offsets[i + 1] + 1] for i in range(60)]
     text = [[split.tokens(a, b - a) % 180 + 10 for a, b in itertools.pairwise(x)] for x in bounds]
@@ -82,7 +82,7 @@ def test_losses_and_gradients_are_those_of_the_examples_alone(batches, draw_para
         np.testing.assert_allclose(outputs[name][packed[weights] > 0], own, rtol=1e-5, atol=1e-5)
 
 
-def test_one_example_does_not_see_another(batches, draw_params):
+def test_examples_of_a_row_do_not_see_each_other(batches, draw_params):
     packed, _, _ = batches
     model = model_of()
     forward, params = jax.jit(make_forward(model, PACKED_PRETRAINING)), params_of(model, draw_params)
@@ -93,7 +93,7 @@ def test_one_example_does_not_see_another(batches, draw_params):
 
 
 @pytest.mark.slow
-def test_a_teacher_teaches_the_same(batches, draw_params):
+def test_distillation_gives_the_same(batches, draw_params):
     packed, alone, _ = batches
     lesson = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0), 2.0, (0, 1), False)
     model, sums = model_of(), []

@@ -1,4 +1,4 @@
-"""When the step is compiled for which length, and what a person hears of it."""
+"""The compilation of the step for each length, and its reports."""
 
 import contextlib
 import threading
@@ -13,14 +13,14 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.metrics.rows import task_values
 from bertjax.train import record
 from bertjax.train.compiled_steps import CompiledSteps, SplitStep, StepLowering
-from bertjax.train.goodput_clock import GoodputClock
+from bertjax.train.health.goodput_clock import GoodputClock
 from bertjax.train.phase import TrainStep
 from bertjax.train.record import Recorder
 from bertjax.writers.console import TrainingConsole
 
 
 class Lowered:
-    """Compiles to a function that says its length."""
+    """A stand-in for a lowered step; it compiles to a function that returns its length."""
 
     def __init__(self, length: int, events: list):
         self.length, self.events = length, events
@@ -31,19 +31,19 @@ class Lowered:
 
 
 def batch(length: int) -> NumberedBatch:
-    """One row of this length."""
+    """Makes a batch with one row of this length."""
     return NumberedBatch(0, 1, 0, {'input_ids': memoryview(bytes(length)).cast('B', [1, length])})
 
 
-def programs(events: list, *, side_by_side: bool) -> CompiledSteps:
+def programs(events: list, *, in_parallel: bool) -> CompiledSteps:
     def lower(length: int) -> Lowered:
         events.append(f'lower {length}')
         return Lowered(length, events)
 
-    return CompiledSteps(lower, (36, 64, 128), side_by_side=side_by_side)
+    return CompiledSteps(lower, (36, 64, 128), in_parallel=in_parallel)
 
 
-def test_each_is_compiled_when_it_is_needed():
+def test_a_step_is_compiled_at_its_first_use():
     events = []
 
     @contextlib.contextmanager
@@ -51,7 +51,7 @@ def test_each_is_compiled_when_it_is_needed():
         events.append(what)
         yield
 
-    shared = programs(events, side_by_side=False)
+    shared = programs(events, in_parallel=False)
     step, state = TrainStep(shared, 0.1, 0, on_compile), []
     for length in (64, 64, 36, 64):
         state, _ = step(state, batch(length))
@@ -61,14 +61,14 @@ def test_each_is_compiled_when_it_is_needed():
     ]  # fmt: skip
     step.prepare()
     assert events[6:] == ['length 128 (3 of 3)', 'lower 128', 'compile 128']
-    another = TrainStep(shared, 0.2, 1, on_compile)  # of the next runs of a sweep
+    another = TrainStep(shared, 0.2, 1, on_compile)  # for the next runs of a sweep
     another.prepare()
     assert another([], batch(36))[0] == [36] and len(events) == 9
 
 
-def test_beside_an_accelerator_all_are_begun_at_once():
+def test_all_lengths_are_compiled_at_once_with_an_accelerator():
     events = []
-    found = programs(events, side_by_side=True)
+    found = programs(events, in_parallel=True)
     assert found[64]([], {}, 0, 0.1, 0)[0] == [64] and found[36]([], {}, 0, 0.1, 0)[0] == [36]
     deadline = time.monotonic() + 10
     while len(events) < 6 and time.monotonic() < deadline:
@@ -77,11 +77,11 @@ def test_beside_an_accelerator_all_are_begun_at_once():
     assert sorted(events) == sorted(f'{what} {length}' for what in ('lower', 'compile') for length in lengths)
 
 
-def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
+def test_lengths_are_compiled_in_the_background_in_order_of_use():
     events, said = [], []
-    found = programs(events, side_by_side=False)
-    found.begin([64, 128, 36])
-    while not found.there(64):
+    found = programs(events, in_parallel=False)
+    found.compile_ahead([64, 128, 36])
+    while not found.is_ready(64):
         time.sleep(0.001)
     assert events == ['lower 64', 'compile 64'] and not found.ready
 
@@ -92,38 +92,38 @@ def test_beside_the_caller_they_are_compiled_in_the_order_in_which_they_come():
 
     step = TrainStep(found, 0.1, 0, on_compile)
     assert step([], batch(64))[0] == [64]
-    while not found.there(36):  # after the first step the others are begun, and need no waiting
+    while not found.is_ready(36):  # the others start after the first step and are then ready without waiting
         time.sleep(0.001)
     assert events[2:] == ['lower 128', 'compile 128', 'lower 36', 'compile 36']
     assert [step([], batch(length))[0] for length in (128, 36, 64)] == [[128], [36], [64]] and not said
     found.stop()
 
 
-def test_what_is_not_begun_when_a_run_stops_is_given_up(monkeypatch):
+def test_pending_compilations_are_cancelled_when_a_run_stops(monkeypatch):
     events, held = [], threading.Event()
-    found = programs(events, side_by_side=False)
+    found = programs(events, in_parallel=False)
     monkeypatch.setattr(Lowered, 'compile', lambda self: held.wait() and self.length)
-    found.begin([64, 128])
-    found.go_on()
+    found.compile_ahead([64, 128])
+    found.compile_rest()
     found.stop()
     held.set()
-    assert found[64] == 64  # was under way
-    assert not found.there(128) and events == ['lower 64']
+    assert found[64] == 64  # was running
+    assert not found.is_ready(128) and events == ['lower 64']
     assert found[128] == 128 and events == ['lower 64', 'lower 128']
 
 
-def test_what_fails_beside_the_caller_fails_where_it_is_asked_for():
+def test_a_background_error_is_raised_at_the_first_use():
     def lower(length: int):
         raise ValueError(f'cannot do {length}')
 
-    found = CompiledSteps(lower, (36, 64), side_by_side=False)
-    found.begin([64])
+    found = CompiledSteps(lower, (36, 64), in_parallel=False)
+    found.compile_ahead([64])
     with pytest.raises(ValueError, match='cannot do 64'):
         found[64]
     found.stop()
 
 
-def test_gradients_and_update_apart_learn_what_the_whole_step_learns(dropout_run, fresh):
+def test_the_split_step_equals_the_whole_step(dropout_run, fresh):
     lowering = StepLowering(dropout_run.setup, dropout_run.phase)
     program = SplitStep(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()
     found = []
@@ -139,17 +139,19 @@ def test_gradients_and_update_apart_learn_what_the_whole_step_learns(dropout_run
         np.testing.assert_array_equal(x, y)
     assert jax.tree.structure(one) == jax.tree.structure(two)
     for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms: in another order of sums
+        np.testing.assert_allclose(x, y, rtol=1e-6)  # norms differ in the order of their sums
 
 
-def test_the_bar_says_it_and_a_line_how_long_it_took(tmp_path, capsys, monkeypatch):
+def test_the_bar_and_a_line_report_compilation(tmp_path, capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(record.time, 'perf_counter', lambda: now[0])
     console = TrainingConsole(10, 0)
-    recorder = Recorder([tmp_path], console, values=task_values, log_every=2, total=10, sheet=GoodputClock(tmp_path, 0))
+    recorder = Recorder(
+        [tmp_path], console, values=task_values, log_every=2, total=10, run_clock=GoodputClock(tmp_path, 0)
+    )
     status = lambda: console._progress.tasks[0].fields['status']  # noqa: E731
     assert status() == ''
-    console.status('loss 0.7')
+    console.set_status('loss 0.7')
     for seconds in (0.5, 12.4):
         with recorder.compiling('length 64 (1 of 3)'):
             assert status() == 'compiling length 64 (1 of 3) …'

@@ -1,4 +1,4 @@
-"""The train step: what it computes, what it reports, and what it does with numbers that are not finite."""
+"""The train step: its results, its metrics, and steps that are not finite."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ import pytest
 from flax import linen as nn
 from train_fakes import B, P, RandomExamples, Run, host, loss_of, tiny_config
 
+from bertjax.config.run import Optimizer
 from bertjax.losses import PRETRAINING, Objective, pretraining_losses
 from bertjax.model.config import BertConfig
 from bertjax.optim.optimizers import make_optimizer
@@ -28,7 +29,7 @@ def norm(tree):
 
 
 def unequal_batch(run):
-    """The rows that fall into part 0 of 4 (rows 0, 4, 8, ...) have one mask in all, those of part 3 all of theirs;
+    """The rows of part 0 of 4 (rows 0, 4, 8, ...) have one mask in all, those of part 3 have all of theirs;
     the pairs of part 1 weigh nothing."""
     rows = RandomExamples(seed=9).batch(np.arange(B))
     weights, part = rows['masked_weights'], np.arange(B) % 4
@@ -44,13 +45,13 @@ def unequal_batch(run):
 
 @pytest.fixture(scope='module')
 def learned(plain_run, fresh):
-    """A state whose moments are not zero, and its step: 3."""
+    """A state after three steps, whose moments are not zero."""
     return host(plain_run.steps(plain_run.place(fresh), 0, 3)[0])
 
 
 @pytest.fixture(scope='module')
 def grads(plain_run, learned):
-    """Of the sum of the two mean losses of batch 3 at `learned`, written without the train step."""
+    """The gradient of the sum of both mean losses of batch 3 at `learned`, without the train step."""
     batch = plain_run.batch(3).arrays
 
     def objective(params):
@@ -79,7 +80,7 @@ def test_accumulation_equals_the_large_batch(plain_run, accumulating_run, learne
     assert int(parts.opt_state[1].count) == int(whole.opt_state[1].count) == 4
 
 
-def test_the_norms_that_are_reported(plain_run, learned, grads):
+def test_the_reported_norms(plain_run, learned, grads):
     batch = plain_run.batch(3)
     new, metrics = plain_run.compiled(plain_run.place(learned), batch)
     scalars = host(metrics)['scalars']
@@ -105,8 +106,8 @@ def test_the_moments_come_from_the_clipped_gradient(plain_run, learned, grads):
         np.testing.assert_allclose(mu, 0.9 * m + 0.1 * factor * g, rtol=1e-3, atol=1e-7)
 
 
-def test_the_learning_rate_that_is_logged_is_the_one_that_was_used(plain_run, fresh):
-    """Warm-up over 50 steps to 1e-2: the first update has rate 0 and moves nothing, the second 1/50 of the peak."""
+def test_the_logged_learning_rate_is_the_applied_one(plain_run, fresh):
+    """With a warm-up of 50 steps to 1e-2, the first update has rate 0, and the second 1/50 of the peak."""
     state, (first,) = plain_run.steps(plain_run.place(fresh), 0, 1)
     assert first['scalars']['learning_rate'] == 0
     assert first['scalars']['update_norm'] == 0
@@ -118,7 +119,7 @@ def test_the_learning_rate_that_is_logged_is_the_one_that_was_used(plain_run, fr
     assert second['scalars']['update_norm'] > 0
 
 
-def test_a_batch_that_comes_again_and_again_is_learned(plain_run, fresh):
+def test_a_repeated_batch_is_learned(plain_run, fresh):
     state, batch, losses = plain_run.place(fresh), plain_run.batch(0), []
     for _ in range(50):
         state, metrics = plain_run.compiled(state, batch)
@@ -128,7 +129,7 @@ def test_a_batch_that_comes_again_and_again_is_learned(plain_run, fresh):
 
 
 class Toy(nn.Module):
-    """Logits that are parameters: the smallest model that the train step takes."""
+    """A model whose logits are its parameters, the smallest model for the train step."""
 
     config: BertConfig = BertConfig()
 
@@ -139,9 +140,9 @@ class Toy(nn.Module):
 
 
 def toy_step(steps, rate, first_step=0):
-    """The metrics of the step with this number of a toy run, and its states before and after."""
+    """Returns the metrics of one step of a toy run, and its states before and after."""
     rows = {name: jnp.asarray(x) % 8 for name, x in RandomExamples().batch(np.arange(4)).items()}
-    optimizer = make_optimizer('adamw', b1=0.9, b2=0.999, eps=1e-6, weight_decay=0.0, clip_norm=0.0)
+    optimizer = make_optimizer(**vars(Optimizer('adamw', weight_decay=0.0, clip_norm=0.0)))
     init = make_init(Toy(), optimizer, [rows[name] for name in PRETRAINING.inputs])
     schedule = make_schedule('linear', peak=rate, steps=100, warmup_fraction=0.5)
     step = make_train_step(
@@ -165,24 +166,24 @@ def test_the_rate_counts_from_the_start_of_the_phase():
 
 
 def test_an_update_that_overflows_is_skipped():
-    """Loss and gradient are finite; the square of the update's norm is more than a float32 holds."""
+    """Loss and gradient are finite, but the square of the update's norm overflows float32."""
     before, after, scalars = toy_step(10, rate=1e30)
     assert 0 < scalars['grad_norm'] < 10
     assert_bits_equal(after.params, before.params)
     assert (int(after.skipped), int(after.opt_state[1].count)) == (1, 0)
-    _, after, _ = toy_step(10, rate=1e-2)  # the same with a rate that makes sense
+    _, after, _ = toy_step(10, rate=1e-2)  # the same with a normal rate
     assert (int(after.skipped), int(after.opt_state[1].count)) == (0, 1)
 
 
 def poisoned(state):
-    """One NaN in one parameter."""
+    """Sets one element of one parameter to NaN."""
     params = jax.tree.map(np.array, state.params)
     params['mlm']['dense']['kernel'][0, 0] = np.nan
     return state.replace(params=params)
 
 
 def huge(state):
-    """A finite loss whose gradient overflows when it is squared for its norm."""
+    """Makes a finite loss whose gradient overflows when it is squared for its norm."""
     params = jax.tree.map(np.array, state.params)
     params['mlm']['norm']['scale'][:] = 1e25
     return state.replace(params=params)
@@ -213,13 +214,13 @@ def test_after_a_skipped_step_training_goes_on(plain_run, learned):
     healed = plain_run.place(host(state).replace(params=learned.params))
     state, metrics = plain_run.compiled(healed, plain_run.batch(4))
     assert (int(state.step), int(state.skipped), int(state.skipped_in_row)) == (5, 1, 0)
-    assert int(state.opt_state[1].count) == 4  # of the updates that were applied
+    assert int(state.opt_state[1].count) == 4  # the number of applied updates
     assert metrics['scalars']['update_norm'] > 0
-    # The rate follows the step, not the count of updates.
+    # The learning rate depends on the step, not on the number of updates.
     np.testing.assert_allclose(metrics['scalars']['learning_rate'], 1e-2 * 4 / 50, rtol=1e-6)
 
 
-def test_a_batch_without_any_weight_is_no_division_by_zero(plain_run, learned):
+def test_a_batch_without_weights_does_not_divide_by_zero(plain_run, learned):
     rows = RandomExamples().batch(np.arange(B))
     rows['masked_weights'][:] = 0
     rows['nsp_weights'][:] = 0
@@ -230,8 +231,8 @@ def test_a_batch_without_any_weight_is_no_division_by_zero(plain_run, learned):
 
 
 @pytest.mark.parametrize('accumulate', [1, 2])
-def test_rows_that_weigh_little_together_are_their_mean_all_the_same(accumulate):
-    """As windows of one long record, which weigh 1 together, may lie in two batches."""
+def test_rows_with_small_weights_still_have_a_mean(accumulate):
+    """Windows of a long record have a total weight of 1 and may be in two batches."""
 
     class Squared(nn.Module):
         config: BertConfig = BertConfig()
@@ -259,11 +260,11 @@ def test_rows_that_weigh_little_together_are_their_mean_all_the_same(accumulate)
         batch = {'labels': jnp.arange(4.0), 'weights': jnp.float32(weights), 'attention_mask': jnp.ones((4, 1))}
         return float(jax.jit(step)(init(jax.random.key(0)), batch, jnp.uint32(0))[1]['scalars']['grad_norm'])
 
-    assert grad_norm([1, 1, 0, 0]) == grad_norm([0.125, 0.125, 0, 0]) == 1.0  # 2 of the label 0, and 0 of 1
+    assert grad_norm([1, 1, 0, 0]) == grad_norm([0.125, 0.125, 0, 0]) == 1.0  # two rows of label 0, none of label 1
     assert grad_norm([0, 0, 0, 0]) == 0
 
 
-def test_dropout_depends_on_the_number_of_the_example_and_on_nothing_else(dropout_run, fresh):
+def test_dropout_depends_only_on_the_example_number(dropout_run, fresh):
     rows = RandomExamples().batch(np.arange(B))
 
     def loss_of_numbers(first, step=0):
@@ -294,7 +295,7 @@ def test_the_same_seed_gives_the_same_bits(dropout_run, fresh):
     assert_bits_equal(*states)
 
 
-def test_bfloat16_computes_and_float32_is_kept(dropout_run, fresh):
+def test_bfloat16_computation_keeps_float32_state(dropout_run, fresh):
     run = Run(tiny_config(model={'dtype': 'bfloat16'}, accumulate=2))
     state, rows = run.steps(run.place(fresh), 0, 3)
     floating = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
@@ -304,14 +305,14 @@ def test_bfloat16_computes_and_float32_is_kept(dropout_run, fresh):
     assert rows[0]['scalars']['grad_norm'].dtype == np.float32
     assert 'bf16' in run.program.as_text()
     assert 'bf16' not in dropout_run.program.as_text()
-    # Weights are counts, and exact. The loss differs from float32's by rounding.
+    # Weights are counts and exact; the loss differs from that in float32 by rounding.
     full = dropout_run.steps(dropout_run.place(fresh), 0, 1)[1][0]
     assert rows[0]['sums']['mlm_loss'][1] == full['sums']['mlm_loss'][1]
     np.testing.assert_allclose(loss_of(rows[0]), loss_of(full), rtol=2e-2)
 
 
-def test_resetting_the_optimizer_keeps_all_else(plain_run, learned):
-    """As a phase with reset_optimizer begins."""
+def test_resetting_the_optimizer_keeps_the_rest(plain_run, learned):
+    """The start of a phase with reset_optimizer."""
     state = host(plain_run.setup.reset_optimizer(plain_run.place(learned)))
     assert_bits_equal(state.params, learned.params)
     assert int(state.step) == 3

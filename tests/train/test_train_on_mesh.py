@@ -1,4 +1,4 @@
-"""The real train step on eight devices: the losses of one device, the shardings and the collectives that are meant."""
+"""The real train step on eight devices: losses as on one device, shardings and collectives."""
 
 import re
 
@@ -10,14 +10,14 @@ from train_fakes import MESH_RECIPE, NO_DROPOUT, B, RandomExamples, Run, host, l
 
 from bertjax.optim.masks import path_names
 
-# Both ways of splitting weights; tests/program/test_meshes.py has the others.
+# The two ways to split weights; tests/program/test_meshes.py has other meshes.
 MESH = {'data': 1, 'fsdp': 4, 'tensor': 2}
 STEPS = 10
 
 
 @pytest.fixture(scope='module')
 def alone(dropout_run, fresh):
-    """Metrics of the steps on one device."""
+    """The metrics of the steps on one device."""
     return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
 
 
@@ -41,7 +41,7 @@ def test_the_losses_of_one_device_with_dropout(alone, spread):
             np.testing.assert_allclose(row['sums'][name][0], wanted['sums'][name][0], rtol=1e-5)
         for name in ('grad_norm', 'param_norm'):
             np.testing.assert_allclose(row['scalars'][name], wanted['scalars'][name], rtol=1e-4, err_msg=name)
-    # Equality would say little of a run that stands still.
+    # Equal results prove nothing if the parameters do not change.
     assert abs(loss_of(rows[-1]) - loss_of(rows[0])) > 0.01
     assert rows[-1]['scalars']['update_norm'] > 1e-2
 
@@ -51,7 +51,7 @@ def test_the_first_state_does_not_depend_on_the_mesh(fresh, spread):
         np.testing.assert_array_equal(x, y)
 
 
-# Mesh axes of the parameters that are split at all (all else lies whole on every device), without the layers' axis.
+# Mesh axes of the sharded parameters (all others are replicated), without the axis of layers.
 SPLIT = {
     'token/embedding': ('tensor', 'fsdp'),
     'position/embedding': (None, 'fsdp'),
@@ -81,7 +81,7 @@ def expected_shard(name, shape, mesh):
     return tuple(n // size for n, size in zip(shape, sizes, strict=True))
 
 
-def test_parameters_and_moments_lie_as_the_table_says(spread):
+def test_shardings_of_parameters_and_moments(spread):
     run, _, _, state = spread
     split = set()
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):
@@ -92,7 +92,7 @@ def test_parameters_and_moments_lie_as_the_table_says(spread):
             assert x.sharding.shard_shape(x.shape) == expected_shard(name, x.shape, run.mesh), name
             if x.sharding.shard_shape(x.shape) != x.shape:
                 split.add(name)
-    # All the large ones are split as soon as there is an axis to split them over.
+    # All large parameters are split if there is an axis for it.
     assert len(split) == 17
     for scalar in (state.step, state.skipped, state.opt_state[1].count):
         assert scalar.sharding.is_fully_replicated
@@ -107,14 +107,14 @@ def test_each_device_holds_its_rows_of_the_batch(spread):
 
 
 def collectives(run, kind):
-    """(shape of what it gives a device, name of the operation that it serves) of each such collective."""
+    """Returns (shape of the result on a device, name of the operation) of each collective of a kind."""
     lines = [line for line in run.program.as_text().splitlines() if re.search(rf' {kind}(-start)?\(', line)]
     shapes = [re.findall(r'\[([\d,]*)\]', line.split(f' {kind}')[0])[-1] for line in lines]
     names = [found[1] if (found := re.search(r'op_name="([^"]*)"', line)) else '' for line in lines]
     return list(zip(shapes, names, strict=True))
 
 
-def test_the_collectives_that_are_meant(spread):
+def test_the_expected_collectives(spread):
     run, *_ = spread
     assert collectives(run, 'all-reduce')
     gathers = collectives(run, 'all-gather')
@@ -127,20 +127,20 @@ def test_the_collectives_that_are_meant(spread):
     assert all('while/body' in name for _, name in gathers if 'layers' in name), gathers
 
 
-def test_a_step_neither_fetches_nor_sends_anything(spread):
+def test_a_step_transfers_nothing_between_host_and_devices(spread):
     run, _, _, state = spread
     batch = run.batch(STEPS)
     placed = run.place(host(state))
     with jax.transfer_guard('disallow'):
         new, _ = run.compiled(placed, batch)
     assert int(new.step) == STEPS + 1
-    # Donated: the old state's memory is the new state's.
+    # The state is donated: the new state uses the memory of the old one.
     assert all(x.is_deleted() for x in jax.tree.leaves(placed.params))
 
 
 @pytest.mark.slow
 def test_accumulation_on_a_mesh_moves_no_rows(accumulating_run, fresh):
-    """Part a takes the rows a, a + 4, ...: each device works on rows that it has."""
+    """Part a takes the rows a, a + 4, ..., so each device uses its own rows."""
     split = Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, accumulate=4, mesh={'data': 4}))
     rows = RandomExamples().batch(np.arange(B))
     _, one = accumulating_run.compiled(accumulating_run.place(fresh), accumulating_run.put(rows))

@@ -1,4 +1,4 @@
-"""ZeRO-1: parameters and moments split over the data axis, and the numbers of a run that has copies of them."""
+"""ZeRO-1: parameters and moments are sharded over the data axis, with the same results as replicated ones."""
 
 import re
 
@@ -18,13 +18,13 @@ STEPS = 10
 
 @pytest.fixture(scope='module')
 def alone(dropout_run, fresh):
-    """Metrics of the steps on one device."""
+    """The metrics of the steps on one device."""
     return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
 
 
 @pytest.fixture(scope='module')
 def every_array():
-    """All arrays of tiny models are worth an exchange."""
+    """Shards all arrays of tiny models."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zero1, 'SMALL', 0)
         yield
@@ -32,7 +32,7 @@ def every_array():
 
 @pytest.fixture(scope='module')
 def spread(every_array):
-    """(run, its state at the end, metrics)."""
+    """(run, its final state, metrics)."""
     run = Run(tiny_config(mesh={'data': 8}, zero1='on', **MESH_RECIPE))
     state, rows = run.steps(run.init(), 0, STEPS)
     return run, state, rows
@@ -49,7 +49,7 @@ def same(rows, expected, rtol=1e-5):
             np.testing.assert_allclose(row['scalars'][name], wanted['scalars'][name], rtol=10 * rtol, err_msg=name)
 
 
-def test_what_is_exchanged_gives_the_gradients_of_all_rows():
+def test_the_exchange_gives_the_gradients_of_all_rows():
     mesh = jax.make_mesh((8,), ('data',), axis_types=(AxisType.Auto,))
     shapes = {'kernel': (3, 16, 2, 2), 'bias': (2, 2)}
     specs = {'kernel': PartitionSpec(None, 'data'), 'bias': PartitionSpec()}
@@ -61,14 +61,14 @@ def test_what_is_exchanged_gives_the_gradients_of_all_rows():
         return (jnp.einsum('BD,LDHK->BLHK', rows, params['kernel']) + params['bias']).max(1).sum()
 
     def own(params, rows):
-        value, grads = jax.value_and_grad(loss)(exchange.gathered(params), rows)
-        return exchange.summed(value), exchange.scattered(grads, specs)
+        value, grads = jax.value_and_grad(loss)(exchange.gather(params), rows)
+        return exchange.sum(value), exchange.reduce_scatter(grads, specs)
 
     placed = jax.device_put(params, {name: NamedSharding(mesh, spec) for name, spec in specs.items()})
     exchange = zero1.GradientExchange(placed, 'float32')
-    assert exchange.specs == specs and exchange.should_shard
+    assert exchange.specs == specs and exchange.is_sharded
     with jax.set_mesh(mesh):
-        value, grads = jax.jit(exchange.on_own_rows(own, specs, 0))(placed, rows)
+        value, grads = jax.jit(exchange.over_devices(own, specs, 0))(placed, rows)
     wanted, gradients = jax.value_and_grad(loss)(params, rows)
     np.testing.assert_allclose(value, wanted, rtol=1e-5)
     assert grads['kernel'].sharding.is_equivalent_to(placed['kernel'].sharding, 4)
@@ -90,12 +90,12 @@ def test_no_two_devices_hold_the_same_part(spread):
                 assert x.addressable_shards[0].data.size * 8 == x.size, path
     text = run.program.as_text()
     assert re.search(r' all-gather(-start)?\(', text)
-    # Not in the loop over the layers: what a device computes with is whole.
+    # The loop over the layers has no gathers, because a device computes with full parameters.
     assert not re.search(r'while/body[^"]*(all_gather|psum|reduce_scatter)', text)
 
 
 @pytest.mark.slow
-def test_evaluation_gathers_them_once(spread):
+def test_evaluation_gathers_parameters_once(spread):
     params = spread[1].params
     gathered = zero1.unshard(params)
     assert all(x.sharding.is_fully_replicated for x in jax.tree.leaves(gathered))
@@ -104,7 +104,7 @@ def test_evaluation_gathers_them_once(spread):
 
 
 @pytest.mark.slow
-def test_kernels_are_exchanged_as_they_are_computed_with_and_kept_in_float32(every_array):
+def test_kernels_are_sent_in_the_compute_dtype_and_stored_in_float32(every_array):
     recipe = {'model': {'dtype': 'bfloat16', **NO_DROPOUT}, 'mesh': {'data': 8}, 'accumulate': 2}
     run, plain = (Run(tiny_config(zero1=choice, **recipe)) for choice in ('on', 'off'))
     state, rows = run.steps(run.init(), 0, 2)
@@ -121,7 +121,7 @@ def test_other_optimisers_and_parts_of_a_batch(optimizer, every_array):
     same(run.steps(run.init(), 0, 5)[1], plain.steps(plain.init(), 0, 5)[1])
 
 
-def test_what_is_small_or_divides_by_nothing_stays_as_it_is(monkeypatch):
+def test_small_or_indivisible_arrays_are_not_sharded(monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 2**16)
     before = NamedSharding(mesh_of(data=8, tensor=1), PartitionSpec(None, 'tensor'))
 
@@ -134,7 +134,7 @@ def test_what_is_small_or_divides_by_nothing_stays_as_it_is(monkeypatch):
     assert spec(8, 8) == spec(1001, 1003) == before.spec
 
 
-def test_what_the_mesh_splits_already_is_split_further(monkeypatch):
+def test_split_parameters_are_split_further(monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 2**16)
     mesh = mesh_of(data=4, fsdp=2, tensor=2)
 
@@ -145,10 +145,10 @@ def test_what_the_mesh_splits_already_is_split_further(monkeypatch):
     assert spec((12, 768, 12, 64), None, 'fsdp', 'tensor') == PartitionSpec(None, ('fsdp', 'data'), 'tensor')
     assert spec((3072, 768), 'tensor', 'fsdp') == PartitionSpec(('tensor', 'data'), 'fsdp')
     assert spec((1002, 512), 'tensor', 'fsdp') == PartitionSpec('tensor', ('fsdp', 'data'))
-    assert spec((254, 512), 'tensor', 'fsdp') == PartitionSpec('tensor', 'fsdp')  # a device's part is small
+    assert spec((254, 512), 'tensor', 'fsdp') == PartitionSpec('tensor', 'fsdp')  # the shard of a device is small
 
 
-def test_where_there_are_copies():
+def test_when_to_shard():
     def spreads(choice, data, fsdp):
         axes = {'data': data, 'fsdp': fsdp, 'tensor': 1}
         return zero1.should_shard(choice, make_mesh(axes, jax.devices()[: data * fsdp]))

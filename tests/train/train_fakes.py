@@ -3,23 +3,23 @@
 import jax
 import numpy as np
 
+from bertjax.config.recipes import pretraining_config
 from bertjax.data.batch import pretraining_batch_spec
-from bertjax.data.loader import global_arrays, numbered
+from bertjax.data.loader import global_arrays, make_numbered_batch
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.recipe import pretraining_config
 from bertjax.train.phase import TrainStep
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
 NO_DROPOUT = {'dropout': 0.0, 'attention_dropout': 0.0}
-MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # fast enough that ten steps change the loss
+MESH_RECIPE = {'learning_rate': 2e-3, 'warmup_fraction': 0.0}  # high enough that ten steps change the loss
 
 
 class RandomExamples:
-    """Rows of random lengths and numbers of masks, sentences of a simple kind: a token tells the one after it.
+    """Rows with random lengths and numbers of masks, in a simple language: each token determines the next.
 
     Example n is a function of (seed, n) alone, as in bertjax.data.
     """
@@ -50,7 +50,7 @@ class RandomExamples:
 
 
 def tiny_config(model=None, optimizer=None, mesh=None, **changes):
-    """A recipe of two layers of width 32; dropout as in BERT unless `model` says otherwise."""
+    """A recipe with two layers of width 32; the default dropout is that of BERT."""
     values = {'seq_len': S, 'max_predictions': P, 'batch_size': B, 'steps': 100, 'learning_rate': 1e-2, **changes}
     config = pretraining_config('tiny', **values)
     config.model.update(num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=S)
@@ -61,7 +61,7 @@ def tiny_config(model=None, optimizer=None, mesh=None, **changes):
 
 
 class Run:
-    """A training of a recipe on its mesh, as pretrain/run.py puts it together."""
+    """A training of a recipe on its mesh, built as in pretrain/run.py."""
 
     def __init__(self, config):
         self.config = config
@@ -70,34 +70,34 @@ class Run:
         self.model = BertConfig(vocab_size=VOCABULARY, **config.model)
         settings = pretraining_settings(config)
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
-        self.phase = settings.phases(config.steps)[0]
+        self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
         programs = self.setup.compile(self.phase, self.phase.batches)
         self.program = programs[self.phase.seq_len]
-        numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.seeds.dropout))
-        self.numbers = jax.device_put(numbers, replicated(self.mesh))  # rate and seed
+        numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
+        self.numbers = jax.device_put(numbers, replicated(self.mesh))  # the rate and the seed
         self.compiled = TrainStep(programs, *self.numbers)
 
     def init(self, seed=0):
-        """A fresh state, drawn on this mesh."""
+        """Creates a fresh state on this mesh."""
         with mesh_context(self.mesh):
             return self.setup.create(seed)
 
     def place(self, state):
-        """A state of the same shapes, on this mesh."""
+        """Moves a state of the same shapes to this mesh."""
         return jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
 
     def put(self, rows, first=0):
-        """Rows, the examples from `first` on, as a batch on this mesh."""
+        """Makes a batch on this mesh from rows, the examples from `first` on."""
         count = len(rows['nsp_labels'])
-        return numbered(first, global_arrays(rows, self.sharding, count), self.sharding, count)
+        return make_numbered_batch(first, global_arrays(rows, self.sharding, count), self.sharding, count)
 
     def batch(self, step, examples=None):
         rows = (examples or RandomExamples()).batch(np.arange(B) + B * step)
         return self.put(rows, B * step)
 
     def steps(self, state, first, count):
-        """Trains; returns the state and each step's metrics on the host."""
+        """Trains and returns the state and the metrics of each step, on the host."""
         rows = []
         for step in range(first, first + count):
             state, metrics = self.compiled(state, self.batch(step))
@@ -110,5 +110,5 @@ def host(tree):
 
 
 def loss_of(metrics):
-    """The objective, from a step's sums."""
+    """Computes the minimised loss from the sums of a step."""
     return sum(float(metrics['sums'][name][0] / metrics['sums'][name][1]) for name in ('mlm_loss', 'nsp_loss'))

@@ -1,4 +1,4 @@
-"""JSON lines: what a restored run forgets, and at what cost."""
+"""JSON lines: truncation to a step, and its cost."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from bertjax.writers.jsonl import JsonLines
 
 
 def plainly(data: bytes, step: int) -> bytes:
-    """What should be left: up to and with the last whole line whose step is not beyond `step`."""
+    """Returns the expected rest: all bytes up to the last complete line whose step is at most `step`."""
     kept = b''
     so_far = b''
     for line in data.splitlines(keepends=True):
@@ -27,7 +27,7 @@ def random_file(rng: random.Random) -> tuple[bytes, int]:
     data, step = b'', 0
     for _ in range(rng.choice([0, 1, 2, 7, 40])):
         step += rng.choice([0, 1, 1, 5])
-        # Lengths around the blocks that are read, some far beyond them; letters of several bytes too.
+        # Lengths around the size of the blocks, some much longer, with letters of several bytes.
         filler = rng.choice('xé字') * rng.choice([0, 1, 13, 60, 64, 65, 500])
         data += json.dumps({'step': step, 'text': filler}, ensure_ascii=False).encode() + b'\n'
     torn = json.dumps({'step': step + 1, 'text': 'half'}).encode()
@@ -35,11 +35,11 @@ def random_file(rng: random.Random) -> tuple[bytes, int]:
 
 
 @pytest.mark.parametrize('block', [1, 7, 64, 1 << 16])
-def test_forgetting_equals_a_plain_reading(tmp_path, monkeypatch, block):
+def test_truncation_equals_a_plain_implementation(tmp_path, monkeypatch, block):
     rng = random.Random(block)
-    kept_size = JsonLines._kept_size
+    find_cut = JsonLines._find_cut
     monkeypatch.setattr(
-        JsonLines, '_kept_size', staticmethod(lambda file, size, step: kept_size(file, size, step, block))
+        JsonLines, '_find_cut', staticmethod(lambda file, size, step: find_cut(file, size, step, block))
     )
     seen_cut = seen_whole = 0
     for i in range(150):
@@ -58,7 +58,7 @@ def test_forgetting_equals_a_plain_reading(tmp_path, monkeypatch, block):
 
 
 class CountingFile:
-    """Counts the bytes that are read through it."""
+    """Counts the bytes that are read."""
 
     def __init__(self, file):
         self._file, self.bytes_read = file, 0
@@ -72,7 +72,7 @@ class CountingFile:
         return self._file.seek(*args)
 
 
-def test_the_cost_is_that_of_what_is_cut(tmp_path):
+def test_the_cost_depends_on_the_removed_lines_only(tmp_path):
     path = tmp_path / 'ledger.jsonl'
     row = '{{"step": {}, "phase": 0, "first": {}, "count": 256}}\n'
     path.write_text(''.join(row.format(step, 256 * step) for step in range(1, 200_001)))
@@ -80,7 +80,7 @@ def test_the_cost_is_that_of_what_is_cut(tmp_path):
     assert size > 8e6
     with path.open('rb') as file:
         counting = CountingFile(file)
-        kept = JsonLines._kept_size(counting, size, 199_997)
+        kept = JsonLines._find_cut(counting, size, 199_997)
     assert counting.bytes_read <= 1 << 17
     assert JsonLines(path).truncate_after(199_997) == size - kept
     lines = path.read_text().splitlines()
@@ -88,7 +88,7 @@ def test_the_cost_is_that_of_what_is_cut(tmp_path):
     assert json.loads(lines[-1])['step'] == 199_997
 
 
-def test_written_lines_are_there_before_the_file_is_closed(tmp_path):
+def test_written_lines_are_visible_before_the_file_is_closed(tmp_path):
     lines = JsonLines(tmp_path / 'deep' / 'metrics.jsonl')
     lines.write({'step': 1, 'name': 'ä'})
     lines.write({'step': 2, 'loss': None})
@@ -97,7 +97,7 @@ def test_written_lines_are_there_before_the_file_is_closed(tmp_path):
     assert 'ä' in text
 
 
-def test_writing_goes_on_after_forgetting(tmp_path):
+def test_writing_continues_after_truncation(tmp_path):
     lines = JsonLines(tmp_path / 'metrics.jsonl')
     for step in (1, 2, 3):
         lines.write({'step': step})
@@ -108,13 +108,13 @@ def test_writing_goes_on_after_forgetting(tmp_path):
     assert rows == [{'step': 1}, {'step': 2, 'again': True}]
 
 
-def test_forgetting_a_file_that_is_not_there(tmp_path):
+def test_truncating_a_missing_file(tmp_path):
     assert JsonLines(tmp_path / 'none.jsonl').truncate_after(0) == 0
     assert not (tmp_path / 'none.jsonl').exists()
 
 
 def test_rows_of_one_step_stay_together(tmp_path):
-    """A train row and a held-out row of the same step: both are kept, or both go."""
+    """A train row and a held-out row of the same step are both kept or both removed."""
     lines = JsonLines(tmp_path / 'metrics.jsonl')
     for step in (5, 10):
         for split in ('train', 'heldout'):
@@ -124,8 +124,8 @@ def test_rows_of_one_step_stay_together(tmp_path):
     assert rows == [{'step': 5, 'split': 'train'}, {'step': 5, 'split': 'heldout'}]
 
 
-def test_a_file_that_is_removed_is_begun_again(tmp_path, caplog):
-    """Not with its folder: that the run has lost."""
+def test_a_removed_file_is_started_again(tmp_path, caplog):
+    """If its folder was removed too, the run fails."""
     lines = JsonLines(tmp_path / 'run' / 'ledger.jsonl')
     for step in (1, 2):
         lines.write({'step': step})

@@ -1,4 +1,4 @@
-"""Rows of metrics.jsonl from sums and weights, rates from a clock, and what is shown of them."""
+"""Rows of metrics.jsonl from sums and weights, rates from a clock, and their display."""
 
 import functools
 import io
@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from bertjax.metrics.rows import add_sums, finite_or_none, pretraining_values
-from bertjax.train import throughput
+from bertjax.train.health import throughput
 from bertjax.writers.console import TrainingConsole, format_value
 from bertjax.writers.tensorboard import TensorBoard
 
@@ -27,7 +27,7 @@ def test_the_names_and_values_of_a_row():
 def test_sums_and_weights_are_added_before_they_are_divided():
     other = {'mlm_loss': (1.0, 90.0), 'mlm_accuracy': (90.0, 90.0)}
     values = pretraining_values(add_sums([SUMS, other]))
-    assert values['mlm_loss'] == pytest.approx(0.31)  # and not (3 + 1/90) / 2
+    assert values['mlm_loss'] == pytest.approx(0.31)  # not (3 + 1/90) / 2
     assert values['mlm_accuracy'] == pytest.approx(0.94)
     assert values['nsp_loss'] == 0.25
 
@@ -40,11 +40,11 @@ def test_no_pair_objective_is_null_and_the_loss_that_of_the_masks():
     assert values == pretraining_values({**SUMS, 'nsp_loss': (0.0, 0.0), 'nsp_accuracy': (0.0, 0.0)})
 
 
-def test_nothing_to_judge_is_null_everywhere():
+def test_zero_weights_give_null_everywhere():
     assert set(pretraining_values({}).values()) == {None}
 
 
-def test_sentence_order_has_names_of_its_own():
+def test_sentence_order_has_separate_names():
     values = pretraining_values(SUMS, pair='sop')
     assert (values['sop_loss'], values['sop_accuracy'], values['loss']) == (0.25, 0.75, 3.25)
     assert not any(name.startswith('nsp') for name in values)
@@ -61,14 +61,14 @@ def test_a_row_never_carries_nan(bad):
     assert (row['step'], row['split'], row['skipped']) == (3, 'train', 1)
 
 
-def test_the_perplexity_of_a_great_loss_does_not_overflow():
+def test_the_perplexity_of_a_large_loss_does_not_overflow():
     assert pretraining_values({'mlm_loss': (1e6, 1.0)})['perplexity'] > 1e300
 
 
 @pytest.mark.parametrize(
     ('kind', 'peak'),
     [
-        ('TPU v5 lite', 197e12),  # what jax calls a v5e
+        ('TPU v5 lite', 197e12),  # jax's name of a v5e
         ('TPU v5', 459e12),  # ... and a v5p
         ('TPU v5p', 459e12),
         ('TPU v6 lite', 918e12),
@@ -128,7 +128,7 @@ def test_mfu_where_the_peak_is_known(clock, monkeypatch):
 def test_memory_of_this_process():
     memory = throughput.memory_metrics()
     assert 10e6 < memory['host_memory'] < 100e9
-    assert memory['device_memory'] is None  # CPU devices do not tell
+    assert memory['device_memory'] is None  # CPU devices do not report it
 
 
 def test_tensorboard_files_without_tensorflow(tmp_path):
@@ -146,7 +146,7 @@ def test_tensorboard_files_without_tensorflow(tmp_path):
 
 
 def test_the_bar_of_a_terminal(monkeypatch):
-    """It says what is going on: compiling, nothing until there is a row, the time left, at last the time taken."""
+    """The bar shows: compiling, nothing until the first row, the time left, and at the end the elapsed time."""
     screen = io.StringIO()
     terminal = functools.partial(Console, file=screen, force_terminal=True, width=100, _environ={})
     monkeypatch.setattr('bertjax.writers.console.Console', terminal)
@@ -157,18 +157,18 @@ def test_the_bar_of_a_terminal(monkeypatch):
         return re.sub('━|╸|╺', '', text.rstrip().splitlines()[-1])  # without the bar itself
 
     with TrainingConsole(2, 0) as console:
-        console.status('compiling …')
+        console.set_status('compiling …')
         assert shows().startswith('step  0/2') and 'compiling …' in shows() and 'left -:--:--' in shows()
-        console.status('')
-        console.step(1)
+        console.set_status('')
+        console.set_step(1)
         assert shows().startswith('step  1/2') and 'compiling' not in shows() and 'left' in shows()
         console.write({'split': 'train', 'step': 1, 'loss': 1.5, 'sequences_per_s': 9.0, 'seconds_per_step': 0.5})
-        console.step(2)
+        console.set_step(2)
         assert shows().startswith('step  2/2') and 'loss 1.500  9 seq/s' in shows()
         assert 'took 0:00:00' in shows() and 'left' not in shows()
 
 
-def test_rows_as_lines_where_there_is_no_terminal():
+def test_rows_are_lines_without_a_terminal():
     console = TrainingConsole(100, 0)
     console.console.file = out = io.StringIO()
     assert isinstance(console.console, Console)

@@ -1,4 +1,4 @@
-"""TensorBoard's files, without TensorFlow and without PyTorch."""
+"""TensorBoard's files are written without TensorFlow and PyTorch."""
 
 import pathlib
 import subprocess

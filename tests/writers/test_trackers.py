@@ -1,4 +1,4 @@
-"""Rows in an experiment tracker: each with its real package, on this machine alone; one that fails costs nothing."""
+"""Experiment trackers with their real packages on this machine; a failing tracker does not disturb the run."""
 
 import json
 import os
@@ -31,7 +31,7 @@ SENT = [(0, 'heldout/mlm_loss', 7.5), (4, 'train/loss', 7.25), (8, 'heldout/mlm_
 
 
 def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: str = 'tiny') -> dict:
-    """What a process does that begins (-1) or continues at a step; tracker.json afterwards."""
+    """Acts as a process that starts (-1) or continues at a step; returns the content of tracker.json."""
     writer = Tracking(service, 'bert', '').writer(folder, name, CONFIG)
     writer.truncate_after(step)
     for row in rows:
@@ -41,7 +41,7 @@ def send(service: str, folder: pathlib.Path, rows: list[dict], step: int, name: 
 
 
 def send_twice(service: str, folder: pathlib.Path, **environment: str) -> str:
-    """The run that two processes send to, one after the other: these packages read their environment once."""
+    """Returns the run to which two successive processes send; the packages read their environment once per process."""
     script = (
         'import json, pathlib, sys; sys.path.insert(0, sys.argv[1]); import test_trackers as t\n'
         'print(t.send(sys.argv[5], pathlib.Path(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]))["run"])'
@@ -57,7 +57,7 @@ def send_twice(service: str, folder: pathlib.Path, **environment: str) -> str:
 
 
 class Fake:
-    """A tracker that remembers."""
+    """A tracker that records its calls."""
 
     def __init__(self):
         self.sent, self.known, self.finished, self.gate = [], None, False, threading.Event()
@@ -79,7 +79,7 @@ class Fake:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> list[Fake]:
-    """The services that were made, in order."""
+    """Returns the created services, in order."""
     made: list[Fake] = []
     monkeypatch.setitem(tracker.SERVICES, 'trackio', lambda: made.append(Fake()) or made[-1])
     return made
@@ -92,7 +92,7 @@ def test_a_later_process_continues_the_same_run(fakes: list[Fake], tmp_path: pat
     assert [fake.known for fake in fakes] == ['', 'tiny-1'] and all(fake.finished for fake in fakes)
     values = {'examples': 64.0, 'mlm_loss': 6.5}
     assert fakes[1].sent == [(8, {f'heldout/{name}': x for name, x in values.items()})]  # no step, no phase, no None
-    send('trackio', tmp_path, ROWS, -1)  # begins anew
+    send('trackio', tmp_path, ROWS, -1)  # starts again
     assert fakes[2].known == ''
     (tmp_path / 'tracker.json').write_text('{"run"')
     send('trackio', tmp_path, ROWS, 4)
@@ -100,20 +100,20 @@ def test_a_later_process_continues_the_same_run(fakes: list[Fake], tmp_path: pat
 
 
 def test_no_row_waits_for_it(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Not for a network that hangs, nor does the end for longer than it may."""
+    """Neither a row nor, beyond its timeout, the end waits for a hanging network."""
     writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
     fakes[0].gate.clear()
     began = time.monotonic()
     for step in range(1000):
         writer.write({**ROWS[1], 'step': step + 100})
-    monkeypatch.setattr(tracker, '_PATIENCE', 0.1)
-    with pytest.raises(TimeoutError, match='it took no row'):
+    monkeypatch.setattr(tracker, '_CLOSE_SECONDS', 0.1)
+    with pytest.raises(TimeoutError, match='it accepted no row'):
         writer.close()
     assert time.monotonic() - began < 5 and not fakes[0].sent
     fakes[0].gate.set()
 
 
-def test_one_that_fails_is_dropped_with_one_warning(fakes: list[Fake], tmp_path: pathlib.Path, caplog):
+def test_a_failing_writer_is_removed_with_one_warning(fakes: list[Fake], tmp_path: pathlib.Path, caplog):
     made = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
     writers = Writers([made, JsonLines(tmp_path / 'metrics.jsonl')])
     writers.write({**ROWS[0], 'step': 13})
@@ -126,8 +126,8 @@ def test_one_that_fails_is_dropped_with_one_warning(fakes: list[Fake], tmp_path:
     assert warning.startswith('the tracker trackio failed') and "ConnectionError('gone')" in warning
 
 
-def test_rows_that_nobody_takes_have_an_end(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(tracker, '_WAITING', 3)
+def test_the_queue_of_rows_is_bounded(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch):
+    monkeypatch.setattr(tracker, '_MAX_QUEUED', 3)
     writer = Tracking('trackio', 'bert', '').writer(tmp_path, 'tiny', CONFIG)
     fakes[0].gate.clear()
     with pytest.raises(queue.Full):
@@ -137,7 +137,7 @@ def test_rows_that_nobody_takes_have_an_end(fakes: list[Fake], tmp_path: pathlib
 
 
 @pytest.mark.parametrize('service', ['wandb', 'mlflow', 'trackio'])
-def test_a_missing_package_is_told(service: str, monkeypatch: pytest.MonkeyPatch):
+def test_a_missing_package_is_an_error(service: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr('importlib.util.find_spec', lambda name: None)
     with pytest.raises(UserError, match=rf"config.tracker: found no {service}.*pip install -e '.\[{service}\]'"):
         Tracking(service, 'bert', '').check()
@@ -145,8 +145,8 @@ def test_a_missing_package_is_told(service: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.slow
-def test_wandb_without_a_key_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
-    """It would ask for one in the middle of the training."""
+def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path):
+    """wandb would ask for a key in the middle of the training."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
     for name in ('WANDB_MODE', 'WANDB_API_KEY'):
         monkeypatch.delenv(name, raising=False)
@@ -174,7 +174,7 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_wandb(tmp_path: pathlib.Path):
-    """Offline: the files that `wandb sync` takes, one for each process, all of one run."""
+    """Offline, each process writes a file for `wandb sync`; all files belong to one run."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -207,19 +207,19 @@ def _mlflow_rows(run: str) -> list[tuple[int, str, float]]:
 
 @pytest.mark.slow
 def test_mlflow(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """Its own default, a file of SQLite."""
+    """The default store is a SQLite file."""
     mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
     monkeypatch.setattr(mlflow, 'get_tracking_uri', mlflow.get_tracking_uri)
     mlflow.set_tracking_uri(f'sqlite:///{tmp_path}/mlflow.db')
     run = send('mlflow', tmp_path, ROWS[:2], -1)['run']
     assert send('mlflow', tmp_path, ROWS[2:], 4)['run'] == run
     assert _mlflow_rows(run) == SENT
-    assert send('mlflow', tmp_path, ROWS, -1)['run'] != run  # in the experiment that is there already
+    assert send('mlflow', tmp_path, ROWS, -1)['run'] != run  # in the existing experiment
 
 
 @pytest.mark.slow
 def test_mlflow_with_a_server(tmp_path: pathlib.Path):
-    """A real one, on this machine; a training goes on when it dies."""
+    """Uses a real server on this machine; a training continues after the server dies."""
     mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
     uri = 'http://127.0.0.1:5917'
     command = [sys.executable, '-m', 'mlflow', 'server', '--host', '127.0.0.1', '--port', '5917', '--workers', '1']
@@ -245,7 +245,7 @@ def test_mlflow_with_a_server(tmp_path: pathlib.Path):
 
 @pytest.mark.slow
 def test_trackio(tmp_path: pathlib.Path):
-    """Local: its database, one run for both processes."""
+    """The local database has one run for both processes."""
     pytest.importorskip('trackio', reason="needs the extra 'trackio'")
     assert send_twice('trackio', tmp_path, TRACKIO_DIR=str(tmp_path / 'trackio')).startswith('tiny-')
     (path,) = (tmp_path / 'trackio').glob('*.db')

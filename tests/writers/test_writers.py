@@ -1,4 +1,4 @@
-"""The list of a run's writers: every one gets every row, and one that fails costs nothing but itself."""
+"""The list of a run's writers: each gets every row, and a failing writer does not affect the others."""
 
 import pathlib
 
@@ -13,7 +13,7 @@ ROW = {'step': 4, 'split': 'train', 'phase': 0, 'loss': 1.5}
 
 
 class Noted:
-    """Notes what it is asked."""
+    """Records its calls."""
 
     def __init__(self, fails_at: str = ''):
         self.asked, self._fails_at = [], fails_at
@@ -37,7 +37,7 @@ class Noted:
 
 
 @pytest.mark.parametrize('fails_at', ['truncate_after', 'write', 'close'])
-def test_one_that_fails_is_dropped_with_one_warning(fails_at: str, caplog: pytest.LogCaptureFixture):
+def test_a_failing_writer_is_removed_with_one_warning(fails_at: str, caplog: pytest.LogCaptureFixture):
     sound, broken = Noted(), Noted(fails_at)
     writers = Writers([broken, sound])
     writers.truncate_after(3)
@@ -51,7 +51,7 @@ def test_one_that_fails_is_dropped_with_one_warning(fails_at: str, caplog: pytes
 
 
 def test_a_full_disk_ends_tensorboard_and_nothing_else(tmp_path: pathlib.Path, monkeypatch, caplog):
-    """As on a full disk, where the writer's thread used to die, and the training waited for it for ever."""
+    """On a full disk, a background thread would die, and the training would wait for it forever."""
 
     def full(self, data: bytes) -> None:
         raise OSError(28, 'No space left on device')
@@ -59,9 +59,9 @@ def test_a_full_disk_ends_tensorboard_and_nothing_else(tmp_path: pathlib.Path, m
     writers = Writers([TensorBoard(tmp_path / 'tensorboard'), JsonLines(tmp_path / 'metrics.jsonl')])
     writers.write(ROW)
     monkeypatch.setattr(event_file_writer.RecordWriter, 'write', full)
-    for _ in range(200):  # more than any queue holds
+    for _ in range(200):  # more rows than any queue holds
         writers.write(ROW)
     writers.close()
     assert len((tmp_path / 'metrics.jsonl').read_text().splitlines()) == 201
     (record,) = caplog.records
-    assert 'tensorboard failed and gets no more rows; the training goes on' in record.message
+    assert 'tensorboard failed and gets no more rows; the training continues' in record.message

@@ -1,6 +1,6 @@
-"""Checkpoints of TensorFlow: PREFIX.index and PREFIX.data-00000-of-00001, read and written without TensorFlow.
+"""Reads and writes TensorFlow checkpoints, PREFIX.index and PREFIX.data-00000-of-00001, without TensorFlow.
 
-The index is a table of messages, one a tensor, which say where in the data files its bytes lie
+The index is a table with one message for each tensor, which gives the position of its bytes in the data files
 (tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
 """
 
@@ -23,18 +23,18 @@ INDEX = '.index'
 # DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
-# BundleHeaderProto under the empty key: the number of data files, the order of bytes, the version of the format.
+# BundleHeaderProto, under the empty key: the number of data files, the byte order, the version of the format.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
 # BundleEntryProto, and the dimensions of TensorShapeProto.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIMENSION, _LENGTH = 2, 1
-_WHOLE = 'a whole checkpoint of TensorFlow'
+_EXPECTED = 'a complete checkpoint of TensorFlow'
 _AGAIN = 'copy all files of the checkpoint again'
 
 
 @dataclasses.dataclass(frozen=True)
 class _Entry:
-    """Where a tensor lies. `dtype` is TensorFlow's number; `crc` is that of its bytes, masked."""
+    """The position of a tensor. `dtype` is TensorFlow's number; `crc` is the masked checksum of its bytes."""
 
     dtype: int
     shape: tuple[int, ...]
@@ -46,54 +46,56 @@ class _Entry:
 
 
 class Bundle:
-    """A checkpoint, of which tensors are read one by one.
+    """A checkpoint, whose tensors are read one by one.
 
     Attributes:
-      shapes: of all tensors, by name.
+      shapes: The shapes of all tensors by name.
 
     Raises:
-      UserError: no index, or a damaged one.
+      UserError: The index does not exist or is damaged.
     """
 
     def __init__(self, prefix: epath.PathLike):
-        """`prefix` is the path of the index file without its ending, as TensorFlow names checkpoints."""
+        """Opens the checkpoint `prefix`, the path of the index file without its suffix."""
         self._prefix = epath.Path(prefix)
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
         try:
-            table = read_table(read_bytes(self._index, _WHOLE, _AGAIN))
+            table = read_table(read_bytes(self._index, _EXPECTED, _AGAIN))
             header = {field: value for field, value, _ in protobuf.fields(table.pop(_HEADER, b''))}
-            # Slices of partitioned variables have keys that begin with a zero.
+            # The keys of slices of partitioned variables begin with a zero byte.
             self._entries = {key.decode(): _entry(x) for key, x in table.items() if not key.startswith(b'\0')}
         except (ValueError, TypeError) as error:
-            raise UserError(str(self._index), str(error), _WHOLE, _AGAIN) from None
+            raise UserError(str(self._index), str(error), _EXPECTED, _AGAIN) from None
         if header.get(_BIG_ENDIAN):
-            fix = 'save it again on a machine of today'
-            raise UserError(str(self._index), 'numbers whose first byte is the highest', 'the other order', fix)
+            fix = 'save it again on a little-endian machine'
+            raise UserError(str(self._index), 'big-endian numbers', 'little-endian numbers', fix)
         self._shards = header.get(_SHARDS, 1)
         self.shapes = {name: entry.shape for name, entry in self._entries.items()}
 
     def read(self, name: str) -> np.ndarray:
-        """A tensor, in the type that it was saved with.
+        """Reads a tensor in its saved dtype.
 
         Raises:
-          UserError: of another type than numbers, cut, or not of its checksum.
+          UserError: The tensor is not numeric, is truncated, or does not match its checksum.
         """
         entry = self._entries[name]
         where = f'{self._prefix}: {name}'
         if entry.sliced:
             fix = 'save the checkpoint again without partitioned variables'
-            raise UserError(where, 'a variable saved in slices', 'one saved whole', fix)
+            raise UserError(where, 'a variable saved in slices', 'a variable saved as a whole', fix)
         if entry.dtype not in _DTYPES:
             found = f'values of type {entry.dtype} (tensorflow/core/framework/types.proto)'
             raise UserError(where, found, 'numbers', 'give the checkpoint of a model')
         dtype = np.dtype(_DTYPES[entry.dtype])
         if entry.size != math.prod(entry.shape) * dtype.itemsize:
-            raise UserError(where, f'{entry.size:,} bytes for the shape {entry.shape}', _WHOLE, _AGAIN)
+            raise UserError(where, f'{entry.size:,} bytes for the shape {entry.shape}', _EXPECTED, _AGAIN)
         data = self._bytes(entry)
         if len(data) < entry.size:
-            raise UserError(where, f'the end of the data after {len(data):,} of {entry.size:,} bytes', _WHOLE, _AGAIN)
+            raise UserError(
+                where, f'the end of the data after {len(data):,} of {entry.size:,} bytes', _EXPECTED, _AGAIN
+            )
         if masked_crc32c(data) != entry.crc:
-            raise UserError(where, 'values of another checksum', _WHOLE, _AGAIN)
+            raise UserError(where, 'values with another checksum', _EXPECTED, _AGAIN)
         return np.frombuffer(data, dtype.newbyteorder('<')).reshape(entry.shape)
 
     def _bytes(self, entry: _Entry) -> bytes:
@@ -104,15 +106,15 @@ class Bundle:
                 return data.read(entry.size)
         except OSError as error:
             found = 'nothing' if isinstance(error, FileNotFoundError) else (error.strerror or str(error)).lower()
-            raise UserError(str(file), found, f'the data that {self._index.name} is of', _AGAIN) from None
+            raise UserError(str(file), found, f'the data of {self._index.name}', _AGAIN) from None
 
 
 def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes float32 tensors as TensorFlow's checkpoint of one data file; equal tensors give equal bytes.
+    """Writes float32 tensors as a TensorFlow checkpoint with one data file; equal tensors give equal bytes.
 
     Args:
-      prefix: of the files, without .index.
-      tensors: by their names in TensorFlow.
+      prefix: The path of the files, without .index.
+      tensors: The tensors by their names in TensorFlow.
     """
     prefix, offset = epath.Path(prefix), 0
     version = protobuf.number(_PRODUCER, 1)

@@ -1,14 +1,14 @@
-"""The names of google-research/bert, in transformers' form and back.
+"""Converts the variable names of google-research/bert to those of transformers and back.
 
-Its modeling.py, run_pretraining.py, run_classifier.py and run_squad.py give them. Every kernel of theirs is the
-transpose of PyTorch's weight; `output_weights` are not.
+The names are from its modeling.py, run_pretraining.py, run_classifier.py and run_squad.py. Every `kernel` is the
+transpose of PyTorch's weight; `output_weights` are not transposed.
 """
 
 import re
 
 import numpy as np
 
-# What a task's script calls its head: transformers' class and projection.
+# {the prefix of a head's variables in a task's script: (transformers' class, its projection)}.
 HEADS = {
     '': ('BertForSequenceClassification', 'classifier'),
     'cls/squad/': ('BertForQuestionAnswering', 'qa_outputs'),
@@ -25,17 +25,17 @@ _WHOLE = {
     **{f'{ours}output_bias': f'{theirs}.bias' for ours, (_, theirs) in HEADS.items()},
 }
 _WHOLE_BACK = {theirs: ours for ours, theirs in _WHOLE.items()}
-# What optimisers keep beside the weights, and how many steps they took.
+# The variables of optimisers, including their step counts.
 _SLOT = re.compile(r'(.*/)?(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeightDecayOptimizer(_1)?|global_step|beta[12]_power)')
 
 
 def is_slot(name: str) -> bool:
-    """Whether a variable belongs to the optimiser, and not to the model."""
+    """Returns whether a variable belongs to the optimiser and not to the model."""
     return _SLOT.fullmatch(name) is not None
 
 
 def from_google(name: str) -> str:
-    """transformers' name of a variable; of one that it does not know, the same with dots."""
+    """Returns transformers' name of a variable; an unknown name only gets dots instead of slashes."""
     if name in _WHOLE:
         return _WHOLE[name]
     *path, last = re.sub(r'(^|/)layer_(\d+)/', r'\1layer/\2/', name).split('/')
@@ -43,7 +43,7 @@ def from_google(name: str) -> str:
 
 
 def to_google(name: str) -> str:
-    """The variable of one of transformers' tensors: the inverse of `from_google`."""
+    """Returns the variable's name of a tensor of transformers: the inverse of `from_google`."""
     if name in _WHOLE_BACK:
         return _WHOLE_BACK[name]
     *path, last = re.sub(r'\.layer\.(\d+)\.', r'.layer_\1.', name).split('.')
@@ -54,6 +54,6 @@ def to_google(name: str) -> str:
     return '/'.join([*path, last])
 
 
-def turned(name: str, x: np.ndarray) -> np.ndarray:
-    """A variable in the other program's layout: a kernel transposed, anything else as it is."""
+def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
+    """Returns a variable in the other program's layout: kernels are transposed, other variables are unchanged."""
     return x.T if name.endswith('/kernel') else x

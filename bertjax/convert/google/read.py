@@ -1,4 +1,4 @@
-"""A checkpoint of google-research/bert as a Source: bert_config.json, and TensorFlow's files of any of its runs."""
+"""Reads a checkpoint of google-research/bert, bert_config.json and TensorFlow's files, as a `CheckpointSource`."""
 
 import functools
 import re
@@ -9,21 +9,21 @@ import numpy as np
 from etils import epath
 
 from bertjax.convert.google.bundle import INDEX, Bundle
-from bertjax.convert.google.names import HEADS, from_google, is_slot, turned
+from bertjax.convert.google.names import HEADS, from_google, is_slot, transpose_kernel
 from bertjax.convert.source import CheckpointSource
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
 
 CONFIG = 'bert_config.json'
-NAME = 'bert_model.ckpt'  # of what was published
-GELU = 'gelu_form'  # a key of our own in bert_config.json: 'erf' where the model was trained with that
-_NEWEST = 'checkpoint'  # the file in which TensorFlow names the newest of a folder
+NAME = 'bert_model.ckpt'  # the name of published checkpoints
+GELU = 'gelu_form'  # our extra key in bert_config.json: 'erf' if the model was trained with the exact form
+_NEWEST = 'checkpoint'  # the file in which TensorFlow names the newest checkpoint of a folder
 _ACTIVATIONS = {'gelu': 'gelu_pytorch_tanh', 'relu': 'relu'}
 _AGAIN = 'copy the folder again'
 
 
 def recognises(path: epath.Path) -> bool:
-    """Whether it is a folder with a bert_config.json, or the prefix of a checkpoint beside one."""
+    """Returns whether a path is a folder with bert_config.json, or the prefix of a checkpoint beside this file."""
     return (path / CONFIG).exists() or _is_prefix(path)
 
 
@@ -32,14 +32,14 @@ def read(path: epath.Path) -> CheckpointSource:
     folder = path.parent if _is_prefix(path) else path
     described = folder / CONFIG
     if not described.exists():
-        fix = 'copy it from where the checkpoint is from: it has the sizes of the model'
+        fix = 'copy it from the source of the checkpoint: it has the sizes of the model'
         raise UserError(str(described), 'nothing', 'the config of google-research/bert', fix)
-    bundle = Bundle(path if _is_prefix(path) else newest(folder))
+    bundle = Bundle(path if _is_prefix(path) else find_newest(folder))
     values = _values(described)
     heads = {name: bundle.shapes.get(f'{prefix}output_weights') for prefix, (name, _) in HEADS.items()}
-    found = {name: shape for name, shape in heads.items() if shape}
-    if found:
-        values |= {'architectures': [*found], 'num_labels': next(iter(found.values()))[0]}
+    heads = {name: shape for name, shape in heads.items() if shape}
+    if heads:
+        values |= {'architectures': [*heads], 'num_labels': next(iter(heads.values()))[0]}
     names = [name for name in bundle.shapes if not is_slot(name)]
     slots = len(bundle.shapes) - len(names)
     return CheckpointSource(
@@ -48,22 +48,23 @@ def read(path: epath.Path) -> CheckpointSource:
         values,
         functools.partial(_tensors, bundle, names),
         called={from_google(name): name for name in names},
-        aside=f"{slots} of the optimiser's variables" if slots else '',
+        unused_content=f"{slots} of the optimiser's variables" if slots else '',
     )
 
 
-def newest(folder: epath.Path) -> epath.Path:
-    """The prefix of the checkpoint that a folder is about: the one that its file 'checkpoint' names, else the published
-    one, else that of the last step.
+def find_newest(folder: epath.Path) -> epath.Path:
+    """Returns the prefix of the newest checkpoint of a folder.
+
+    It is the checkpoint that the file 'checkpoint' names, else the published one, else that of the last step.
 
     Raises:
-      UserError: no checkpoint, or several of which none is the newest.
+      UserError: The folder has no checkpoint, or it is not clear which is the newest.
     """
     if (folder / _NEWEST).exists():
         text = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
-        named = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
-        # The folder may have moved since: of a path, the name counts.
-        prefix = folder / re.split(r'[/\\]', named.group(1))[-1] if named else None
+        match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
+        # The folder may have been moved, so only the name of a path is used.
+        prefix = folder / re.split(r'[/\\]', match.group(1))[-1] if match else None
         if prefix is None or not _is_prefix(prefix):
             fix = 'give the path of a checkpoint, without .index, or remove this file'
             found = f'the checkpoint {prefix.name}, which is not beside it' if prefix else 'no model_checkpoint_path'
@@ -87,9 +88,9 @@ def _is_prefix(path: epath.Path) -> bool:
 
 
 def _values(described: epath.Path) -> dict[str, Any]:
-    """What a config.json would say.
+    """Returns the values of an equivalent config.json.
 
-    `hidden_act` 'gelu' is the tanh form here (modeling.py), in transformers the exact one.
+    `hidden_act` 'gelu' is the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
     """
     values: Mapping[str, Any] = read_json_object(described, _AGAIN)
     activation = values.get('hidden_act', 'gelu')
@@ -101,5 +102,6 @@ def _values(described: epath.Path) -> dict[str, Any]:
 
 def _tensors(bundle: Bundle, names: list[str]) -> dict[str, np.ndarray]:
     return {
-        from_google(name): np.ascontiguousarray(turned(name, bundle.read(name)).astype(np.float32)) for name in names
+        from_google(name): np.ascontiguousarray(transpose_kernel(name, bundle.read(name)).astype(np.float32))
+        for name in names
     }

@@ -1,4 +1,4 @@
-"""A trained model as a checkpoint of google-research/bert, which its scripts continue from."""
+"""Exports a trained model as a checkpoint of google-research/bert, which its scripts can continue."""
 
 import json
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from etils import epath
 
 from bertjax.convert import names
 from bertjax.convert.google.bundle import write_bundle
-from bertjax.convert.google.names import HEADS, to_google, turned
+from bertjax.convert.google.names import HEADS, to_google, transpose_kernel
 from bertjax.convert.google.read import CONFIG, GELU, NAME
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.config import FIELDS
@@ -22,19 +22,19 @@ from bertjax.text.tokenizer import Tokenizer
 _KEY = 'config.export_formats'
 _FIX = 'leave google out of config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
-# Fields that no key of bert_config.json says.
+# The fields without a key in bert_config.json.
 _FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler_activation': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None) -> None:
-    """Refuses a model that google-research/bert does not compute; cheap, to be called before training starts.
+    """Checks that google-research/bert can compute a model; the check is cheap and runs before training starts.
 
     Args:
-      config: of the model.
-      head: of a task's model, of which `check_head_exportable` has refused what is more than a projection.
+      config: The config of the model.
+      head: The head of a task's model, which has passed `check_head_exportable`.
 
     Raises:
-      UserError: a pre-LN or left-to-right model, another epsilon, a head that its scripts lack.
+      UserError: The model is pre-LN or left-to-right, has another epsilon, or a head that the scripts lack.
     """
     for name, theirs in _FIXED.items():
         value = getattr(config, name)
@@ -44,15 +44,15 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
     if not config.num_segments:
         raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'segments', _FIX)
     if head is not None and head.architecture not in _architectures():
-        expected = 'a model of classes or of answers, as in its run_classifier.py and run_squad.py'
+        expected = 'a classification or question answering model, as in its run_classifier.py and run_squad.py'
         raise UserError(_KEY, f'google, for {head.module.__name__}', expected, _FIX)
 
 
 def check_google_vocabulary(family: str) -> None:
-    """Refuses a vocabulary that no vocab.txt holds.
+    """Checks that a vocabulary can be written as vocab.txt.
 
     Raises:
-      UserError: any but WordPiece.
+      UserError: The vocabulary is not WordPiece.
     """
     if family != 'wordpiece':
         expected = 'a WordPiece vocabulary: google-research/bert reads a vocab.txt'
@@ -66,34 +66,34 @@ def export_google(
     directory: epath.PathLike,
     *,
     head: Head | None = None,
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Writes bert_config.json, bert_model.ckpt.index and .data-00000-of-00001, vocab.txt.
 
-    The directory appears whole or not at all. Equal parameters give equal bytes.
+    The directory appears atomically. Equal parameters give equal bytes.
 
     Args:
-      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; may be boxed.
-        Heads of a pre-trained model may be missing.
-      config: of the model.
-      tokenizer: of the model; all its files are written, of which vocab.txt is what the original code reads.
-      directory: local or remote.
-      head: of a task's model.
-      beside: {name: text} of further files.
+      params: The parameters of BertForPreTraining(config) or of a task's model, in the form of the config; may be
+        boxed. A pre-trained model may lack heads.
+      config: The config of the model.
+      tokenizer: The tokenizer. All its files are written; the original code reads vocab.txt.
+      directory: The local or remote directory.
+      head: The head of a task's model.
+      extra_files: {name: text} of further files.
 
     Raises:
-      UserError: see `check_google` and `check_google_vocabulary`.
+      UserError: See `check_google` and `check_google_vocabulary`.
     """
     check_google(config, head)
     check_google_vocabulary(tokenizer.family)
     flat = flat_stacked(params, config)
     tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
-    with atomic_directory(directory, CONFIG) as staging:
+    with atomic_directory(directory) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
         theirs = {to_google(name): x for name, x in tensors.items()}
-        write_bundle(path / NAME, {name: turned(name, x) for name, x in theirs.items()})
-        for name, text in beside.items():
+        write_bundle(path / NAME, {name: transpose_kernel(name, x) for name, x in theirs.items()})
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         (path / CONFIG).write_text(json.dumps(_described(config), indent=2, sort_keys=True) + '\n')
 
@@ -103,8 +103,10 @@ def _architectures() -> list[str]:
 
 
 def _described(config: BertConfig) -> dict[str, Any]:
-    """The contents of bert_config.json. Its 'gelu' means the tanh form; where ours was the exact one, a key of our own
-    says so, which the original code does not look at."""
+    """Returns the content of bert_config.json.
+
+    Its 'gelu' means the tanh form. An extra key, which the original code ignores, marks the exact form.
+    """
     values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
     values['hidden_act'] = _ACTIVATIONS[config.activation]
     return {**values, **({GELU: 'erf'} if config.activation == 'gelu' else {})}

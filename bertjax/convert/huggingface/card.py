@@ -41,7 +41,7 @@ ask = pipeline('{tag}', model='{name}')
 ask({arguments})
 ```
 """
-# The hub's pipeline tag -> what the model is for, and how transformers' pipeline of that name is called.
+# {the hub's pipeline tag: (the purpose of the model, the arguments of transformers' pipeline)}.
 _USES = {
     'fill-mask': (
         'Filling masked words, and above all as the start of fine-tuning: classification, tagging, questions on a '
@@ -78,8 +78,8 @@ anything of weight, try it on examples of your own.
 def _fields(
     title: str, pipeline: str, about: Mapping[str, str], figures: Mapping[str, Mapping[str, float | None]]
 ) -> str:
-    """The YAML in front of the card, which the hub reads."""
-    from huggingface_hub import EvalResult, ModelCardData  # slow to import, and needed at the end of a run only
+    """Returns the YAML header of the card, which the hub reads."""
+    from huggingface_hub import EvalResult, ModelCardData  # slow to import, and needed only at the end of a run
 
     fields = {name: about.get(name) or None for name in ('license', 'base_model')}
     lists = {name: about[name].split(',') if about.get(name) else None for name in ('language', 'datasets')}
@@ -126,21 +126,21 @@ def model_card(
     about: Mapping[str, str] = MappingProxyType({}),
     figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
 ) -> str:
-    """Text of the card.
+    """Returns the text of the card.
 
     Args:
-      config: of the model.
-      architecture: transformers' class that loads it.
-      card: training facts in display order; a value that is a mapping becomes a section with its own table. The key
-        'title' is the heading, 'name' what it is loaded by, where it has a name on the hub, 'made' what was done with
-        bertjax, where that is no training. Nothing in it may differ between equal runs (no time, no path).
-      parameters: their number.
-      pipeline: the hub's pipeline tag of a task's model; '' for a pre-trained one.
-      about: what only its maker can know, config.card: license, language, datasets, base_model; '' is left out.
-      figures: of a task's model, by split; the hub shows them where `about` names the one data set that they are of.
+      config: The config of the model.
+      architecture: The class of transformers that loads the model.
+      card: Training facts in display order; a mapping as a value becomes a section with a table. The key 'title' is the
+        heading, 'name' the model's name on the hub, if it has one, and 'made' the action of bertjax, if it was not
+        training. No value may differ between equal runs (no time, no path).
+      parameters: The number of parameters.
+      pipeline: The hub's pipeline tag of a task's model; '' for a pre-trained model.
+      about: Facts that only the user knows, from config.card: license, language, datasets, base_model; '' is left out.
+      figures: The metrics of a task's model by split; the hub shows them if `about` names exactly one data set.
     """
-    named = ('title', 'name', 'made')
-    facts = {name: value for name, value in card.items() if name not in named and not isinstance(value, Mapping)}
+    header_keys = ('title', 'name', 'made')
+    facts = {name: value for name, value in card.items() if name not in header_keys and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
     title, tag = card.get('title', 'BERT'), pipeline or 'fill-mask'
     name = card.get('name') or 'PATH'
@@ -169,7 +169,7 @@ def model_card(
 
 
 def _data(about: Mapping[str, str]) -> str:
-    """What its maker said of the text."""
+    """Describes the training data from the user's facts."""
     sets = [name for name in about.get('datasets', '').split(',') if name]
     links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
     base = about.get('base_model')

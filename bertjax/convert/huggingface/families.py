@@ -1,6 +1,7 @@
-"""BERT's relatives in transformers: the same computation under other names, with a few things fixed or moved.
+"""BERT's relatives in transformers: the same computation under other names, with a few fixed or moved settings.
 
-Whoever reads or writes a directory speaks of BERT. What differs in a relative is in its record here, for both ways.
+The readers and writers of directories use BERT's names. A `Family` holds the differences of a relative, for both
+directions.
 """
 
 import dataclasses
@@ -22,16 +23,17 @@ class Family:
     """A kind of model.
 
     Attributes:
-      name: its `model_type`.
-      classes: how the names of its classes begin.
-      prefix: of the names of its encoder's tensors.
-      read_as_well: {`model_type` of the same form: how the names of its classes begin}.
-      tensors: (BERT's name, theirs), from the front up to a dot; the first that fits. {i} stands for a number.
-      classifier: the same for what differs in its class for sequences.
-      keys: (BERT's key of config.json, theirs).
-      fixed: (BERT's key that it lacks, what it would be).
-      activation: the only one of its head for masked words; '' where that has the encoder's.
-      offset: its table of positions begins with rows that no token of a text takes, up to that of the padding's id.
+      name: The `model_type`.
+      classes: The prefix of the class names.
+      prefix: The prefix of the names of the encoder's tensors.
+      read_as_well: {`model_type` of another family of the same form: the prefix of its class names}.
+      tensors: (prefix in BERT, prefix in this family) of tensor names, up to a dot; the first match applies, and {i}
+        matches a number.
+      classifier: The additional prefixes of the class for sequence classification.
+      keys: (BERT's key of config.json, the family's key).
+      fixed: (BERT's key that the family lacks, its value).
+      activation: The only activation of the head for masked words; '' if it is that of the encoder.
+      offset: Whether the position table begins with unused rows, up to the row of the padding's id.
     """
 
     name: str
@@ -45,63 +47,63 @@ class Family:
     activation: str = ''
     offset: bool = False
 
-    def architecture(self, of_bert: str) -> str:
-        """Its class that computes the same as BERT's."""
-        return of_bert.replace('Bert', self.classes, 1)
+    def architecture(self, bert_class: str) -> str:
+        """Returns the family's class that corresponds to a class of BERT."""
+        return bert_class.replace('Bert', self.classes, 1)
 
     def variant(self, model_type: str) -> 'Family':
-        """The same form under the name of one of `read_as_well`."""
+        """Returns the family under the name of one of `read_as_well`."""
         classes = self.read_as_well.get(model_type)
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
     def bert_name(self, name: str) -> str:
-        """BERT's name of a tensor of theirs, with or without the encoder's prefix."""
+        """Returns BERT's name of a tensor of the family, with or without the encoder's prefix."""
         if re.match(r'(embeddings|encoder|transformer|pooler)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
-            return f'other.{name}'  # not theirs, and not to be taken for it
-        return _renamed(name, tuple((theirs, ours) for ours, theirs in (*self.classifier, *self.tensors)))
+            return f'other.{name}'  # not a tensor of the family, and must not be mistaken for one
+        return _rename(name, tuple((theirs, ours) for ours, theirs in (*self.classifier, *self.tensors)))
 
     def own_name(self, name: str, architecture: str) -> str:
-        """Their name of a tensor of BERT's, in one of their classes."""
+        """Returns the family's name of a tensor of BERT in one of the family's classes."""
         classifier = self.classifier if architecture.endswith('ForSequenceClassification') else ()
-        return _renamed(name, (*classifier, *self.tensors))
+        return _rename(name, (*classifier, *self.tensors))
 
     def bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """A config.json of theirs as one of a BERT.
+        """Converts a config.json of the family to one of BERT.
 
         Raises:
-          UserError: a padding id that is no number, an activation that its head does not share.
+          UserError: The padding id is not a number, or the activation differs from that of the head.
         """
         if self is BERT:
             return dict(values)
-        found = {**values, **dict(self.fixed), 'model_type': 'bert'}
+        result = {**values, **dict(self.fixed), 'model_type': 'bert'}
         for ours, theirs in self.keys:
-            found.pop(ours, None)
+            result.pop(ours, None)
             if theirs in values:
-                found[ours] = values[theirs]
+                result[ours] = values[theirs]
         if isinstance(values.get('architectures'), list):
-            found['architectures'] = [_as_bert(name) for name in values['architectures']]
+            result['architectures'] = [_as_bert(name) for name in values['architectures']]
         if self.activation and values.get('hidden_act', self.activation) != self.activation:
             expected = f'{self.activation!r}, as in its head for masked words'
             raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
         positions = values.get('max_position_embeddings', 512)
         if self.offset and type(positions) is int:
-            found['max_position_embeddings'] = positions - self.unused_positions(values, where)
-        return found
+            result['max_position_embeddings'] = positions - self.unused_positions(values, where)
+        return result
 
     def own_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The config.json of a BERT as one of theirs."""
-        theirs_of = dict(self.keys)
-        found = {theirs_of.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
-        found['model_type'] = self.name
-        found['architectures'] = [self.architecture(name) for name in values['architectures']]
+        """Converts the config.json of a BERT to one of the family."""
+        own_keys = dict(self.keys)
+        result = {own_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
+        result['model_type'] = self.name
+        result['architectures'] = [self.architecture(name) for name in values['architectures']]
         if self.offset:
-            found['max_position_embeddings'] += values['pad_token_id'] + 1
-        return found
+            result['max_position_embeddings'] += values['pad_token_id'] + 1
+        return result
 
     def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
-        """Rows of their table of positions in front of that of the first token."""
+        """Returns the number of unused rows at the start of the position table."""
         pad = values.get('pad_token_id', 1) if self.offset else -1
         if self.offset and (type(pad) is not int or pad < 0):
             raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')
@@ -109,8 +111,8 @@ class Family:
 
 
 BERT = Family('bert', 'Bert', 'bert')
-# transformers: models/roberta. Positions count from the padding's id + 1 (fairseq's convention); the classifier has its
-# own layer in place of the pooler, which computes the same.
+# transformers: models/roberta. Positions count from the padding's id + 1 (fairseq's convention). The classifier has an
+# equivalent layer instead of the pooler.
 ROBERTA = Family(
     'roberta',
     'Roberta',
@@ -168,26 +170,26 @@ DISTILBERT = Family(
 FAMILIES = (BERT, ROBERTA, DISTILBERT)
 
 
-def family_read(model_type: Any) -> Family:
-    """The family of a config.json; BERT for one that is none of them, which is refused as a BERT."""
+def find_family(model_type: Any) -> Family:
+    """Returns the family of a config.json; BERT for unknown ones, which later checks reject."""
     return next((f for f in FAMILIES if model_type in (f.name, *f.read_as_well)), BERT)
 
 
-def family_of(config: BertConfig, separators: int, *, pairs: bool) -> Family:
-    """The family in which a model is written: BERT's but for a model of another one's form.
+def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
+    """Returns the family for the export of a model: BERT, unless the model has the form of another family.
 
-    Without segment embedding it is a DistilBERT. With a single segment, a tokenizer that writes two separators between
-    the texts of a pair, erf's gelu, attention to both sides and no head on pairs it is a RoBERTa.
+    A model without segment embedding is a DistilBERT. A model with a single segment, two separators between the texts
+    of a pair, the erf form of gelu, bidirectional attention and no pair head is a RoBERTa.
 
     Args:
-      config: of the model.
-      separators: of the tokenizer.
-      pairs: whether it has a head that judges pairs (NSP).
+      config: The config of the model.
+      separators: The tokenizer's number of separators.
+      pairs: Whether the model has a pair head (NSP).
     """
     if not config.num_segments:
         return DISTILBERT
-    plain = config.activation == ROBERTA.activation and not config.causal and not pairs
-    return ROBERTA if separators == 2 and config.num_segments == 1 and plain else BERT
+    fits_roberta = config.activation == ROBERTA.activation and not config.causal and not pairs
+    return ROBERTA if separators == 2 and config.num_segments == 1 and fits_roberta else BERT
 
 
 def _as_bert(name: Any) -> Any:
@@ -199,12 +201,12 @@ def _as_bert(name: Any) -> Any:
 @functools.cache
 def _rules(rows: Renaming) -> tuple[tuple[Callable[[str], re.Match | None], str], ...]:
     pattern = lambda name: re.escape(name).replace(r'\{i\}', r'(?P<i>\d+)') + r'(?P<rest>\..*)'  # noqa: E731
-    return tuple((re.compile(pattern(before)).fullmatch, after) for before, after in rows)
+    return tuple((re.compile(pattern(old)).fullmatch, new) for old, new in rows)
 
 
-def _renamed(name: str, rows: Renaming) -> str:
-    for fits, after in _rules(rows):
-        found = fits(name)
-        if found:
-            return after.format(**found.groupdict()) + found['rest']
+def _rename(name: str, rows: Renaming) -> str:
+    for fullmatch, new in _rules(rows):
+        match = fullmatch(name)
+        if match:
+            return new.format(**match.groupdict()) + match['rest']
     return name

@@ -1,11 +1,11 @@
-"""A Hugging Face directory as a Source."""
+"""Reads a Hugging Face directory as a `CheckpointSource`."""
 
 import re
 
 import numpy as np
 from etils import epath
 
-from bertjax.convert.huggingface.families import BERT, POSITIONS, family_read
+from bertjax.convert.huggingface.families import BERT, POSITIONS, find_family
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
@@ -18,15 +18,18 @@ _FURTHER += ('README.md', *FILES)
 
 
 def recognises(directory: epath.Path) -> bool:
-    """Whether there is a config.json."""
+    """Returns whether a directory has config.json."""
     return (directory / CONFIG).exists()
 
 
-def further_files(directory: epath.Path) -> dict[str, bytes]:
-    """{relative path: content} of what transformers and sentence-transformers read beside config.json and the tensors:
-    the tokenizer, the model card, the modules after the encoder."""
+def read_further_files(directory: epath.Path) -> dict[str, bytes]:
+    """Reads the other files of transformers and sentence-transformers: the tokenizer, the model card, the modules.
+
+    Returns:
+      {relative path: content} of the files except config.json and the tensors.
+    """
     paths = [directory / name for name in _FURTHER]
-    modules = read_json_or_none(directory / MODULES, lambda found: [module['path'] for module in found]) or []
+    modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
     for name in modules:
         if isinstance(name, str) and re.fullmatch(r'\w[\w.-]*', name) and (directory / name).is_dir():
             paths += sorted((directory / name).iterdir())
@@ -34,20 +37,20 @@ def further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """See `Format`; a relative of BERT becomes one."""
+    """See `Format`; a relative of BERT is converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
-    family = family_read(values.get('model_type', 'bert'))
+    family = find_family(values.get('model_type', 'bert'))
     called, dtypes = dict(family.keys), {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
         called['architectures'] = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
-        found, names, stored = read_tensors(directory, family.bert_name)
+        arrays, names, stored = read_tensors(directory, family.bert_name)
         dtypes.update(stored)
         called.update({} if family is BERT else names)
-        if POSITIONS in found:
-            found[POSITIONS] = found[POSITIONS][family.unused_positions(values, where) :]
-        return found
+        if POSITIONS in arrays:
+            arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
+        return arrays
 
     return CheckpointSource(str(directory), where, family.bert_values(values, where), tensors, called, dtypes=dtypes)

@@ -1,4 +1,4 @@
-"""A trained model as a Hugging Face directory, which transformers loads."""
+"""Exports a trained model as a Hugging Face directory, which transformers loads."""
 
 import json
 import math
@@ -15,10 +15,10 @@ from bertjax.convert import names
 from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.card import model_card
 from bertjax.convert.huggingface.config import check_exportable, to_json
-from bertjax.convert.huggingface.families import BERT, POSITIONS, family_of, family_read
+from bertjax.convert.huggingface.families import BERT, POSITIONS, choose_family, find_family
 from bertjax.convert.huggingface.read import CONFIG
 from bertjax.convert.huggingface.tensors import MODEL
-from bertjax.convert.trees import OnHost, shapes_of
+from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.safetensors import Tensor, write_tensors
@@ -28,12 +28,12 @@ from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
 _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
-# Keys of a config.json that are about its directory or its program, and not about the model.
-_OWN = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
+# The keys of a config.json that describe its directory or program, not the model.
+_DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
 
 
-class SavedTokenizer(Protocol):
-    """What the export needs of a tokenizer (text/tokenizer.py)."""
+class TokenizerProtocol(Protocol):
+    """The part of a tokenizer that the export needs (text/tokenizer.py)."""
 
     vocab_size: int
     pad_id: int
@@ -46,13 +46,13 @@ class SavedTokenizer(Protocol):
 def export_huggingface(
     params: Mapping,
     config: BertConfig,
-    tokenizer: SavedTokenizer,
+    tokenizer: TokenizerProtocol,
     directory: epath.PathLike,
     *,
     card: Mapping[str, Any],
     head: Head | None = None,
     task: Mapping[str, Any] = MappingProxyType({}),
-    beside: Mapping[str, str] = MappingProxyType({}),
+    extra_files: Mapping[str, str] = MappingProxyType({}),
     about: Mapping[str, str] = MappingProxyType({}),
     figures: Mapping[str, Mapping[str, float | None]] = MappingProxyType({}),
     dtype: str = 'float32',
@@ -61,67 +61,70 @@ def export_huggingface(
 ) -> None:
     """Writes a directory that transformers loads: config.json, model.safetensors, tokenizer files, README.md.
 
-    The directory appears whole or not at all, and replaces an earlier export only then. Equal parameters give equal
-    bytes.
+    The directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
 
     Args:
-      params: of BertForPreTraining(config) or of a task's model, stacked or unrolled as the config says; may be boxed.
-        Heads of a pre-trained model may be missing: the directory is then that of a class without them.
-      config: of the model.
-      tokenizer: whose files are exported along with the model.
-      directory: local or remote.
-      card: training facts for the model card; see `card.model_card`.
-      head: of a task's model.
-      task: fields of the task for config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
-      beside: {name: text} of further files.
-      about, figures: for the card, too.
-      dtype: of the tensors: 'float32', 'float16' or 'bfloat16'.
-      values: the config.json of the directory that the model was read from: the same family is written, and keys that
-        the export does not set itself are kept.
-      files: {relative path: content} of further files of that directory; they replace those that the export would
-        write, but for config.json and the tensors.
+      params: The parameters of BertForPreTraining(config) or of a task's model, in the form of the config; may be
+        boxed. A pre-trained model may lack heads; the export then has a class without them.
+      config: The config of the model.
+      tokenizer: The tokenizer, whose files are written too.
+      directory: The local or remote directory.
+      card: Training facts for the model card; see `card.model_card`.
+      head: The head of a task's model.
+      task: The fields of the task in config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
+      extra_files: {name: text} of further files.
+      about, figures: See `card.model_card`.
+      dtype: The dtype of the tensors: 'float32', 'float16' or 'bfloat16'.
+      values: The config.json of the directory from which the model was read. The export has the same family, and keeps
+        the keys that it does not set.
+      files: {relative path: content} of further files of that directory. They replace the files of the export, except
+        config.json and the tensors.
 
     Raises:
-      UserError: a model that the format cannot represent (`check_exportable`; `check_head_exportable` is for the
-        caller, who has the module), a tokenizer of another size, a directory with other files.
-      ValueError: parameters that do not fit the config, labels that do not fit the head.
+      UserError: The format cannot represent the model (`check_exportable`; the caller, which has the module, calls
+        `check_head_exportable`), the tokenizer has more pieces than the model, or the directory has other files.
+      ValueError: The parameters do not fit the config, or the labels do not fit the head.
     """
     check_exportable(config, head)
     target = epath.Path(directory)
-    if tokenizer.vocab_size > config.vocab_size:  # a model of others may have more rows than its tokenizer has pieces
+    if tokenizer.vocab_size > config.vocab_size:  # some published models have more rows than their tokenizer pieces
         expected = f'at most {config.vocab_size}, as config.model.vocab_size'
         raise UserError('tokenizer', f'{tokenizer.vocab_size} pieces', expected, 'export with the tokenizer of the run')
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
         fix = 'choose another directory: this one would be replaced'
         raise UserError(str(target), 'a directory with other files', 'an earlier export or nothing', fix)
-    host = OnHost(params, config)
+    host = HostParams(params, config)
     shapes = host.shapes
-    expected = shapes_of(_exported_module(config, head, task, shapes))
-    lacking = _parts(expected) - _parts(shapes)
-    there = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in lacking}
-    if shapes != there or lacking & {'encoder', 'head'}:
+    expected = stacked_shapes(_exported_module(config, head, task, shapes))
+    missing_parts = _parts(expected) - _parts(shapes)
+    required = {path: shape for path, shape in expected.items() if path.partition('/')[0] not in missing_parts}
+    if shapes != required or missing_parts & {'encoder', 'head'}:
         difference = sorted(shapes.items() ^ expected.items())
         raise ValueError(f'parameters do not fit the config: {difference[:4]}')
-    pairs = head is None and config.nsp and 'nsp' not in lacking
-    read = values.get('model_type', BERT.name)
-    family = family_read(read).variant(read) if values else family_of(config, tokenizer.separators, pairs=pairs)
-    described = family.own_values(to_json(config, tokenizer.pad_id, head, task, lacking))
-    set_here = described.keys() - {'use_cache'} | _OWN  # which says nothing of an encoder
-    described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in set_here}}
+    pairs = head is None and config.nsp and 'nsp' not in missing_parts
+    model_type = values.get('model_type', BERT.name)
+    family = (
+        find_family(model_type).variant(model_type)
+        if values
+        else choose_family(config, tokenizer.separators, pairs=pairs)
+    )
+    described = family.own_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
+    export_keys = described.keys() - {'use_cache'} | _DIRECTORY_KEYS  # use_cache is irrelevant for an encoder
+    described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
     unused = family.unused_positions(described, CONFIG)
     tensors = {}
     for entry in names.named_entries(config.num_layers, shapes, head.projection if head else ''):
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, dtype)
         tensors[family.own_name(entry.theirs, described['architectures'][0])] = tensor
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
-    pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in lacking else ''
-    with atomic_directory(target, CONFIG) as staging:
+    pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
+    with atomic_directory(target) as staging:
         tokenizer.save(staging)
         if family is not BERT:
             _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
-        for name, text in beside.items():
+        for name, text in extra_files.items():
             (path / name).write_text(text)
         architecture = described['architectures'][0]
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
@@ -133,25 +136,25 @@ def export_huggingface(
 
 
 def _parts(shapes: Mapping[str, object]) -> set[str]:
-    """'encoder', 'mlm' ..."""
+    """Returns the first components of the paths: 'encoder', 'mlm' ..."""
     return {path.partition('/')[0] for path in shapes}
 
 
-def _tensor(host: OnHost, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
-    """Theirs, with so many rows of zeros in front."""
+def _tensor(host: HostParams, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
+    """Returns a tensor in transformers' layout, with `unused` rows of zeros at the start."""
     stored = jnp.dtype(dtype)
     ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
     rows, *others = entry.their_shape(ours, vocab_size)
 
     def parts() -> Iterator[np.ndarray]:
         yield np.zeros((unused, *others), stored)
-        yield entry.kind.give(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
+        yield entry.kind.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
 
     return Tensor(_KINDS[dtype], (unused + rows, *others), parts)
 
 
 def _leave_out_segments(path: epath.Path) -> None:
-    """Has transformers' tokenizer make no `token_type_ids`, which a model without them cannot take."""
+    """Removes `token_type_ids` from the outputs of transformers' tokenizer, for models without segments."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
     path.write_text(to_text(facts))
@@ -160,7 +163,7 @@ def _leave_out_segments(path: epath.Path) -> None:
 def _exported_module(
     config: BertConfig, head: Head | None, task: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
 ) -> nn.Module:
-    """The module whose parameters must be there."""
+    """Returns the module whose parameters the export must have."""
     if head is None:
         return BertForPreTraining(config)
     if not head.architecture:

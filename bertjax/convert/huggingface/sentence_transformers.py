@@ -1,6 +1,6 @@
-"""What a folder of sentence-transformers says of the vector of a text: modules.json, and the files that it names.
+"""Reads how a model of sentence-transformers computes the vector of a text, from modules.json and the files it names.
 
-The files are those of sentence-transformers 2 to 6 (base/modules/transformer.py and dense.py,
+The formats are those of sentence-transformers 2 to 6 (base/modules/transformer.py and dense.py,
 sentence_transformer/modules/pooling.py, base/model.py).
 """
 
@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bertjax.config.ranges import format_value
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_list, read_json_object
 from bertjax.model.pooling import SENTENCE_POOL
-from bertjax.ranges import format_value
 
 MODULES = 'modules.json'
 _ENCODER = tuple(
     f'sentence_{name}_config.json' for name in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta')
 )
 _PROMPTS = 'config_sentence_transformers.json'
-FILES = (MODULES, *_ENCODER, _PROMPTS)  # beside the folders that modules.json names
+FILES = (MODULES, *_ENCODER, _PROMPTS)  # without the folders that modules.json names
 _AGAIN = 'copy the directory again'
-_NAME_POOL = "name what it should be with pool, for example pool='mean'"
-# The names of version 5 and before, which had a flag for each.
+_NAME_POOL = "choose a pooling with pool, for example pool='mean'"
+# {the flag of a pooling mode in version 5 and before: its name}.
 _FLAGS = {
     'pooling_mode_cls_token': 'cls',
     'pooling_mode_max_tokens': 'max',
@@ -47,22 +47,22 @@ class Dense:
     activation: str
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """float32 [N, D] -> [N, D']."""
+        """Applies the layer to float32 [N, D]; returns [N, D']."""
         return _ACTIVATIONS[self.activation](x @ self.kernel + self.bias)
 
 
 @dataclasses.dataclass(frozen=True)
 class SentenceModules:
-    """How a folder of sentence-transformers makes a vector of a text.
+    """The steps by which a model of sentence-transformers computes the vector of a text.
 
     Attributes:
-      max_length: the tokens that longer texts are cut to; 0 where the folder does not say.
-      lowercase: whether texts are lower-cased, whatever the tokenizer does.
-      prompt: stands before every text.
-      pool: one of `model.pooling.SENTENCE_POOL`.
-      dense: layers on the pooled vector.
-      normalize: whether the result has length 1.
-      refusal: why this cannot be computed here; the fields from `lowercase` on are then not read.
+      max_length: The number of tokens to which longer texts are cut; 0 if the model does not define it.
+      lowercase: Whether texts are lower-cased before the tokenizer.
+      prompt: A prefix of every text.
+      pool: One of `model.pooling.SENTENCE_POOL`.
+      dense: The layers on the pooled vector.
+      normalize: Whether the result is scaled to length 1.
+      refusal: The reason why bertjax cannot compute this; the fields from `lowercase` on are then not set.
     """
 
     max_length: int = 0
@@ -74,7 +74,7 @@ class SentenceModules:
     refusal: UserError | None = None
 
     def describe(self) -> str:
-        """It in words."""
+        """Describes the steps for a log line."""
         parts = [f'up to {self.max_length:,} tokens'] if self.max_length else []
         if self.refusal:
             return ', '.join([*parts, f'not how texts are pooled ({self.refusal.found})'])
@@ -84,7 +84,7 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """What a directory says; None of one without modules.json. What is wrong in it is the `refusal`."""
+    """Reads the steps of a directory; None if it has no modules.json. An error becomes the `refusal` of the result."""
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
         return None
@@ -102,16 +102,16 @@ def _object(path: epath.Path) -> dict[str, Any]:
 
 
 def _max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
-    found = encoder.get('max_seq_length')
-    if found is None:
-        found = _object(folder / 'tokenizer_config.json').get('model_max_length', 0)
-    if not isinstance(found, int | float) or not (found == 0 or found >= 4):
-        raise UserError(f'{folder}: max_seq_length', format_value(found), 'a number of tokens from 4 on', _AGAIN)
-    return int(min(found, 2**31 - 1))
+    length = encoder.get('max_seq_length')
+    if length is None:
+        length = _object(folder / 'tokenizer_config.json').get('model_max_length', 0)
+    if not isinstance(length, int | float) or not (length == 0 or length >= 4):
+        raise UserError(f'{folder}: max_seq_length', format_value(length), 'a number of tokens from 4 on', _AGAIN)
+    return int(min(length, 2**31 - 1))
 
 
 def _after_encoder(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of SentenceModules from `prompt` on."""
+    """Returns the fields of SentenceModules from `prompt` on."""
     kinds, settings = _modules(folder)
     where = str(folder / MODULES)
     if kinds[:2] != ['Transformer', 'Pooling']:
@@ -121,32 +121,32 @@ def _after_encoder(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, 
         raise UserError(where, f'an encoder for {task}, {output}', 'one for token_embeddings', _NAME_POOL)
     dense: list[Dense] = []
     for number, kind in enumerate(kinds[2:], 2):
-        at = f'{where}: module {number}'
+        module = f'{where}: module {number}'
         names = (settings[number].get('module_input_name'), settings[number].get('module_output_name'))
         if kind not in ('Dense', 'Normalize', 'Dropout') or any(x not in (None, 'sentence_embedding') for x in names):
-            raise UserError(at, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
+            raise UserError(module, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
         if kind == 'Dense':
             if 'Normalize' in kinds[:number]:
-                raise UserError(at, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
+                raise UserError(module, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
             dense.append(_dense(folder / settings[number]['path'], settings[number]))
     pool, prompt = _pool(where, settings[1]), _prompt(folder)
     if prompt and settings[1].get('include_prompt') is False:
-        raise UserError(where, 'a prompt that is left out of the pooling', 'one that is pooled', _NAME_POOL)
+        raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
     return {'prompt': prompt, 'pool': pool, 'dense': tuple(dense), 'normalize': 'Normalize' in kinds}
 
 
 def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """The kind of each module, and its settings with its `path`."""
+    """Returns the kind of each module, and its settings, including its `path`."""
     kinds, settings = [], []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
         kind, path = facts.get('type'), facts.get('path')
-        # A folder of its own, but for the first module, whose files lie beside modules.json.
-        own = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
-        if not isinstance(kind, str) or not own:
+        # Each module has its own folder, except the first, whose files are beside modules.json.
+        is_valid = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
+        if not isinstance(kind, str) or not is_valid:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
-        # Code of somebody else's keeps its whole name, which is no kind that is known here.
+        # A module of another package keeps its full name, which is not a known kind.
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'
         if kinds[-1] in ('Pooling', 'Dense') and not file.exists():
@@ -164,7 +164,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
 
 
 def _prompt(folder: epath.Path) -> str:
-    """What `SentenceTransformer.encode` puts before a text where no other prompt is asked for."""
+    """Returns the default prompt that `SentenceTransformer.encode` puts before a text; '' if there is none."""
     settings = _object(folder / _PROMPTS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
@@ -172,7 +172,7 @@ def _prompt(folder: epath.Path) -> str:
 
 
 def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
-    # As sentence-transformers: tanh where the settings name none.
+    # The default activation of sentence-transformers is tanh.
     activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]
     if activation not in _ACTIVATIONS or settings.get('use_residual'):
         found = f'{activation}{" with a residual" if settings.get("use_residual") else ""}'

@@ -1,4 +1,4 @@
-"""Tensors of a Hugging Face directory, under the names that current transformers gives those of a BERT."""
+"""Reads the tensors of a Hugging Face directory, with the names of a BERT in current transformers."""
 
 import io
 import math
@@ -22,9 +22,9 @@ MODEL = 'model.safetensors'
 _TORCH = 'pytorch_model.bin'
 _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 _AGAIN = 'copy the directory again'
-# Buffers that older versions saved beside the parameters: a range and zeros.
+# The buffers, a range and zeros, that older versions saved beside the parameters.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
-# (name, the tensor it is tied to): saved by some programs; in a BERT both are equal.
+# (name, the tensor to which it is tied): some programs save both, which are equal in a BERT.
 _TIED = (
     ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
     ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
@@ -34,22 +34,22 @@ _TIED = (
 def read_tensors(
     directory: epath.Path, bert_name: Callable[[str], str]
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
-    """All tensors as float32, named as in transformers' BertForPreTraining.
+    """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
 
-    From model.safetensors or pytorch_model.bin, whole or in shards. A missing `bert.` prefix (BertModel) is added,
-    LayerNorm's `gamma` and `beta` become `weight` and `bias`, and the output embedding is dropped after a check that it
-    equals the input embedding.
+    The files are model.safetensors or pytorch_model.bin, whole or in shards. A missing prefix `bert.` (BertModel) is
+    added, LayerNorm's `gamma` and `beta` become `weight` and `bias`, and the output embedding is dropped after a check
+    that it equals the input embedding.
 
     Args:
-      directory: with the files.
-      bert_name: their name, with or without prefix -> BERT's.
+      directory: The directory of the files.
+      bert_name: Converts a name in the file, with or without prefix, to BERT's name.
 
     Returns:
-      The tensors, {name: what it is called in the file}, and {name: numpy's name of its type in the file}.
+      The tensors, {name: its name in the file}, and {name: numpy's name of its dtype in the file}.
 
     Raises:
-      UserError: no such file, a damaged one, a type other than float, untied embeddings, pytorch_model.bin without
-        PyTorch.
+      UserError: A file is missing or damaged, a dtype is not float, the embeddings are not tied, or PyTorch is not
+        installed for pytorch_model.bin.
     """
     tensors: dict[str, np.ndarray] = {}
     called: dict[str, str] = {}
@@ -62,7 +62,7 @@ def read_tensors(
             if kind not in _DTYPES:
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
-            if name in tensors:  # some classes keep an encoder's pooler beside the layer that they use in its place
+            if name in tensors:  # some classes save an encoder's unused pooler beside the layer that replaces it
                 if 'pooler' in theirs:
                     name = theirs
                 else:
@@ -81,15 +81,15 @@ def read_tensors(
 
 
 def _files(directory: epath.Path) -> list[epath.Path]:
-    """The files with the tensors; safetensors where there are both."""
+    """Returns the files with the tensors; safetensors are preferred."""
     for name in (MODEL, _TORCH):
         if (directory / name).exists():
             return [directory / name]
         if (directory / f'{name}.index.json').exists():
             return _shards(directory, f'{name}.index.json')
-    found = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
+    names = sorted(file.name for file in directory.iterdir()) if directory.exists() else []
     fix = 'load it in transformers and save it again with save_pretrained (it writes safetensors)'
-    raise UserError(str(directory), ', '.join(found[:6]) or 'nothing', f'{MODEL} or {_TORCH}', fix)
+    raise UserError(str(directory), ', '.join(names[:6]) or 'nothing', f'{MODEL} or {_TORCH}', fix)
 
 
 def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
@@ -97,7 +97,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
         expected = 'a weight_map, with the file of each tensor'
-        raise UserError(str(directory / index), 'something else', expected, _AGAIN)
+        raise UserError(str(directory / index), 'another content', expected, _AGAIN)
     shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
@@ -105,7 +105,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     return [directory / shard for shard in shards]
 
 
-Tensor = tuple[str, str, np.ndarray]  # its name, its type as safetensors calls it, its values as float32
+Tensor = tuple[str, str, np.ndarray]  # the name, the dtype in safetensors' notation, the values as float32
 
 
 def _read(file: epath.Path) -> Iterator[Tensor]:
@@ -114,12 +114,13 @@ def _read(file: epath.Path) -> Iterator[Tensor]:
 
 def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
     try:
-        found = safetensors.deserialize(read_bytes(file, 'a whole safetensors file', _AGAIN))
+        views = safetensors.deserialize(read_bytes(file, 'a complete safetensors file', _AGAIN))
     except safetensors.SafetensorError as error:
-        raise UserError(str(file), f'no safetensors ({error})', 'a whole safetensors file', 'copy it again') from None
-    found.reverse()
-    while found:  # each is let go once it is given
-        name, view = found.pop()
+        found = f'invalid safetensors ({error})'
+        raise UserError(str(file), found, 'a complete safetensors file', 'copy it again') from None
+    views.reverse()
+    while views:  # each is released after it is yielded
+        name, view = views.pop()
         x = np.zeros(0, np.float32)
         if view['dtype'] in _DTYPES:
             x = np.frombuffer(view['data'], _DTYPES[view['dtype']], math.prod(view['shape'])).reshape(view['shape'])
@@ -127,45 +128,45 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
 
 
 def _read_torch(file: epath.Path) -> Iterator[Tensor]:
-    """A state dict that torch.save wrote, read without running the pickle in it."""
+    """Reads a state dict of torch.save without executing its pickle."""
     try:
         import torch  # not a dependency: most directories have safetensors
     except ImportError:
-        fix = 'pip install torch, or where it is, load the model in transformers and save it again (as safetensors)'
-        raise UserError(str(file), 'a file that only PyTorch reads safely', 'PyTorch to be installed', fix) from None
+        fix = 'pip install torch, or save the model again with transformers on another machine (as safetensors)'
+        raise UserError(str(file), 'a file that only PyTorch reads safely', 'an installed PyTorch', fix) from None
     kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
-    expected = 'a state dict as torch.save writes it, of dense tensors alone'
+    expected = 'a state dict of torch.save with dense tensors only'
     fix = 'copy it again, or load the model in its own program and save it as safetensors'
     data = io.BytesIO(read_bytes(file, expected, _AGAIN))
     try:
         damaged = _damaged_entry(data)
         data.seek(0)
-        with warnings.catch_warnings(action='ignore'):  # of pickles of newer protocols
-            found = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
+        with warnings.catch_warnings(action='ignore'):  # about newer pickle protocols
+            state = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
     except (*_UNREADABLE, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError):
-        found = 'what PyTorch does not load with weights_only=True: damaged, or a pickle of more than tensors'
+        found = 'a file that PyTorch does not load with weights_only=True: damaged, or with more than tensors'
         raise UserError(str(file), found, expected, fix) from None
     if damaged:
-        raise UserError(f'{file}: {damaged}', 'bytes with another CRC-32', 'those that torch.save wrote', _AGAIN)
-    odd = None if isinstance(found, dict) else type(found).__name__
+        raise UserError(f'{file}: {damaged}', 'bytes with another CRC-32', 'the bytes of torch.save', _AGAIN)
+    invalid = None if isinstance(state, dict) else type(state).__name__
     dense = lambda x: isinstance(x, torch.Tensor) and not (x.layout != torch.strided or x.is_quantized or x.is_meta)  # noqa: E731
-    odd = odd or next((f'{name!r}' for name, x in found.items() if not dense(x)), None)
-    if odd:
-        raise UserError(str(file), odd, expected, fix)
-    for name, x in found.items():
+    invalid = invalid or next((f'{name!r}' for name, x in state.items() if not dense(x)), None)
+    if invalid:
+        raise UserError(str(file), invalid, expected, fix)
+    for name, x in state.items():
         kind = kinds.get(x.dtype, str(x.dtype).removeprefix('torch.'))
         yield str(name), kind, x.detach().float().numpy()
 
 
-# What zipfile raises on an archive that it cannot read, RuntimeError among them, as PyTorch does.
+# The exceptions of zipfile for an archive that it cannot read, including RuntimeError, which PyTorch raises too.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
-    """The first entry of an archive with another CRC-32 than the archive says, read in pieces; PyTorch does not check.
+    """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check; None if there is none.
 
-    None where all are whole, and where there is nothing to compare with: in the format before PyTorch 1.6, which is no
-    archive, and after `torch.serialization.set_crc32_options(False)`, which leaves every CRC-32 at 0.
+    The result is also None without checksums: for the format before PyTorch 1.6, which is not an archive, and after
+    `torch.serialization.set_crc32_options(False)`, which sets every CRC-32 to 0.
     """
     if not zipfile.is_zipfile(data):
         return None

@@ -1,8 +1,8 @@
-"""Attention on CPU: one head of one row after the other, whose scores then stay in the cache.
+"""Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
-A head is read where the projections wrote it, and its result takes the place of its queries: no array is laid out
-anew. The backward pass computes the scores again, so that no array [S, S] is kept between the two. Softmax weights are
-divided by their sum behind the product with the values: fewer divisions, and the same up to rounding.
+A head is read from the output of the projections, and its result overwrites its queries, so no array is copied into
+another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The softmax divides by its
+sum after the product with the values, which needs fewer divisions and gives the same result up to rounding.
 """
 
 import functools
@@ -18,30 +18,34 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
 PLATFORM = 'cpu'
-# Tokens; up to so many `dot_product` is as fast, in bfloat16 faster (docs/performance.md).
-LONG = 96
-LONG_BFLOAT16 = 256
+# In tokens. Up to these lengths `dot_product` is as fast, and in bfloat16 faster (docs/performance.md).
+MAX_PLAIN_LENGTH = 96
+MAX_PLAIN_LENGTH_BFLOAT16 = 256
 
 _Arrays = tuple[jax.Array, ...]
 
 
 class _Row(NamedTuple):
-    """What the heads of a row share: the bias of its scores [Q or 1, S], and the keys' places [S], see
-    `AttentionMask.places`."""
+    """The inputs that all heads of a row share.
+
+    Attributes:
+      bias: float32 [Q or 1, S], added to the scores.
+      positions: uint32 [S] or None, see `AttentionMask.positions`.
+    """
 
     bias: jax.Array
-    places: jax.Array | None
+    positions: jax.Array | None
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """A CPU, more than `LONG` tokens, in bfloat16 more than `LONG_BFLOAT16`."""
+    """Supports CPUs and more than MAX_PLAIN_LENGTH tokens (MAX_PLAIN_LENGTH_BFLOAT16 in bfloat16)."""
     del mask, dropout_rate
     B, S, heads, _ = key.shape
     if platform() != PLATFORM:
-        return 'it is for CPUs'
-    long = LONG_BFLOAT16 if query.dtype == jnp.bfloat16 else LONG
-    if long >= S:
-        return f'sequences of {S} tokens, it is for more than {long}'
+        return 'it is only for CPUs'
+    longest_plain = MAX_PLAIN_LENGTH_BFLOAT16 if query.dtype == jnp.bfloat16 else MAX_PLAIN_LENGTH
+    if longest_plain >= S:
+        return f'sequences of {S} tokens, but it needs more than {longest_plain}'
     return indivisible_reason(B, heads)
 
 
@@ -58,24 +62,24 @@ def attend(
     B, _, H, _ = query.shape
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
-    axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    of_words = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
-    inputs = (axes, axes, axes, of_words, ('act_batch', 'act_length'))
-    part = functools.partial(_attend, rate)
-    return over_mesh(part, inputs, axes)(query, key, value, words, mask)
+    array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
+    word_axes = ('act_batch', 'act_heads', *[None] * (words.ndim - 2))
+    inputs = (array_axes, array_axes, array_axes, word_axes, ('act_batch', 'act_length'))
+    local_attend = functools.partial(_attend, rate)
+    return over_mesh(local_attend, inputs, array_axes)(query, key, value, words, mask)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _attend(
     rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, mask: AttentionMask
 ) -> jax.Array:
-    """`attend` of one device's own part, [B, Q, H, K]; `words` see `drop_weights`."""
+    """Computes `attend` on one device's rows and heads, [B, Q, H, K]; `words` as in `drop_weights`."""
 
-    def one(heads: _Arrays, words: jax.Array, row: _Row, mixed: _Arrays) -> _Arrays:
-        del mixed  # nothing of this head is there yet
-        return (_mixed(rate, *heads, words, row),)
+    def attend_head(heads: _Arrays, words: jax.Array, row: _Row, output: _Arrays) -> _Arrays:
+        del output
+        return (_attend_head(rate, *heads, words, row),)
 
-    return _by_head(one, (query, key, value), words, mask, (query,))[0]
+    return _by_head(attend_head, (query, key, value), words, mask, (query,))[0]
 
 
 def _forward(
@@ -84,26 +88,28 @@ def _forward(
     return _attend(rate, query, key, value, words, mask), (query, key, value, words, mask)
 
 
-def _gradient(rate: float, saved: tuple, cotangent: jax.Array) -> tuple:
-    query, key, value, words, mask = saved
+def _gradient(rate: float, residuals: tuple, cotangent: jax.Array) -> tuple:
+    query, key, value, words, mask = residuals
 
-    def one(heads: _Arrays, words: jax.Array, row: _Row, written: _Arrays) -> _Arrays:
+    def attend_head(heads: _Arrays, words: jax.Array, row: _Row, written: _Arrays) -> _Arrays:
         cotangent = written[0]
-        return jax.vjp(lambda *heads: _mixed(rate, *heads, words, row), *heads)[1](cotangent)
+        return jax.vjp(lambda *heads: _attend_head(rate, *heads, words, row), *heads)[1](cotangent)
 
-    # Gradients take the places of the cotangent, the keys and the values.
-    return *_by_head(one, (query, key, value), words, mask, (cotangent, key, value)), None, None
+    # The gradients overwrite the cotangent, the keys and the values.
+    return *_by_head(attend_head, (query, key, value), words, mask, (cotangent, key, value)), None, None
 
 
 _attend.defvjp(_forward, _gradient)
 
 
-def _mixed(rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, row: _Row) -> jax.Array:
-    """One head's attention: [Q, K], [S, K], [S, K], [2] or [Q, 3], the row's -> [Q, K]."""
+def _attend_head(
+    rate: float, query: jax.Array, key: jax.Array, value: jax.Array, words: jax.Array, row: _Row
+) -> jax.Array:
+    """Attends with one head: query [Q, K], key and value [S, K], words [2] or [Q, 3] -> [Q, K]."""
     scores = _product('QK,SK->QS', query, key) * query.shape[-1] ** -0.5 + row.bias
     weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
     total = weights.sum(-1, keepdims=True)
-    weights = drop_weights(weights.astype(value.dtype), rate, words, row.places)
+    weights = drop_weights(weights.astype(value.dtype), rate, words, row.positions)
     return (_product('QS,SK->QK', weights, value) / total).astype(value.dtype)
 
 
@@ -118,27 +124,34 @@ def _by_head(
     mask: AttentionMask,
     written: _Arrays,
 ) -> _Arrays:
-    """`written`, arrays [B, ..., H, K], when each head of each row in them is what `one` makes of it.
+    """Overwrites each head of each row in `written` with the result of `one`.
 
-    `one` is given a head's part of `read`, [..., K], its words [2] or [Q, 3], its row, and what is in its place in
-    `written`.
+    Args:
+      one: (the head's slices of `read`, its words, its row, its slices of `written`) -> new slices of `written`.
+      read: Arrays [B, ..., H, K]; a slice is [..., K].
+      words: uint32 [B, H, 2] or [B, H, Q, 3]; those of a head are [2] or [Q, 3].
+      mask: The mask of the rows.
+      written: Arrays [B, ..., H, K].
+
+    Returns:
+      The overwritten arrays.
     """
     B, Q, H, K = read[0].shape
     flat = lambda x: x.reshape(B, -1, H * K)  # noqa: E731
     read, written = tuple(map(flat, read)), tuple(map(flat, written))
 
-    def of_head(b: jax.Array, row: _Row, h: jax.Array, written: _Arrays) -> _Arrays:
-        def part(x: jax.Array) -> jax.Array:
+    def update_head(b: jax.Array, row: _Row, h: jax.Array, written: _Arrays) -> _Arrays:
+        def slice_head(x: jax.Array) -> jax.Array:
             return jax.lax.dynamic_slice(x, (b, 0, h * K), (1, x.shape[1], K))[0]
 
-        found = one(tuple(map(part, read)), words[b, h], row, tuple(map(part, written)))
-        put = lambda x, new: jax.lax.dynamic_update_slice(x, new[None], (b, 0, h * K))  # noqa: E731
-        return tuple(map(put, written, found))
+        results = one(tuple(map(slice_head, read)), words[b, h], row, tuple(map(slice_head, written)))
+        write = lambda x, new: jax.lax.dynamic_update_slice(x, new[None], (b, 0, h * K))  # noqa: E731
+        return tuple(map(write, written, results))
 
-    def of_row(b: jax.Array, written: _Arrays) -> _Arrays:
-        own = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, b, 1), mask)
-        bias = jnp.where(own.visible(Q)[0, 0], 0.0, NEGATIVE).astype(jnp.float32)
-        row = _Row(bias, None if own.places is None else own.places[0])
-        return jax.lax.fori_loop(0, H, functools.partial(of_head, b, row), written)
+    def update_row(b: jax.Array, written: _Arrays) -> _Arrays:
+        row_mask = jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, b, 1), mask)
+        bias = jnp.where(row_mask.visible(Q)[0, 0], 0.0, NEGATIVE).astype(jnp.float32)
+        row = _Row(bias, None if row_mask.positions is None else row_mask.positions[0])
+        return jax.lax.fori_loop(0, H, functools.partial(update_head, b, row), written)
 
-    return tuple(x.reshape(B, -1, H, K) for x in jax.lax.fori_loop(0, B, of_row, written))
+    return tuple(x.reshape(B, -1, H, K) for x in jax.lax.fori_loop(0, B, update_row, written))

@@ -1,9 +1,9 @@
-"""Attention on GPUs by cuDNN, as `jax.nn.dot_product_attention` calls it: for evaluation, prediction and features.
+"""Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for evaluation, prediction and features.
 
-It is NVIDIA's own kernel for each of its GPUs, keeps no [S, S] array, and skips padding. JAX gives it no dropout, and
-the dropout that cuDNN itself has would drop other values than ours; nor has it packed rows, but as a bias of [S, S]. A
-training takes it with `model.attention_dropout=0` only; that its gradients are the same bits in every run XLA has to be
-told, as `parallel/compiler_flags.py` does. Not measured here yet.
+cuDNN has a kernel by NVIDIA for each of its GPUs. It saves no [S, S] array and skips padding. JAX does not pass dropout
+to it, and cuDNN's own dropout would drop other values than ours, so training uses it only with
+`model.attention_dropout=0`. It supports packed rows only through an [S, S] bias, so we do not use it for them. Its
+gradients are reproducible under the XLA flags of `parallel/compiler_flags.py`. It has not been measured yet.
 """
 
 import functools
@@ -11,27 +11,27 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from bertjax.model.attention.fused_gpu import refused
+from bertjax.model.attention.fused_gpu import gpu_refusal
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import indivisible_reason, over_mesh
 
 PLATFORM = 'gpu'
-# jax/_src/cudnn/fused_attention_stablehlo.py, check_is_flash_attention; Hopper would take widths up to 256.
-MULTIPLE, WIDEST = 8, 128
+# From check_is_flash_attention in jax/_src/cudnn/fused_attention_stablehlo.py; Hopper supports widths up to 256.
+WIDTH_MULTIPLE, MAX_WIDTH = 8, 128
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """A GPU of this decade, bfloat16, no dropout, a row for each sequence, all positions as queries."""
+    """Supports GPUs from Ampere on, bfloat16, no dropout, one sequence per row, all positions as queries."""
     heads, width = key.shape[2:]
-    if refusal := refused(query, key):
+    if refusal := gpu_refusal(query, key):
         return refusal
     if dropout_rate:
-        return 'it drops nothing'
+        return 'it does not support dropout'
     if mask.sequence_ids is not None:
-        return 'it takes no packed rows'
-    if width % MULTIPLE or width > WIDEST:
-        return f'heads of width {width}, it takes multiples of {MULTIPLE} up to {WIDEST}'
+        return 'it does not support packed rows'
+    if width % WIDTH_MULTIPLE or width > MAX_WIDTH:
+        return f'heads of width {width}, but it needs multiples of {WIDTH_MULTIPLE} up to {MAX_WIDTH}'
     return indivisible_reason(key.shape[0], heads)
 
 
@@ -44,18 +44,22 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """See `select.Implementation`. In a row of padding alone every query sees the first position, where others let it
-    see all."""
+    """See `select.Implementation`.
+
+    In a row of padding only, every query sees the first position; in other implementations it sees all positions.
+    """
     del dropout_rate, dropout
-    heads = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    # Not 0: what a softmax over nothing gives is up to the version of cuDNN, and a NaN would reach sums.
+    array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
+    # At least 1: the softmax over no keys depends on the version of cuDNN, and a NaN would spread to sums.
     lengths = jnp.maximum(mask.key_mask.astype(jnp.int32).sum(axis=1), 1)  # [B]
     kernel = functools.partial(_cudnn, causal=mask.causal)
-    return over_mesh(kernel, (heads, heads, heads, ('act_batch',)), heads)(query, key, value, lengths)
+    return over_mesh(kernel, (array_axes, array_axes, array_axes, ('act_batch',)), array_axes)(
+        query, key, value, lengths
+    )
 
 
 def _cudnn(query: jax.Array, key: jax.Array, value: jax.Array, lengths: jax.Array, *, causal: bool) -> jax.Array:
-    """On one device's own part; of arrays [B, S, H, K], and [B] of how many keys are tokens."""
+    """Attends on one device: query, key and value [B, S, H, K]; lengths [B], the number of tokens in each row."""
     return jax.nn.dot_product_attention(
         query, key, value, is_causal=causal, key_value_seq_lengths=lengths, implementation='cudnn'
     )

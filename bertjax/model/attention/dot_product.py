@@ -1,4 +1,4 @@
-"""Attention in plain XLA operations, on every device: the scores of all queries and keys are in memory at once."""
+"""Attention in plain XLA operations, for every device. All scores [S, S] are in memory at once."""
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ PLATFORM = ''
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """None: it computes everything."""
+    """Returns None: it supports every call."""
     del query, key, mask, dropout_rate
     return None
 
@@ -27,22 +27,22 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """softmax(Q Kᵀ / √K + bias) V, the softmax in float32; see `select.Implementation`."""
+    """Computes softmax(Q Kᵀ / √K + bias) V with the softmax in float32; see `select.Implementation`."""
     weights = probabilities(query, key, mask).astype(query.dtype)  # [B, H, Q, S]
-    weights = drop_attention(weights, dropout_rate, dropout, mask.places)
+    weights = drop_attention(weights, dropout_rate, dropout, mask.positions)
     if platform() == 'cpu':
         return cpu_products.mix(weights, value)
     return jnp.einsum('BHQS,BSHK->BQHK', weights, value)  # [B, Q, H, K]
 
 
 def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.Array:
-    """The share of each visible key in a query's attention, float32 [B, H, Q, S]."""
+    """The attention probabilities: the softmax over the visible keys of each query, float32 [B, H, Q, S]."""
     bias = jnp.where(mask.visible(query.shape[1]), 0.0, NEGATIVE).astype(jnp.float32)  # [B, 1, Q or 1, S]
     return jax.nn.softmax(scores(query, key) + bias, axis=-1)
 
 
 def scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """Q Kᵀ / √K, float32 [B, H, Q, S]."""
+    """The attention scores Q Kᵀ / √K, float32 [B, H, Q, S]."""
     if platform() == 'cpu':
         products = cpu_products.scores(query, key)
     else:

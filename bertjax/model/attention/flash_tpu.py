@@ -1,37 +1,37 @@
-"""Attention on TPU for sequences too long for `fused_tpu`: JAX's own flash kernel, which works through them in blocks.
+"""Attention on TPU for sequences that are too long for `fused_tpu`, by JAX's blockwise flash attention kernel.
 
-In place of [S, S] scores it keeps two numbers a row. It has no dropout, so that a training takes it with
-`model.attention_dropout=0` only; evaluation and prediction always may. As for `fused_tpu`, no figure of hardware has
-been measured yet.
+The kernel saves two numbers per query instead of [S, S] scores. It has no dropout, so training uses it only with
+`model.attention_dropout=0`; evaluation and prediction can always use it. Like `fused_tpu`, it has not been measured on
+hardware yet.
 """
 
 import functools
 
 import jax
 
-from bertjax.model.attention.fused_tpu import EARLIER
+from bertjax.model.attention.fused_tpu import UNSUPPORTED_KINDS
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import device_kind, indivisible_reason, over_mesh, platform
 
 PLATFORM = 'tpu'
-BLOCKS = (512, 256, 128)  # tokens of a block, the first that divides a sequence; a register has 128 columns
+BLOCKS = (512, 256, 128)  # block sizes in tokens: the first that divides S is used; a register has 128 columns
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """A TPU, no dropout, all positions as queries, lengths of whole blocks."""
+    """Supports TPUs from v4 on, no dropout, all positions as queries, lengths that are multiples of a block."""
     del mask
     S, heads = key.shape[1:3]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
-    if device_kind() in EARLIER:
-        return f'a {device_kind()}, it is a kernel for v4 and later'
+    if device_kind() in UNSUPPORTED_KINDS:
+        return f'a {device_kind()}, but it is a kernel for v4 and later'
     if dropout_rate:
-        return 'it drops nothing'
+        return 'it does not support dropout'
     if query.shape[1] != S:
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % BLOCKS[-1]:
-        return f'sequences of {S} tokens, it takes multiples of {BLOCKS[-1]}'
+        return f'sequences of {S} tokens, but it needs multiples of {BLOCKS[-1]}'
     return indivisible_reason(key.shape[0], heads)
 
 
@@ -44,17 +44,20 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """See `select.Implementation`. A position of padding sees padding alone, where others let it see the tokens."""
+    """See `select.Implementation`.
+
+    A padding position sees only padding; in other implementations it sees the tokens.
+    """
     del dropout_rate, dropout
-    heads = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
+    array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
     kernel = functools.partial(_flash, causal=mask.causal)
-    axes = (heads, heads, heads, ('act_batch', 'act_length'))
-    return over_mesh(kernel, axes, heads)(query, key, value, mask.groups)
+    axes = (array_axes, array_axes, array_axes, ('act_batch', 'act_length'))
+    return over_mesh(kernel, axes, array_axes)(query, key, value, mask.groups)
 
 
 def _flash(query: jax.Array, key: jax.Array, value: jax.Array, sequences: jax.Array, *, causal: bool) -> jax.Array:
-    """On one device's own part; of arrays [B, S, H, K], and [B, S] of who sees whom."""
-    # Pallas takes a while to import.
+    """Attends on one device: query, key and value [B, S, H, K]; sequences [B, S], see `AttentionMask.groups`."""
+    # Importing Pallas takes a while.
     from jax.experimental.pallas.ops.tpu.flash_attention import BlockSizes, SegmentIds, flash_attention
 
     block = next(size for size in BLOCKS if query.shape[1] % size == 0)

@@ -1,12 +1,12 @@
-"""Self-attention by one TPU kernel, for sequences of which a whole row of scores fits the memory beside the cores.
+"""Self-attention by one TPU kernel, for sequences whose scores [S, S] fit the vector memory (VMEM).
 
-With S tokens and H heads of width K a sequence costs a forward pass 4·S²·H·K operations, and a backward pass 10 (five
-products, one of which computes the scores again), where the plain form has 4 and 8. In bfloat16 the kernels read and
-write 8·S·H·K bytes forward (three arrays in, one out) and 14 backward. The plain form moves the same, and besides each
-[S, S] array as often as it is written or read: 4·S²·H bytes in float32, 2 in bfloat16. At S = 512 and K = 64 one pass
-over the scores in bfloat16 is already twice what the whole forward kernel moves.
+For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K operations forward and 10·S²·H·K backward
+(five products, one of which recomputes the scores); `dot_product` needs 4 and 8. In bfloat16 the kernels read and write
+8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` moves the same, plus each [S, S]
+array whenever it is written or read: 4·S²·H bytes in float32, 2·S²·H in bfloat16. At S = 512 and K = 64, one pass over
+the scores in bfloat16 moves twice as many bytes as the whole forward kernel.
 
-Of hardware no figure has been measured yet: that the kernel is the first choice on a TPU rests on this arithmetic.
+The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
 """
 
 import functools
@@ -20,29 +20,29 @@ from bertjax.model.dropout import Dropout, attention_words
 from bertjax.parallel.partition import device_kind, over_mesh, platform, shard_count
 
 PLATFORM = 'tpu'
-EARLIER = ('TPU v2', 'TPU v3')  # for which Mosaic compiles nothing
-LONGEST = 512  # tokens: the backward kernel has about nine [S, S] arrays of float32, 9 MiB of the 16 that it may use
+UNSUPPORTED_KINDS = ('TPU v2', 'TPU v3')  # Mosaic does not compile for these
+MAX_LENGTH = 512  # tokens: the backward kernel needs about nine float32 [S, S] arrays, 9 MiB of the 16 available
 LANES = 128  # width of a vector register
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """A TPU, all positions as queries, lengths of whole registers."""
+    """Supports TPUs from v4 on, all positions as queries, lengths that are multiples of a register."""
     del mask, dropout_rate
     S, heads, width = key.shape[1:]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
-    if device_kind() in EARLIER:
-        return f'a {device_kind()}, it is a kernel for v4 and later'
+    if device_kind() in UNSUPPORTED_KINDS:
+        return f'a {device_kind()}, but it is a kernel for v4 and later'
     if query.shape[1] != S:
         return f'it computes all {S} positions, not the first {query.shape[1]}'
-    if S % LANES or S > LONGEST:
-        return f'sequences of {S} tokens, it takes multiples of {LANES} up to {LONGEST}'
+    if S % LANES or S > MAX_LENGTH:
+        return f'sequences of {S} tokens, but it needs multiples of {LANES} up to {MAX_LENGTH}'
     rows, chips = key.shape[0], shard_count('act_batch')
     if rows % chips:
-        return f'{rows} rows do not divide over {chips} devices'
-    own, rest = divmod(heads, shard_count('act_heads'))
-    if rest or not heads_together(own, width):
-        return f'{heads} heads of width {width} do not come in groups of {LANES} columns on each device'
+        return f'{rows} rows cannot be split evenly over {chips} devices'
+    local_heads, rest = divmod(heads, shard_count('act_heads'))
+    if rest or not heads_per_program(local_heads, width):
+        return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
     return None
 
 
@@ -56,15 +56,15 @@ def attend(
     dropout: Dropout | None,
     interpret: bool = False,
 ) -> jax.Array:
-    """See `select.Implementation`. With `interpret` the kernels are run by JAX itself, on any device."""
-    from bertjax.model.attention.tpu_kernel import TpuKernelOptions, attention  # Pallas takes a while to import
+    """See `select.Implementation`. With `interpret`, JAX interprets the kernels on any device."""
+    from bertjax.model.attention.tpu_kernel import TpuKernelOptions, attention  # importing Pallas takes a while
 
     B, _, H, K = query.shape
     rate = dropout_rate if dropout is not None else 0.0
     words = attention_words(dropout, H) if rate else jnp.zeros((B, H, 2), jnp.uint32)
 
     options = TpuKernelOptions(
-        rate, heads_together(H // shard_count('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
+        rate, heads_per_program(H // shard_count('act_heads'), K), mask.sequence_ids is not None, mask.causal, interpret
     )
 
     flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))  # [B, S, H·K]
@@ -74,7 +74,7 @@ def attend(
     return kernel(*flat, mask.groups, words).reshape(query.shape)
 
 
-def heads_together(heads: int, width: int) -> int:
-    """Heads that a program works on: as few as fill whole registers; 0 where none do."""
+def heads_per_program(heads: int, width: int) -> int:
+    """The number of heads per program: the fewest that fill whole registers, or 0 if no number of heads does."""
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0

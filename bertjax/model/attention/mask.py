@@ -1,53 +1,65 @@
-"""Who may attend to whom, before an implementation of attention turns it into a bias or a kernel's arguments."""
+"""The attention mask, from which each implementation derives a bias or the arguments of a kernel."""
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 
-from bertjax.model.groups import Groups
+from bertjax.model.row_packing import BatchLayout, PackedLayout
 
 
 class AttentionMask(struct.PyTreeNode):
-    """Which keys each query may see.
+    """The keys that each query may see.
 
-    Padding keys are hidden from every query; padding queries see what the others see (nobody reads their result).
+    Padding keys are hidden from every query. Padding queries see the same keys as the others; their result is unused.
 
     Attributes:
-      key_mask: int32 [B, S], 1 for tokens and 0 for padding. `data/` pads at the end of a row, so that its sums over S
-        are the lengths that fused kernels take.
-      sequence_ids: int32 [B, S], which sequence of a packed row a position belongs to: only keys of the query's own
-        sequence are seen. None: a row is one sequence. (Kernels say "segment ids", BERT's word for A and B.)
-      causal: hide also the keys to the right of a query.
-      query_ids: int32 [B, Q], the sequence of each query, where these are not the first Q positions of the row.
-      places: uint32 [B, S], each key's place in its own sequence, where dropout is that of sequences, see
-        `dropout.drop_attention`.
-      packed: a row is these groups of rows, which are taken one after the other.
+      key_mask: int32 [B, S], 1 for tokens and 0 for padding. `data/` pads at the end of a row, so the sums over S are
+        the lengths that fused kernels need.
+      sequence_ids: int32 [B, S], the sequence of each position in a packed row: a query sees only keys of its sequence.
+        None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
+      causal: Hide the keys to the right of a query.
+      query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
+      positions: uint32 [B, S], the index of each key within its sequence, for dropout of packed rows (see
+        `dropout.drop_attention`).
+      layout: The fixed slots of rows, which attention computes group by group. The other fields are then set per group.
     """
 
     key_mask: jax.Array
     sequence_ids: jax.Array | None = None
     causal: bool = struct.field(pytree_node=False, default=False)
     query_ids: jax.Array | None = None
-    places: jax.Array | None = None
-    packed: Groups | None = struct.field(pytree_node=False, default=None)
+    positions: jax.Array | None = None
+    layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
+
+    @classmethod
+    def of_rows(
+        cls, key_mask: jax.Array, layout: BatchLayout | PackedLayout | None, *, causal: bool
+    ) -> 'AttentionMask':
+        """The mask of rows with this layout; None: of rows with a sequence each."""
+        if isinstance(layout, PackedLayout):
+            return cls(key_mask, causal=causal, layout=layout)
+        return cls(key_mask, None if layout is None else layout.sequence_ids, causal)
 
     @property
     def groups(self) -> jax.Array:
-        """int32 [B, S], equal where two positions are tokens of one sequence; odd at tokens, even at padding: what a
-        kernel needs in place of both arrays."""
+        """`sequence_ids` and `key_mask` as one array for kernels, int32 [B, S].
+
+        Two tokens have the same number if they are in the same sequence. Tokens have odd numbers, padding even ones.
+        """
         groups = self.key_mask if self.sequence_ids is None else 2 * self.sequence_ids + self.key_mask
         return groups.astype(jnp.int32)
 
     def visible(self, num_queries: int) -> jax.Array:
-        """Whether each of the queries at positions 0 to Q - 1 may see a key.
+        """Computes which keys each of Q queries may see.
 
         Returns:
-          bool [B, 1, Q, S] for scores [B, H, Q, S]; [B, 1, 1, S] where all queries see the same keys.
+          bool [B, 1, Q, S], which broadcasts against scores [B, H, Q, S]; or [B, 1, 1, S] if all queries see the same
+          keys.
         """
-        seen = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
+        visible = self.key_mask[:, None, None, :] > 0  # [B, 1, 1, S]
         if self.sequence_ids is not None:
-            own = self.sequence_ids[:, :num_queries] if self.query_ids is None else self.query_ids
-            seen = seen & (own[:, None, :, None] == self.sequence_ids[:, None, None, :])
+            query_ids = self.sequence_ids[:, :num_queries] if self.query_ids is None else self.query_ids
+            visible = visible & (query_ids[:, None, :, None] == self.sequence_ids[:, None, None, :])
         if self.causal:
-            seen = seen & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
-        return seen
+            visible = visible & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
+        return visible

@@ -1,4 +1,4 @@
-"""The implementations of attention in one ordered list, and the choice between them."""
+"""The attention implementations in order of preference, and the choice between them."""
 
 import dataclasses
 import functools
@@ -18,19 +18,22 @@ from bertjax.parallel.partition import platform
 
 
 class Implementation(Protocol):
-    """What a file of this folder provides.
+    """The interface of an implementation, which is a module of this folder.
+
+    query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype of the
+    computation.
 
     Attributes:
-      PLATFORM: the only one that it is for, 'tpu', 'gpu' or 'cpu'; '' for any.
-
-    query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]; all in the dtype of
-    computation.
+      PLATFORM: The only platform that it supports, 'tpu', 'gpu' or 'cpu'; '' for any platform.
     """
 
     PLATFORM: str
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Why it cannot compute this, None where it can. Reads shapes and dtypes only; `dropout_rate` 0: no dropout."""
+        """Returns why it does not support this call, or None if it does.
+
+        It reads only shapes and dtypes. A `dropout_rate` of 0 means no dropout.
+        """
         ...
 
     def attend(
@@ -43,15 +46,15 @@ class Implementation(Protocol):
         dropout_rate: float,
         dropout: Dropout | None,
     ) -> jax.Array:
-        """[B, Q, H, K]: for each query the mean of the visible values, weighted by the softmax of its scores.
+        """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        `dropout_rate` of the weights are dropped as `dropout.drop_attention` does it, none without `dropout`.
+        A share `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, and none if `dropout` is None.
         """
         ...
 
 
-# 'auto' takes the first for this platform that supports the call: faster ones go before `dot_product`, which supports
-# everything. `model/config.py` has the names.
+# 'auto' takes the first implementation for the platform that supports the call, so faster ones come before
+# `dot_product`, which supports every call. `model/config.py` lists the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'flash_tpu': flash_tpu,
@@ -61,51 +64,60 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'dot_product': dot_product,
 }
 
-_OF_SEQUENCES = ('by_head_cpu', 'dot_product')  # those that take queries and dropout of several sequences of a row
+_PACKED_WITH_DROPOUT = ('by_head_cpu', 'dot_product')  # support `query_ids` and `positions` of the mask
 
 
-def _shares(mask: AttentionMask) -> str | None:
-    several = mask.query_ids is not None or mask.places is not None
-    return 'it takes no rows of several sequences with dropout of their own' if several else None
+def _packed_refusal(mask: AttentionMask) -> str | None:
+    is_packed = mask.query_ids is not None or mask.positions is not None
+    return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
 
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The implementation taken, and why those before it in the list were not."""
+    """The chosen implementation, and the reasons against the implementations before it.
+
+    Attributes:
+      name: The key in IMPLEMENTATIONS.
+      refusals: {name: reason} of the implementations that do not support the call.
+    """
 
     name: str
-    refused: Mapping[str, str]
+    refusals: Mapping[str, str]
 
     def __str__(self) -> str:
-        return '; '.join([self.name, *(f'not {name}: {reason}' for name, reason in self.refused.items())])
+        return '; '.join([self.name, *(f'not {name}: {reason}' for name, reason in self.refusals.items())])
 
 
 def choose_attention(
-    asked: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float
+    name: str, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float
 ) -> AttentionChoice:
-    """The implementation for these shapes; the other arguments are those of `Implementation.supports`.
+    """Chooses the implementation for a call.
 
     Args:
-      asked: config.model.attention, 'auto' or a name.
+      name: `config.model.attention`: 'auto' or the name of an implementation.
+      query, key, mask, dropout_rate: As in `Implementation.supports`.
 
     Raises:
-      UserError: the implementation asked for by name does not support this.
+      UserError: The named implementation does not support the call.
     """
-    refused: dict[str, str] = {}
-    here = [name for name, one in IMPLEMENTATIONS.items() if one.PLATFORM in ('', platform())]
-    for name in here if asked == 'auto' else (asked,):
-        reason = None if name in _OF_SEQUENCES else _shares(mask)
-        reason = reason or IMPLEMENTATIONS[name].supports(query, key, mask, dropout_rate)
+    refusals: dict[str, str] = {}
+    candidates = [one for one, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
+    for candidate in candidates if name == 'auto' else (name,):
+        reason = None if candidate in _PACKED_WITH_DROPOUT else _packed_refusal(mask)
+        reason = reason or IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
         if reason is None:
-            return AttentionChoice(name, refused)
-        refused[name] = reason
-    found = f'{asked!r} ({"; ".join(refused.values())})'
-    expected = 'an implementation that supports this model, batch and device'
-    raise UserError('config.model.attention', found, expected, 'set config.model.attention=auto')
+            return AttentionChoice(candidate, refusals)
+        refusals[candidate] = reason
+    raise UserError(
+        'config.model.attention',
+        found=f'{name!r} ({"; ".join(refusals.values())})',
+        expected='an implementation that supports this model, batch and device',
+        fix='set config.model.attention=auto',
+    )
 
 
 def attend(
-    asked: str,
+    name: str,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -114,21 +126,21 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """`Implementation.attend` by the implementation that `choose_attention` gives; each new choice is logged.
+    """Computes `Implementation.attend` by the implementation of `choose_attention`, and logs each new choice.
 
     Raises:
-      UserError: see `choose_attention`.
+      UserError: See `choose_attention`.
     """
-    if mask.packed is not None:
-        return _attend_in_groups(asked, query, key, value, mask, dropout_rate, dropout)
-    choice = choose_attention(asked, query, key, mask, 0.0 if dropout is None else dropout_rate)
+    if mask.layout is not None:
+        return _attend_in_groups(name, query, key, value, mask, dropout_rate, dropout)
+    choice = choose_attention(name, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)
 
 
 def _attend_in_groups(
-    asked: str,
+    name: str,
     query: jax.Array,
     key: jax.Array,
     value: jax.Array,
@@ -136,36 +148,43 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """`attend` of each group; the queries are all positions, or the first of each sequence."""
-    groups, of_all = mask.packed, query.shape[1] == key.shape[1]
-    ids, places = (jnp.broadcast_to(x, key.shape[:2]) for x in (groups.sequence, groups.place.astype(jnp.uint32)))
+    """Computes `attend` for each group of rows; queries are all positions, or the first of each sequence."""
+    layout = mask.layout
+    own = dropout or Dropout(None, None)
 
     def of_queries(x: jax.Array | None) -> list[Any]:
-        return [None] * len(groups.sizes) if x is None else groups.each(x if of_all else groups.firsts(x))
+        if x is None:
+            return [None] * len(layout.row_groups)
+        return layout.split(x if query.shape[1] == key.shape[1] else layout.gather_cls(x))
 
-    numbers, own_places = (None, None) if dropout is None else (dropout.numbers, dropout.places)
+    ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     parts = zip(
-        *map(groups.each, (query, key, value, mask.key_mask, ids, places)),
-        *map(of_queries, (ids, numbers, own_places)), groups.alone(), strict=True,
+        *map(layout.split, (query, key, value, mask.key_mask, ids, positions.astype(jnp.uint32))),
+        *map(of_queries, (ids, own.example_ids, own.positions)), layout.most_sequences, strict=True,
     )  # fmt: skip
     mixed = []
-    for q, k, v, seen, key_ids, at, query_ids, number, place, alone in parts:
-        if alone:
-            own = AttentionMask(seen, causal=mask.causal)
-            drops = None if dropout is None else dropout.replace(numbers=number[:, 0], places=None)
+    for q, k, v, seen, key_ids, key_places, query_ids, numbers, query_places, most in parts:
+        if most == 1:  # a sequence a row: any implementation can compute it
+            part = AttentionMask(seen, causal=mask.causal)
+            drops = dropout and dropout.replace(example_ids=numbers[:, 0], positions=None)
         else:
-            own = AttentionMask(seen, key_ids, mask.causal, query_ids, None if dropout is None else at)
-            drops = None if dropout is None else dropout.replace(numbers=number, places=place)
-        mixed.append(attend(asked, q, k, v, own, dropout_rate=rate, dropout=drops))
-    return groups.join(mixed, len(query))
+            part = AttentionMask(seen, key_ids, mask.causal, query_ids, dropout and key_places)
+            drops = dropout and dropout.replace(example_ids=numbers, positions=query_places)
+        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
+    return layout.join(mixed, len(query))
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
-    """What computes attention in a training step on `rows` sequences of `seq_len` tokens, or on as many rows `packed`
-    with several, for a run's description.
+    """Describes the attention implementation of a training step on [rows, seq_len] tokens.
+
+    Args:
+      config: The config of the model.
+      rows: The number of rows.
+      seq_len: The length of a row in tokens.
+      packed: Whether a row holds several sequences.
 
     Raises:
-      UserError: see `choose_attention`.
+      UserError: See `choose_attention`.
     """
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
     ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
@@ -179,5 +198,5 @@ def _shape(x: jax.Array) -> str:
 
 @functools.cache
 def _log_once(line: str) -> None:
-    """The layers of a model, and the traces of a step, all choose alike: one line tells it."""
+    """Logs a line once, because all layers of a model and all traces of a step make the same choice."""
     logging.info(line)

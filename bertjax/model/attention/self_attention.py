@@ -1,4 +1,4 @@
-"""Multi-head self-attention."""
+"""The multi-head self-attention layer."""
 
 import jax
 from flax import linen as nn
@@ -14,7 +14,7 @@ from bertjax.parallel.partition import constrain
 
 
 class SelfAttention(nn.Module):
-    """Attention of H heads between projections of the input, projected back to the width (arXiv 1706.03762, 3.2)."""
+    """Attention of H heads with query, key, value and output projections (arXiv 1706.03762, section 3.2)."""
 
     config: BertConfig
 
@@ -25,8 +25,8 @@ class SelfAttention(nn.Module):
         Args:
           x: [B, S, D].
           queries: [B, Q, D], the first Q positions of x.
-          mask: which keys they may see.
-          dropout: of the layer, or None.
+          mask: The keys that each query may see.
+          dropout: The dropout of the layer, or None.
 
         Returns:
           [B, Q, D].
@@ -36,20 +36,19 @@ class SelfAttention(nn.Module):
         names = ('heads', 'head_dim')
 
         def project(name: str, x: jax.Array) -> jax.Array:
-            y = save_residual(
-                Projection(c, heads, ('embed',), names, names, into_kernel=True, name=name)(x)
-            )  # [B, S, H·K]
+            projection = Projection(c, heads, ('embed',), names, names, into_kernel=True, name=name)
+            y = save_residual(projection(x))  # [B, S, H·K]
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
-        # Beside what computes attention, which may never have them; of `dot_product` XLA computes them once.
+        # Computed in addition to `attend`, because fused kernels never hold them; XLA merges them with `dot_product`.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):
             capture_value(self, PROBABILITIES, dot_product.probabilities(query, key, mask))  # [B, H, Q, S]
-        mixed = attend(
+        attended = attend(
             c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
         )  # [B, Q, H, K]
-        flat = constrain(mixed.reshape(*mixed.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
+        flat = constrain(attended.reshape(*attended.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
         output = Projection(c, (c.width,), names, ('embed',), ('norm',), from_kernel=True, name='output')
-        return output(flat.reshape(mixed.shape))  # [B, Q, D]
+        return output(flat.reshape(attended.shape))  # [B, Q, D]

@@ -1,7 +1,7 @@
 """The kernels of fused_tpu.py: attention of one sequence and a few heads, forward and backward.
 
-Scores, softmax and dropout stay in the memory beside the cores. The backward kernel computes them again from query and
-key, so that nothing of the size [S, S] is kept between the two.
+Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel recomputes them from query and key, so no
+[S, S] array is saved between the two passes.
 """
 
 import dataclasses
@@ -14,20 +14,20 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.dropout import hashed, threshold
+from bertjax.model.dropout import hash_bits, threshold
 from bertjax.model.layers import NEGATIVE
 
 
 @dataclasses.dataclass(frozen=True)
 class TpuKernelOptions:
-    """What a kernel is compiled for.
+    """The static options of the kernels.
 
     Attributes:
-      rate: of dropout.
-      group: heads that a program works on.
-      packed: a row holds several sequences.
-      causal: no query sees a key to its right.
-      interpret: run by JAX itself, on any device.
+      rate: The dropout rate.
+      group: The number of heads per program.
+      packed: A row holds several sequences.
+      causal: A query does not see the keys to its right.
+      interpret: Let JAX interpret the kernels, on any device.
     """
 
     rate: float
@@ -39,13 +39,13 @@ class TpuKernelOptions:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def attention(options: TpuKernelOptions, query: Any, key: Any, value: Any, sequences: Any, words: Any) -> jax.Array:
-    """Self-attention of all positions.
+    """Computes self-attention of all positions.
 
     Args:
-      options: see there.
+      options: The static options.
       query, key, value: [B, S, H·K].
-      sequences: int32 [B, S], of each position twice the number of its sequence, and 1 more where it is no padding.
-      words: uint32 [B, H, 2], of `dropout.attention_words`.
+      sequences: int32 [B, S], twice the sequence id of each position, plus 1 for tokens (0 for padding).
+      words: uint32 [B, H, 2], from `dropout.attention_words`.
 
     Returns:
       [B, S, H·K].
@@ -81,13 +81,13 @@ def _call(
     heads = words.shape[1]
     group, width = options.group, columns // heads
     block = pl.BlockSpec((None, S, group * width), lambda b, g: (b, 0, g))
-    of_row = pl.BlockSpec((None, 1, S), lambda b, g: (b, 0, 0))
-    of_heads = pl.BlockSpec((None, None, group, 2), lambda b, g: (b, g, 0, 0), memory_space=pltpu.SMEM)
+    row_spec = pl.BlockSpec((None, 1, S), lambda b, g: (b, 0, 0))
+    word_spec = pl.BlockSpec((None, None, group, 2), lambda b, g: (b, g, 0, 0), memory_space=pltpu.SMEM)
     shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
     return pl.pallas_call(
         functools.partial(kernel, options, width),
         grid=(B, heads // group),
-        in_specs=[*[block] * len(arrays), of_row, of_heads],
+        in_specs=[*[block] * len(arrays), row_spec, word_spec],
         out_specs=[block] * outputs,
         out_shape=[shape] * outputs,
         compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
@@ -105,7 +105,7 @@ def _forward_kernel(options: TpuKernelOptions, width: int, query, key, value, se
     bias = _bias(options, sequences)
     for h, columns in _heads(query, width):
         weights = _softmax(query[:, columns], key[:, columns], bias)
-        weights = jnp.where(_kept(options, weights, words, h), weights * _scale(options), 0.0)
+        weights = jnp.where(_keep_mask(options, weights, words, h), weights * _scale(options), 0.0)
         output[:, columns] = _product(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
 
 
@@ -116,10 +116,10 @@ def _backward_kernel(
     for h, columns in _heads(query, width):
         q, k, v, d_output = (x[:, columns] for x in (query, key, value, cotangent))
         weights = _softmax(q, k, bias)
-        kept = _kept(options, weights, words, h)
-        dropped = jnp.where(kept, weights * _scale(options), 0.0).astype(dtype)
+        keep = _keep_mask(options, weights, words, h)
+        dropped = jnp.where(keep, weights * _scale(options), 0.0).astype(dtype)
         d_value[:, columns] = _product(dropped, d_output, 0, 0).astype(dtype)
-        d_weights = jnp.where(kept, _product(d_output, v, 1, 1) * _scale(options), 0.0)
+        d_weights = jnp.where(keep, _product(d_output, v, 1, 1) * _scale(options), 0.0)
         d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
         d_scores = (d_scores * width**-0.5).astype(dtype)
         d_query[:, columns] = _product(d_scores, k, 1, 0).astype(dtype)
@@ -127,32 +127,34 @@ def _backward_kernel(
 
 
 def _heads(block: Any, width: int) -> Iterator[tuple[int, slice]]:
-    """(number within the group, its columns) of each head."""
+    """Yields (index within the group, columns) of each head."""
     return ((h, slice(h * width, (h + 1) * width)) for h in range(block.shape[1] // width))
 
 
-def _product(a: jax.Array, b: jax.Array, of_a: int, of_b: int) -> jax.Array:
-    """Matrix product over dimension `of_a` of a and `of_b` of b, float32."""
-    # In float32 the multiplication itself is asked to be exact: the default on TPU rounds to bfloat16.
+def _product(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
+    """Contracts dimension `a_dim` of a with `b_dim` of b, in float32."""
+    # The default precision of float32 products on TPU rounds the inputs to bfloat16.
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
-    contract = (((of_a,), (of_b,)), ((), ()))
+    contract = (((a_dim,), (b_dim,)), ((), ()))
     return jax.lax.dot_general(a, b, contract, precision=precision, preferred_element_type=jnp.float32)
 
 
 def _bias(options: TpuKernelOptions, sequences: Any) -> jax.Array:
-    """float32 [1, S] or [S, S]: 0 where a query sees a key, NEGATIVE elsewhere."""
-    own = sequences[...]  # [1, S]
-    seen = own % 2 > 0
+    """Computes the bias of the scores, float32 [1, S] or [S, S]: 0 where a query sees a key, NEGATIVE elsewhere."""
+    keys = sequences[...]  # [1, S]
+    visible = keys % 2 > 0
     if options.packed:
-        seen = seen & (own // 2 == own.reshape(-1, 1) // 2)
+        visible = visible & (keys // 2 == keys.reshape(-1, 1) // 2)
     if options.causal:
-        shape = (own.shape[1],) * 2
-        seen = seen & (jax.lax.broadcasted_iota(jnp.int32, shape, 0) >= jax.lax.broadcasted_iota(jnp.int32, shape, 1))
-    return jnp.where(seen, 0.0, NEGATIVE).astype(jnp.float32)
+        shape = (keys.shape[1],) * 2
+        visible = visible & (
+            jax.lax.broadcasted_iota(jnp.int32, shape, 0) >= jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+        )
+    return jnp.where(visible, 0.0, NEGATIVE).astype(jnp.float32)
 
 
 def _softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
-    """float32 [S, S]."""
+    """Computes attention probabilities, float32 [S, S]."""
     scores = _product(query, key, 1, 1) * query.shape[-1] ** -0.5 + bias
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights / jnp.sum(weights, axis=-1, keepdims=True)
@@ -162,10 +164,10 @@ def _scale(options: TpuKernelOptions) -> float:
     return 1.0 / (1.0 - threshold(options.rate) / 2**32)
 
 
-def _kept(options: TpuKernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
-    """bool [S, S], as `dropout.drop_attention` keeps them."""
+def _keep_mask(options: TpuKernelOptions, weights: jax.Array, words: Any, head: int) -> jax.Array | bool:
+    """Computes which weights dropout keeps, bool [S, S], as in `dropout.drop_attention`."""
     if not options.rate:
         return True
     query, key = (jax.lax.broadcasted_iota(jnp.uint32, weights.shape, axis) for axis in (0, 1))
-    bits = hashed(words[head, 0], words[head, 1], (query << 16) | key)
+    bits = hash_bits(words[head, 0], words[head, 1], (query << 16) | key)
     return bits >= jnp.uint32(threshold(options.rate))

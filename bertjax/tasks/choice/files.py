@@ -9,7 +9,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import data_directory
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, Layout, Record
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
 from bertjax.tasks.reading.splits import split_files

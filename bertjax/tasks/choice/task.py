@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import number, one_of
+from bertjax.config.schema import check_fields
 from bertjax.convert.heads import MULTIPLE_CHOICE
 from bertjax.data.features import FeatureBuilder, Features
 from bertjax.errors import UserError
@@ -16,7 +18,6 @@ from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.ranges import check_fields, number, one_of
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.baseline import ending_scores
 from bertjax.tasks.choice.files import ChoiceQuestion
@@ -174,11 +175,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
                 n, m = longest_first(len(contexts[i]), len(b), room)
                 cut += n + m < len(contexts[i]) + len(b)
                 tokens = np.concatenate([cls, contexts[i][:n], between, b[:m], sep])
-                builder.sequence(tokens, second=1 + n + len(between))
+                builder.add_sequence(tokens, second=1 + n + len(between))
             for _ in range(choices - len(record.endings)):
-                builder.sequence([])
+                builder.add_sequence([])
             known = record.label is not None
-            builder.row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
+            builder.add_row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
         note = f'{cut:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if cut else [])
 

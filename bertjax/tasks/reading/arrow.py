@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from etils import epath
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.ranges import format_value
 from bertjax.tasks.reading.layout import Record
 
 _ROWS = 1024  # made of Python's objects at a time

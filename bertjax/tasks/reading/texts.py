@@ -9,7 +9,8 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import streams
-from bertjax.files.paths import unusual_kind, user_path
+from bertjax.files.paths import unusual_kind
+from bertjax.remote.paths import user_path
 
 Line = tuple[int, str]  # its number from 1, and its text without the line end
 

@@ -64,9 +64,9 @@ def relation_features(
     builder, cut = FeatureBuilder(), 0
     for row, (tokens, starts, _, whole) in enumerate(_sequences(records, tokenizer, seq_len, markers)):
         cut += not whole
-        builder.sequence(np.concatenate([[tokenizer.cls_id], tokens, [tokenizer.sep_id]]))
+        builder.add_sequence(np.concatenate([[tokenizer.cls_id], tokens, [tokenizer.sep_id]]))
         values = {} if labels is None else {'labels': labels[row]}
-        builder.row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
+        builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
     note = f'{cut:,} of {len(records):,} records are longer than config.seq_len={seq_len} and lose words far from both'
     return builder.build(notes=[note] if cut else [])
 

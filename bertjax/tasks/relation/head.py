@@ -7,9 +7,9 @@ import jax
 from bertjax.convert.heads import Head
 from bertjax.data.features import INPUTS
 from bertjax.losses import CLASSIFICATION
-from bertjax.model.bert import gather_positions
 from bertjax.model.dropout import Dropout
 from bertjax.model.heads import TaskModel
+from bertjax.model.lookup import gather_positions
 from bertjax.tasks.relation.features import STARTS
 
 

@@ -7,15 +7,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.config.ranges import each, one_of, text
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
 from bertjax.data.features import Features
 from bertjax.errors import UserError
-from bertjax.files.paths import data_directory
 from bertjax.losses import Objective
 from bertjax.metrics.relations import relation_figures
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.ranges import each, one_of, text
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Files, read_records

@@ -3,8 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 
+from bertjax.config.ranges import format_value, number
 from bertjax.errors import UserError
-from bertjax.ranges import format_value, number
 
 KEY = 'config.task.class_weights'
 BALANCED = 'balanced'

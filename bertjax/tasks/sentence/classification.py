@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from bertjax.config.ranges import each, number, one_of, text
 from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import OF_VALUES
-from bertjax.ranges import each, number, one_of, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Layout
 from bertjax.tasks.reading.records import FORMATS, Row

@@ -55,10 +55,10 @@ def text_features(
         values = {} if labels is None else {'labels': labels[record]}
         for a, b in parts:
             if second is None:
-                builder.sequence(np.concatenate([cls, a, sep]))
+                builder.add_sequence(np.concatenate([cls, a, sep]))
             else:
-                builder.sequence(np.concatenate([cls, a, between, b, sep]), 1 + len(a) + len(between))
-            builder.row(record, weights=np.float32(1 / len(parts)), **values)
+                builder.add_sequence(np.concatenate([cls, a, between, b, sep]), 1 + len(a) + len(between))
+            builder.add_row(record, weights=np.float32(1 / len(parts)), **values)
     note = f'{long_ones:,} of {len(left):,} records are longer than config.seq_len={seq_len} and {LONG[long]}'
     return builder.build(notes=[note] if long_ones else [])
 

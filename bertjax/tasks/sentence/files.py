@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import data_directory, user_path
+from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Layout
 from bertjax.tasks.reading.records import Files, Row, read_rows, rows_of

@@ -5,9 +5,10 @@ from collections.abc import Iterator, Sequence
 
 from etils import epath
 
+from bertjax.config.ranges import text
 from bertjax.errors import UserError
-from bertjax.files.paths import data_directory, existing_files
-from bertjax.ranges import text
+from bertjax.files.paths import existing_files
+from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Layout
 from bertjax.tasks.reading.records import Files, Row, read_rows, rows_of

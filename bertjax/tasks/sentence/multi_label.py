@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from bertjax.config.ranges import each, number, text
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
-from bertjax.ranges import each, number, text
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
 from bertjax.tasks.sentence.baseline import label_answers

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import MANY, one_of, whole
+from bertjax.config.schema import check_fields
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -15,7 +17,6 @@ from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.ranges import MANY, check_fields, one_of, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, rows_of

@@ -8,7 +8,8 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files import streams
-from bertjax.files.paths import existing_files, user_path
+from bertjax.files.paths import existing_files
+from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
-from bertjax.ranges import format_value
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
@@ -251,6 +251,6 @@ def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bo
 
 def _typed(value: Any, at: str, kind: type) -> Any:
     if type(value) is not kind:
-        format_value = json.dumps(value)
-        raise UserError(at, format_value if len(format_value) < 60 else format_value[:57] + '…', _KINDS[kind], _FIX)
+        shown = json.dumps(value)
+        raise UserError(at, shown if len(shown) < 60 else shown[:57] + '…', _KINDS[kind], _FIX)
     return checked_text(value, at) if kind is str else value

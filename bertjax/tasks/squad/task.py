@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax.config.ranges import MANY, one_of, whole
+from bertjax.config.schema import check_fields
 from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -13,7 +15,6 @@ from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1, overlap_f1
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
-from bertjax.ranges import MANY, check_fields, one_of, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line

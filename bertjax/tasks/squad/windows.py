@@ -138,10 +138,10 @@ def squad_features(
                 begins = np.where(best[start:end] == window, firsts[start:end], np.int32(-1))
                 places['token_first'] = np.concatenate([outside, begins, after])
                 places['token_last'] = np.concatenate([outside, lasts[start:end], after])
-            builder.sequence(np.concatenate([cls, query, between, ids[start:end], sep]), head, **places)
+            builder.add_sequence(np.concatenate([cls, query, between, ids[start:end], sep]), head, **places)
             inside = answer is not None and start <= answer[0] and answer[1] < end
             target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
-            builder.row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
+            builder.add_row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
     if training and len(lost) == len(questions):
         found = f'{len(lost):,} questions, none with an answer that is in its context'
         raise UserError('config.data', found, 'answers that are cut from their contexts', 'correct the data')

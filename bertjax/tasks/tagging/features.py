@@ -137,8 +137,8 @@ def tagging_features(
                 token['token_labels'][at] = np.maximum(labels[own], 0)
                 token['token_weights'][at] = labels[own] >= 0
                 token[WORDS][at] = own + 1
-                builder.sequence(tokens, **token)
-                builder.row(i)
+                builder.add_sequence(tokens, **token)
+                builder.add_row(i)
     return builder.build()
 
 

@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one, data_directory, user_path
+from bertjax.files.paths import at_most_one
 from bertjax.files.streams import named_compressed
+from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset

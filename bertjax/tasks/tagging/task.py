@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from bertjax.config.ranges import MANY, each, one_of, text, whole
+from bertjax.config.schema import check_fields
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -15,7 +17,6 @@ from bertjax.losses import TOKENS
 from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import LAYERS, TaskModel
-from bertjax.ranges import MANY, check_fields, each, one_of, text, whole
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
@@ -60,19 +61,19 @@ class TaggingTask(Task[Sentence, Tags]):
 
     data: str
     seq_len: int
-    word_column: int = option(0, _COLUMN, decides='reading')
-    tag_column: int = option(-1, _COLUMN, decides='reading')
-    comment: str = option('', decides='reading')
-    words: str = option('', decides='reading')
-    tags: str = option('', decides='reading')
-    tag_names: Sequence[str] = option((), each(text(empty=False)), decides='reading')
-    scheme: str = option('auto', one_of(SCHEMES))
+    word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', decides='reading')
+    tag_column: int = option(-1, _COLUMN, 'the column of the tags', decides='reading')
+    comment: str = option('', about="the prefix of comment lines; '': as in CoNLL-U", decides='reading')
+    words: str = option('', about="JSON and Arrow: the field of the words; '': tokens or words", decides='reading')
+    tags: str = option('', about="JSON and Arrow: the field of the tags; '': ner_tags, tags, ner, …", decides='reading')
+    tag_names: Sequence[str] = option((), each(text(empty=False)), 'names of tags that are numbers', decides='reading')
+    scheme: str = option('auto', one_of(SCHEMES), 'how tags mark entities; `plain`: each stands for itself')
     context: bool = False
     stride: int = option(0, whole(0, MANY))
     input_format: str = option('auto', one_of(files.INPUTS), decides='reading')
-    layers: str = option('last', one_of(LAYERS), decides='model')
-    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
-    frozen: bool = option(False, decides='model')
+    layers: str = option('last', one_of(LAYERS), 'the layers that the head reads', decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0: none', decides='model')
+    frozen: bool = option(False, about='train the head alone', decides='model')
 
     head = TOKEN_CLASSIFICATION
     has_baselines = True

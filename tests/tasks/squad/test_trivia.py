@@ -8,8 +8,8 @@ import pytest
 from etils import epath
 
 from bertjax.commands.triviaqa import run as run_triviaqa
+from bertjax.config.files import load_recipe
 from bertjax.errors import UserError
-from bertjax.recipe_files import load_recipe
 from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.trivia import (
     Counts,

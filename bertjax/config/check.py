@@ -1,0 +1,98 @@
+"""Checks a config against the declarations of its keys."""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
+from bertjax.config.finetuning import FinetuningKeys
+from bertjax.config.plain import flatten
+from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
+from bertjax.config.ranges import check_value, format_value, one_of
+from bertjax.config.schema import Change, Key, Trained, keys_of
+from bertjax.config.suggestions import nearest
+from bertjax.config.using import USING
+from bertjax.errors import UserError
+from bertjax.tasks.registry import KINDS, options
+
+# A run records these beside its keys: they are computed, not chosen.
+FOUND = ('fingerprints', 'model.vocab_size')
+
+
+def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
+    """Returns every key that a config of this kind has.
+
+    Raises:
+      UserError: no such kind of task.
+    """
+    verb = next((verb for verb in USING if verb in config), None)
+    if verb:
+        return keys_of(USING[verb])
+    distilled = {'prefix': 'distill.', 'change': Change.TRAINING} if 'distill' in config else None
+    if 'task' in config:
+        kinds, kind = one_of(KINDS), flatten(config).get('task.kind')
+        check_value('task.kind', kind, kinds, 'classification')
+        known = keys_of(FinetuningKeys) | (keys_of(TaskDistillationKeys, **distilled) if distilled else {})
+        known['task.kind'] = Key(kind, kinds, 'the kind of task', Change.STATE, Trained.SAME)
+        return known | {f'task.{name}': option for name, option in options(kind).items()}
+    known = keys_of(PretrainingKeys) | (keys_of(DistillationKeys, **distilled) if distilled else {})
+    entries = dict.fromkeys(match[0] for match in map(re.compile(r'phases\[\d+\]').match, flatten(config)) if match)
+    for entry in entries:
+        known.pop('phases', None)
+        known |= keys_of(PhaseKeys, f'{entry}.', Change.TRAINING)
+    return known
+
+
+def check_ranges(config: Mapping[str, Any]) -> None:
+    """Checks every key before anything is computed; what depends on several keys, the settings check.
+
+    Raises:
+      UserError: the first key that is outside its range, that its kind of recipe does not have, or that is missing.
+    """
+    values, known = flatten(config), config_keys(config)
+    for name, value in values.items():
+        if name not in known:
+            raise _unknown(name, value, known)
+        check_value(name, value, known[name].allowed, known[name].default)
+    for name, key in known.items():
+        if name not in values:
+            fix = 'make the config with a function of bertjax.config.recipes'
+            raise UserError(f'config.{name}', 'no such key in the recipe', key.allowed.words, fix)
+
+
+def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
+    """Checks a config that a run recorded in the file `where`: all keys of its kind, and what the run has found out.
+
+    Raises:
+      UserError: the first key that is missing, unknown or outside its range, with the file.
+    """
+    known, values = config_keys(config), flatten(config)
+    for name, value in values.items():
+        if name in known and not known[name].allowed.holds(value):
+            raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
+        if name not in known and not name.startswith(FOUND):
+            below = [other for other in known if other.startswith(f'{name}.')]
+            expected = f'keys such as {below[0]}' if below else 'the keys of a run'
+            raise UserError(f'{where}: {name}', format_value(value), expected, fix)
+    missing = sorted(known.keys() - values.keys())
+    if missing:
+        raise UserError(where, f'no key {missing[0]}', 'the config of a run', fix)
+
+
+def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
+    below = [other for other in known if other.startswith(f'{name}.')]
+    if below:
+        return UserError(f'config.{name}', format_value(value), f'keys such as {below[0]}', 'see docs/keys.md')
+    return unknown_key_error(name, known)
+
+
+def unknown_key_error(key: str, known: Collection[str]) -> UserError:
+    """The error for a config key that is not among the `known` ones, naming the nearest that is."""
+    branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
+    near = nearest(key, [*known, *branches])
+    return UserError(
+        f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
+        'an unknown config key',
+        'a key of this recipe',
+        f'did you mean --config.{near}?' if near else 'see all keys with --help beside --config',
+    )

@@ -1,0 +1,47 @@
+"""Configs in plain form, as config.json has them: dicts, lists and scalars."""
+
+import dataclasses
+import json
+from typing import Any
+
+import ml_collections
+
+
+def plain(config: Any) -> Any:
+    """Returns a config, or settings, as JSON-ready dicts, lists and scalars with sorted keys. Groups that are None are
+    left out."""
+    if dataclasses.is_dataclass(config):
+        values = {field.name: (getattr(config, field.name), field.metadata) for field in dataclasses.fields(config)}
+        config = {name: value for name, (value, about) in values.items() if value is not None or not about.get('group')}
+    if isinstance(config, ml_collections.ConfigDict | dict):
+        return {key: plain(config[key]) for key in sorted(config)}
+    if isinstance(config, (tuple, list)):
+        return [plain(item) for item in config]
+    return config
+
+
+def from_plain(saved: Any) -> Any:
+    """The config of a plain form, such as that of config.json."""
+    if isinstance(saved, dict):
+        return ml_collections.ConfigDict({key: from_plain(value) for key, value in saved.items()})
+    return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
+
+
+def dump(config: Any) -> str:
+    """The text of `config.json`."""
+    return json.dumps(plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'
+
+
+def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
+    """{'model.width': 128, 'phases[0].steps': '90%', ...} of a config or its plain form."""
+    config = plain(config)
+    flat: dict[str, Any] = {}
+    if isinstance(config, dict):
+        for key, value in config.items():
+            flat |= flatten(value, f'{prefix}.{key}' if prefix else key)
+    elif isinstance(config, list) and any(isinstance(item, dict) for item in config):
+        for i, item in enumerate(config):
+            flat |= flatten(item, f'{prefix}[{i}]')
+    else:
+        flat[prefix] = config
+    return flat

@@ -1,0 +1,82 @@
+"""Which config keys may change between a checkpoint and the run that resumes from it."""
+
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config.check import FOUND, config_keys
+from bertjax.config.plain import flatten
+from bertjax.config.schema import Change
+from bertjax.errors import UserError
+
+_SILENT = (Change.OUTPUT, Change.VERB)
+
+
+def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
+    """Returns {key: (value before, value now, whether it may change)} of two configs; None stands for a missing value.
+
+    What a run has computed, such as its fingerprints, must not change.
+    """
+    known, old, new = config_keys(now), flatten(before), flatten(now)
+    changes = {}
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            unlisted = Change.STATE if name.startswith(FOUND) else Change.RUN
+            change = known[name].change if name in known else unlisted
+            if name.startswith('phases'):
+                change = Change.TRAINING  # with another number of entries
+            changes[name] = (old.get(name), new.get(name), change)
+    return changes
+
+
+def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *, finished: bool = False) -> list[str]:
+    """Compares the resolved config of a checkpoint with the config of the run that resumes from it.
+
+    Args:
+      saved: the config of the checkpoint.
+      now: the config of the run.
+      where: the workdir.
+      finished: whether no step is left to train.
+
+    Returns:
+      One line for each change that is allowed: `batch_size: 256 -> 512`.
+
+    Raises:
+      UserError: another model, tokenizer, store or optimiser, or for a finished run other training settings; names the
+        first difference.
+    """
+    reported = []
+    for name, (old, new, change) in changed_keys(saved, now).items():
+        if change is Change.STATE or (finished and change is Change.TRAINING):
+            raise UserError(
+                place_of(name),
+                _short(new, old),
+                f'{_short(old, new)} as in the checkpoint in {where}',
+                'restore the former value to continue, or start anew in another --workdir',
+            )
+        if change not in _SILENT:
+            reported.append(f'{name}: {old} -> {new}')
+    return reported
+
+
+def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:
+    """Returns a plain config without `group` and without the top-level keys that declare one of these changes."""
+    left_out = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
+    return {name: value for name, value in config.items() if name not in (group, *left_out)}
+
+
+def place_of(name: str) -> str:
+    """Returns how a message names a key of a resolved config: `config.seed`, `the tokenizer`."""
+    group, _, rest = name.partition('.')
+    return f'the {rest}' if group == 'fingerprints' else f'config.{name}'
+
+
+def _short(value: Any, other: Any) -> str:
+    """`value`; of a long one, the part where it begins to differ from `other`."""
+    text = str(value)
+    if len(text) <= 24:
+        return text
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, str(other), strict=False))
+    same = len(list(alike))
+    start = same if same >= 16 else 0
+    return ('…' if start else '') + text[start : start + 16] + ('…' if start + 16 < len(text) else '')

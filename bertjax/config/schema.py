@@ -1,0 +1,201 @@
+"""Declares config keys as fields of dataclasses: a key is one line, and everything else follows from it.
+
+    batch_size: int = key(32, ROWS, 'rows an update, over all devices', change=TRAINING)
+
+`recipes.as_config` makes the ConfigDict of a recipe from such a dataclass, and `from_config` makes the frozen settings
+of a run. `keys_of` lists the keys for the checks of values, the rules of resuming, --help, and docs/keys.md.
+"""
+
+import dataclasses
+import enum
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from bertjax.config.ranges import Range, check_value, flag, text
+
+Record = TypeVar('Record')
+
+
+class Change(enum.Enum):
+    """Whether a run that has begun may continue with another value of a key. docs/keys.md prints the enum's value."""
+
+    STATE = 'never'  # the key decides the shape or the meaning of the saved state
+    TRAINING = 'until finished'  # the key decides what training makes of the parameters
+    RUN = 'yes'  # the change is reported; a sweep or a benchmark refuses it
+    MACHINE = 'yes, everywhere'  # the change is reported, within a sweep or a benchmark as well
+    OUTPUT = 'yes, for the next end'  # the change is not reported; a sweep refuses it
+    VERB = 'yes, unreported'  # the change is not reported: no training depends on the key
+
+
+STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change
+
+
+class Trained(enum.Enum):
+    """Where the verbs evaluate, predict, export and baseline take the value of a key from."""
+
+    RUN = "the run's config.json"
+    SAME = "the run's config.json; another value on the command line is refused"
+    COMMAND_LINE = "the run's config.json, unless the command line sets the key"
+    RECIPE = 'the command line and its recipe'
+
+
+_, SAME, COMMAND_LINE, RECIPE = Trained
+
+
+@dataclasses.dataclass(frozen=True)
+class Key:
+    """The declaration of a key.
+
+    Attributes:
+      default: the value in a base config.
+      allowed: the values that the key may have.
+      about: one line of documentation.
+      change: whether a run may continue with another value.
+      trained: where the verbs about a trained model take the value from.
+      named: whether the first argument of a recipe sets it, as in configs/glue.py:rte.
+    """
+
+    default: Any
+    allowed: Range
+    about: str
+    change: Change = Change.RUN
+    trained: Trained = Trained.RUN
+    named: bool = False
+
+
+def key(
+    default: Any,
+    allowed: Range | None = None,
+    about: str = '',
+    *,
+    change: Change | None = None,
+    trained: Trained | None = None,
+    **metadata: Any,
+) -> Any:
+    """Returns a dataclass field that declares a config key.
+
+    Args:
+      default: the value in a base config.
+      allowed: the range; None allows True and False, or any text, according to the default.
+      about: one line of documentation; '' takes the entry of the attribute from the docstring of the class.
+      change, trained: see Key; None takes the value that the group of the key declares.
+      **metadata: further entries of the field's metadata.
+    """
+    own = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
+    return dataclasses.field(default=default, metadata={**own, **metadata})
+
+
+def group(default: Any, *, record: type | None = None, each: type | None = None, **metadata: Any) -> Any:
+    """Returns a dataclass field that holds a group of keys.
+
+    Args:
+      default: a dataclass with the default of each key; None if only some recipes have the group; () with `each`.
+      record: the class, if the default is None.
+      each: the class of the entries, if the field is a list of entries.
+      **metadata: `change` and `trained` of the keys that do not declare their own.
+    """
+    record = record or each or type(default)
+    return dataclasses.field(default=default, metadata={'group': record, 'each': each is not None, **metadata})
+
+
+def override(record: type, name: str, default: Any = None, **metadata: Any) -> Any:
+    """Returns a field of `record` for another dataclass, with another default, range, `about` or `change`."""
+    (field,) = (field for field in dataclasses.fields(record) if field.name == name)
+    about = metadata.get('about') or _about(record, field)
+    default = field.default if default is None else default
+    return dataclasses.field(default=default, metadata={**field.metadata, **metadata, 'about': about})
+
+
+def subset(record: type, keep: Callable[[dataclasses.Field], bool], **defaults: Any) -> Any:
+    """Returns an instance of a new dataclass: the fields of `record` that `keep` accepts, with some other defaults."""
+    fields = [
+        (field.name, field.type, override(record, field.name, defaults.get(field.name)))
+        for field in dataclasses.fields(record)
+        if keep(field)
+    ]
+    return dataclasses.make_dataclass(f'{record.__name__}Keys', fields, frozen=True)()
+
+
+def keys_of(
+    record: Any, prefix: str = '', change: Change | None = None, trained: Trained | None = None
+) -> dict[str, Key]:
+    """Returns the keys of a dataclass by name; a key of a group is 'GROUP.KEY'. Fields without a default are skipped.
+
+    Args:
+      record: the class, or an instance whose values are the defaults.
+      prefix: the text before each name.
+      change, trained: the values for keys that do not declare their own; None takes the defaults of Key.
+    """
+    keys: dict[str, Key] = {}
+    for field in dataclasses.fields(record):
+        default = field.default if isinstance(record, type) else getattr(record, field.name)
+        record_of, each = field.metadata.get('group'), field.metadata.get('each')
+        if default is dataclasses.MISSING or (record_of and default is None):
+            continue
+        own = {
+            name: value
+            for name, usual in (('change', change), ('trained', trained), ('named', False))
+            if (value := field.metadata.get(name) or usual)
+        }
+        name = f'{prefix}{field.metadata.get("key", field.name)}'
+        if record_of and not each:
+            keys |= keys_of(default, f'{name}.', **own)
+        else:
+            keys[name] = Key(default, _range(record, field), _about(record, field), **own)
+    return keys
+
+
+def _range(record: Any, field: dataclasses.Field) -> Range:
+    if field.metadata.get('range'):
+        return field.metadata['range']
+    if field.metadata.get('each'):
+        return Range('a list of entries, as bertjax.config.recipes makes them', lambda value: value in ([], ()))
+    if isinstance(field.default, bool):
+        return flag()
+    if isinstance(field.default, str):
+        return text()
+    name = getattr(record, '__name__', type(record).__name__)
+    raise TypeError(f'{name}.{field.name} declares no range: see bertjax/config/schema.py')
+
+
+def _about(record: Any, field: dataclasses.Field) -> str:
+    """Returns what the field declares, or else its entry in the docstring of the class or of a base class, such as
+    `text_a, text_b: names of columns.`"""
+    if field.metadata.get('about'):
+        return field.metadata['about']
+    for kind in (record if isinstance(record, type) else type(record)).__mro__:
+        for entry in re.split(r'\n {2,6}(?=\w[\w, ]*: )', (kind.__doc__ or '').partition('Attributes:')[2]):
+            names, _, about = entry.partition(': ')
+            if field.name in names.strip().split(', ') and not about.startswith('see '):
+                return ' '.join(about.split('\n\n')[0].split())
+    return ''
+
+
+def check_fields(record: Any, prefix: str) -> None:
+    """Checks the fields of a dataclass against their ranges. An error names config.PREFIX.FIELD.
+
+    Raises:
+      UserError: the first that is outside its range.
+    """
+    for field in dataclasses.fields(record):
+        if field.default is not dataclasses.MISSING:
+            name = field.metadata.get('key', f'{prefix}.{field.name}')
+            check_value(name, getattr(record, field.name), _range(type(record), field), field.default)
+
+
+def from_config(record: type[Record], config: Mapping[str, Any]) -> Record:
+    """Makes an instance of `record` of a config: frozen settings. A key that the config lacks keeps its default."""
+    values = {}
+    for field in dataclasses.fields(record):
+        if field.name not in config:
+            continue
+        value, group_of = config[field.name], field.metadata.get('group')
+        if field.metadata.get('each'):
+            value = tuple(from_config(group_of, entry) for entry in value)
+        elif group_of:
+            value = from_config(group_of, value)
+        elif hasattr(value, 'items'):
+            value = dict(value)
+        values[field.name] = tuple(value) if isinstance(value, list) else value
+    return record(**values)

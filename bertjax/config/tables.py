@@ -1,0 +1,91 @@
+"""docs/keys.md: a table of all config keys, made from their declarations.
+
+python -m bertjax.config.tables > docs/keys.md
+"""
+
+from collections.abc import Iterable, Mapping
+
+from bertjax.config.distillation import TaskDistillationKeys
+from bertjax.config.finetuning import FinetuningKeys
+from bertjax.config.plain import plain
+from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
+from bertjax.config.schema import TRAINING, Change, Key, keys_of
+from bertjax.config.using import USING, TextKeys
+from bertjax.tasks.registry import KINDS, options
+
+_INTRODUCTION = """# Config keys
+
+Each key is set with `--config.KEY=VALUE`, or in a recipe. The defaults are those of the base configs; recipes change
+some, and `--help` beside `--config=RECIPE` shows those of a recipe. `python -m bertjax.config.tables` writes this page.
+
+The last column of a training says whether a run that has begun may continue with another value:
+
+| | |
+|---|---|
+"""
+_CHANGES = {
+    Change.STATE: 'the key decides the shape or the meaning of the saved state',
+    Change.TRAINING: 'the change is reported; a finished run keeps its value',
+    Change.RUN: 'the change is reported; a sweep or a benchmark refuses it',
+    Change.MACHINE: 'the change is reported, and holds within a sweep or a benchmark as well',
+    Change.OUTPUT: 'the end of a run is written with the new value; a sweep refuses it',
+    Change.VERB: 'no training depends on the key',
+}
+
+
+def page() -> str:
+    """The text of docs/keys.md."""
+    shared = {name: key for name, key in keys_of(TextKeys).items() if name != 'run'}
+    parts = [_INTRODUCTION + '\n'.join(f'| {change.value} | {meaning} |' for change, meaning in _CHANGES.items())]
+    pretraining, finetuning = keys_of(PretrainingKeys), keys_of(FinetuningKeys)
+    both = {name: key for name, key in pretraining.items() if finetuning.get(name) == key}
+    parts += _section('Every training', 'Keys that pre-training and fine-tuning have in common.', both)
+    about = f'Beside the keys of every training. {PretrainingKeys.__doc__}'
+    parts += _section('Pre-training', about, _without(pretraining, both))
+    parts += _section('Phases', 'An entry of `phases`.', keys_of(PhaseKeys, 'phases.', TRAINING))
+    about = f'Beside the keys of every training. {FinetuningKeys.__doc__}'
+    parts += _section('Fine-tuning', about, _without(finetuning, both))
+    for kind in KINDS:
+        known = {f'task.{name}': key for name, key in options(kind).items()}
+        parts += _section(f'The task {kind}', f'The options of `task.kind={kind}`, beside those of fine-tuning.', known)
+    about = 'Beside the keys of pre-training or of fine-tuning; those from `distill.num_layers` on are of tasks alone.'
+    parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
+    about = 'The keys of every verb that uses a finished model; `convert` reads no texts and has the first two.'
+    parts += _section('Using a finished model', about, shared, changes=False)
+    for verb, record in USING.items():
+        own = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
+        parts += _section(f'The verb {verb}', 'Beside the keys of every verb that uses a model.', own, changes=False)
+    return '\n'.join(parts)
+
+
+def _without(keys: Mapping[str, Key], others: Mapping[str, Key]) -> dict[str, Key]:
+    return {name: key for name, key in keys.items() if name not in others}
+
+
+def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes: bool = True) -> list[str]:
+    head = ('key', 'default', 'what it is', 'values', *(['may change'] if changes else []))
+    lines = ['', f'## {title}', '', ' '.join((about or '').partition('Attributes:')[0].split()), '']
+    lines += [_row(head), _row(['---'] * len(head))]
+    for name, key in keys.items():
+        cells = (f'`{name}`', f'`{_written(key.default)}`', key.about, key.allowed.words)
+        lines.append(_row((*cells, *([key.change.value] if changes else []))))
+    return lines
+
+
+def _row(cells: Iterable[str]) -> str:
+    escaped = [cell.replace('|', '\\|') for cell in cells]
+    return f'| {" | ".join(escaped)} |'
+
+
+def _written(value: object) -> str:
+    """A default as it is written on the command line."""
+    value = plain(value)
+    if isinstance(value, float):
+        return f'{value:g}'
+    if isinstance(value, list):
+        value = tuple(value)
+    return "''" if value == '' else str(value)
+
+
+if __name__ == '__main__':
+    print(page())

@@ -1,0 +1,164 @@
+"""Parses the flags of config.beam: the runner, and the options of Beam and this runner."""
+
+import contextlib
+import io
+import logging
+import math
+import os
+import pathlib
+import shlex
+import sys
+from collections.abc import Iterator
+
+from absl import logging as absl_logging
+from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions
+from apache_beam.runners import PipelineRunner, create_runner
+from apache_beam.runners.portability.portable_runner import PortableRunner
+
+from bertjax.errors import UserError
+from bertjax.files.small_files import read_json_or_none
+
+KEY = 'config.beam'
+_EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
+_DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
+_DASK_SECONDS = 10  # timeout of a scheduler's answer; Dask's default is 30
+# The most Dask partitions; with more elements, a partition holds several. A shuffle of up to 32 ** 2 takes two rounds.
+_DASK_PARTITIONS = 1024
+
+
+def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, PipelineOptions]:
+    """Creates the runner and the options of a pipeline.
+
+    Args:
+      flags: The value of config.beam.
+      elements: The number of elements at the beginning of the pipeline.
+
+    Raises:
+      UserError: The flags cannot be parsed, the runner cannot be imported, or neither Beam nor the runner knows a flag
+        or value.
+    """
+    stderr = io.StringIO()
+    try:
+        arguments = shlex.split(flags)
+        with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
+            options = PipelineOptions(arguments)
+            # The runner comes first: Beam knows only the options of imported modules.
+            runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
+            known = options.get_all_options()
+            unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
+    except SystemExit:  # raised by argparse after it prints an error or the help
+        message = stderr.getvalue().rpartition('error: ')[2].strip()
+        raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _FIX) from None
+    except ValueError as error:
+        raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _FIX) from None
+    if isinstance(runner, PortableRunner):  # its job server has more flags
+        unknown = set()
+    pairs = zip(arguments, ['', *arguments], strict=False)
+    loose = [argument for argument, previous in pairs if _is_loose(argument, previous)]
+    unknown_flags = ' '.join([*(f'--{name}' for name in sorted(unknown)), *loose])
+    if unknown_flags:
+        raise UserError(KEY, f'{unknown_flags!r}, which Beam does not know', _EXPECTED, _FIX)
+    if is_dask(runner):
+        _set_dask_defaults(options, elements)
+    return runner, options
+
+
+def check_flags(flags: str) -> None:
+    """Checks flags before a pipeline starts.
+
+    Raises:
+      UserError: See `parse_flags`; or a Dask scheduler does not answer.
+    """
+    runner, options = parse_flags(flags)
+    if is_dask(runner):
+        _check_scheduler(options)
+
+
+def is_dask(runner: PipelineRunner) -> bool:
+    """Returns whether `runner` is Beam's DaskRunner, which needs the packages dask and distributed."""
+    module = sys.modules.get(_DASK_MODULE)
+    return module is not None and isinstance(runner, module.DaskRunner)
+
+
+@contextlib.contextmanager
+def silence_beam_logs() -> Iterator[None]:
+    """Silences Beam's warnings, which do not matter to users, and a Dask client's log lines about a lost scheduler."""
+    levels = {'apache_beam': logging.ERROR, 'distributed.client': logging.CRITICAL}
+    old_levels = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+    try:
+        yield
+    finally:
+        for name, level in old_levels.items():
+            logging.getLogger(name).setLevel(level)
+
+
+def _create_runner(name: str) -> PipelineRunner:
+    """Creates the runner of a name that Beam knows, of a fully qualified name, or of DaskRunner's short name."""
+    path = f'{_DASK_MODULE}.DaskRunner' if name.lower() in ('dask', 'daskrunner') else name
+    try:
+        runner = create_runner(path)
+    except ValueError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+    except Exception as error:  # the import runs arbitrary code
+        if path.startswith(_DASK_MODULE) and isinstance(error, ImportError | AttributeError):
+            fix = "pip install 'bertjax[dask]', here and where the workers are (docs/data.md)"
+            raise UserError(KEY, f'--runner={name} without Dask', 'the packages dask and distributed', fix) from None
+        found = f'--runner={name} ({str(error) or type(error).__name__})'
+        fix = 'install its package, or correct the name'
+        raise UserError(KEY, found, 'a runner that can be imported', fix) from None
+    if not isinstance(runner, PipelineRunner):
+        raise UserError(KEY, f'--runner={name} ({type(runner).__name__})', 'a runner of Apache Beam', _FIX)
+    return runner
+
+
+def _is_loose(argument: str, previous: str) -> bool:
+    """Returns whether an argument is neither a flag nor the value of the previous flag."""
+    return not argument.startswith('-') and ('=' in previous or not previous.startswith('-'))
+
+
+def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
+    """Sets the Dask options that config.beam does not set.
+
+    By default DaskRunner gives up to 128 elements, each a whole shard of text, to one worker.
+    """
+    dask = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
+    if dask.timeout is None:
+        dask.timeout = _DASK_SECONDS
+    if not dask.npartitions and not dask.partition_size:
+        dask.partition_size = max(1, math.ceil(elements / _DASK_PARTITIONS))
+
+
+def _check_scheduler(options: PipelineOptions) -> None:
+    """Asks the Dask scheduler, if one is named, for its workers.
+
+    Raises:
+      UserError: The scheduler does not answer, or its file does not exist.
+    """
+    import dask.config
+    import distributed
+
+    dask_options = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
+    address, file = dask_options.address, dask_options.scheduler_file
+    if not (address or file):
+        address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
+    if not (address or file):
+        return  # the runner starts a scheduler and workers on this machine
+    expected = f'one that answers within {dask_options.timeout} s'
+    fix = 'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS'
+    if file:  # a client would wait forever for a missing file
+        address = read_json_or_none(pathlib.Path(file), lambda facts: facts['address'])
+        if not isinstance(address, str):
+            reason = 'no address in' if os.path.exists(file) else 'there is no file'
+            raise UserError(KEY, f'no Dask scheduler: {reason} {file}', expected, fix)
+    try:
+        distributed.comm.get_address_host_port(address)  # a client does not handle an invalid address
+        with distributed.Client(address, timeout=dask_options.timeout, set_as_default=False) as client:
+            workers = client.scheduler_info()['workers']
+    except (OSError, ValueError, TypeError, ImportError) as error:  # an unknown address, or TLS or UCX not set up
+        found = f'no Dask scheduler at {address} ({str(error).splitlines()[0]})'
+        raise UserError(KEY, found, expected, fix) from None
+    if not workers:
+        text = 'The Dask scheduler at %s has no workers yet: the work begins when one joins.'
+        absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

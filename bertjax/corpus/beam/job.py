@@ -1,0 +1,135 @@
+"""Runs pipelines of Apache Beam, on any runner, over the work in a folder that all workers share.
+
+The elements of a pipeline are numbers. The folder's plan maps each number to its work, and the results are written to
+the folder as atomic files whose content depends on the text alone. So a runner may bundle, distribute and repeat the
+numbers in any way.
+"""
+
+import dataclasses
+import json
+import logging
+import os
+import pathlib
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import apache_beam as beam
+from apache_beam.options.pipeline_options import StandardOptions
+
+from bertjax.corpus.beam.flags import KEY, is_dask, parse_flags, silence_beam_logs
+from bertjax.corpus.sources import TextPart
+from bertjax.errors import UserError
+from bertjax.files.atomic import private_to_machine, write_atomic
+from bertjax.files.paths import is_remote
+
+_PLAN, _ERROR = 'plan.json', 'refused.json'
+
+
+class Job:
+    """A worker's view of the folder of a job.
+
+    Args:
+      folder: The absolute path of the folder.
+      root: The directory to which the relative paths of the text refer.
+
+    Attributes:
+      folder: The path of the folder.
+      plan: The content of plan.json.
+
+    Raises:
+      RuntimeError: This worker cannot read the folder.
+    """
+
+    def __init__(self, folder: str, root: str):
+        self.folder, self._root = pathlib.Path(folder), root
+        try:
+            self.plan = json.loads((self.folder / _PLAN).read_text('utf-8'))
+        except OSError as error:
+            raise RuntimeError(f'the worker on {socket.gethostname()} cannot read {error.filename}: {error}') from error
+
+    def parts(self, number: int) -> list[TextPart]:
+        """Returns the parts that unit `number` of the plan reads, with absolute local paths."""
+        parts = [TextPart(*part) for part in self.plan['units'][number]]
+        local = [part.kind == 'file' and not is_remote(part.path) for part in parts]
+        return [
+            dataclasses.replace(part, path=os.path.join(self._root, part.path)) if is_local else part
+            for part, is_local in zip(parts, local, strict=True)
+        ]
+
+
+class Step(beam.DoFn):
+    """A step that calls `work(job, element)`, whose results go to the next step. After a UserError it does nothing.
+
+    Args:
+      work: A module-level function, or a `functools.partial` of one.
+      job: Makes the job, once for each copy of the step.
+    """
+
+    def __init__(self, work: Callable[[Any, Any], Iterable], job: Callable[[], Job]):
+        self._work, self._make_job = work, job
+
+    def setup(self) -> None:
+        """Opens the folder."""
+        self._job = self._make_job()
+
+    def process(self, element: Any) -> Iterator:
+        """Processes one element."""
+        error_file = self._job.folder / _ERROR
+        if error_file.exists():
+            return
+        try:
+            with private_to_machine():
+                yield from self._work(self._job, element)
+        except UserError as error:  # a runner would retry, then print a long stack trace
+            write_atomic(error_file, json.dumps(error.args))
+
+
+def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
+    """Returns the error of a finished pipeline whose files are not all in the folder of its job."""
+    found = f'{missing:,} of {total:,} results that are not in {folder}'
+    fix = 'mount one file system for all workers and this process; the same command continues'
+    return UserError(KEY, found, 'a folder that all workers share', fix)
+
+
+def run_pipeline(
+    flags: str, folder: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]
+) -> None:
+    """Runs a pipeline to its end.
+
+    Args:
+      flags: The value of config.beam.
+      folder: The folder of the job.
+      numbers: The elements of the pipeline; each may go to any worker.
+      fill: Adds the steps of the pipeline.
+
+    Raises:
+      UserError: A step raised one, or the pipeline failed.
+    """
+    numbers, error_file = list(numbers), folder / _ERROR
+    runner, options = parse_flags(flags, len(numbers))
+    error_file.unlink(missing_ok=True)
+    failed = ''
+    pipeline = beam.Pipeline(runner=runner, options=options)
+    try:
+        with silence_beam_logs(), pipeline:
+            fill(pipeline | 'numbers' >> beam.Create(numbers) | 'spread' >> beam.Reshuffle())
+    except Exception as error:  # each runner has other exceptions; Beam has logged the errors of steps
+        logging.getLogger(__name__).debug('the pipeline failed', exc_info=True)
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        failed = lines[-1] if lines else type(error).__name__
+    result = getattr(pipeline, 'result', None)
+    if is_dask(runner) and result:
+        # DaskRunner mistakes a lost scheduler for the end of the pipeline, and leaves its client open.
+        if any(future.cancelled() for future in result.futures):
+            failed = 'the connection to the scheduler is lost'
+        with silence_beam_logs():
+            result.client.close()
+    if error_file.exists():
+        arguments = json.loads(error_file.read_text('utf-8'))
+        error_file.unlink()
+        raise UserError(*arguments)
+    if failed:
+        found = f'a failure of {options.view_as(StandardOptions).runner or "DirectRunner"}: {failed}'
+        expected = f'a pipeline that succeeds, and workers that share {folder}'
+        raise UserError(KEY, found, expected, 'see its log; the same command continues')

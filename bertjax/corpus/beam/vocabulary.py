@@ -1,0 +1,281 @@
+"""Computes the training data of a vocabulary by pipelines of Apache Beam: counts of words, or a sample of sentences.
+
+A unit of work is a range of the text in its order. The folder of the job has these files, in JSON:
+  K.json        unit K: the hashes of its parts, whether it has text, its first broken input, its number of sentences
+  counts-G-B    the counts of the words of corpus G of a mixture whose hashes are in bucket B
+  K.wanted      the numbers of the sampled sentences of unit K
+  K.drawn       the sampled sentences of unit K
+"""
+
+import contextlib
+import dataclasses
+import functools
+import heapq
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import apache_beam as beam
+
+from bertjax.corpus import identity
+from bertjax.corpus.beam.job import Job, Step, missing_results_error, run_pipeline
+from bertjax.corpus.identity import KnownText
+from bertjax.corpus.shards import cut_in_order
+from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource, list_unweighted, resolve_sources
+from bertjax.corpus.texts import iter_part_texts, no_text_error
+from bertjax.files.atomic import write_atomic
+from bertjax.text.sampling import iter_sentences, sample
+from bertjax.text.symbols import count_symbols
+from bertjax.text.vocabulary import MAX_WORDS, count_words
+
+_BUCKET_BYTES = 1 << 30  # the bytes of text for each bucket of words, which is counted in one place
+_Bucket = tuple[int, int]  # the corpus, and the number of the bucket
+
+
+class _TextJob(Job):
+    """A job whose `plan` has the units, the corpus of each, the `CorpusOptions`, and the number of word buckets."""
+
+    @functools.cached_property
+    def options(self) -> CorpusOptions:
+        return CorpusOptions(**self.plan['options'])
+
+    def texts(self, number: int, record: dict) -> Iterator[str]:
+        """Yields the paragraphs of a unit, and fills `record`, which is complete at the end."""
+        record |= {'empty': True, 'digests': [], 'broken': ''}
+        for part in self.parts(number):
+            digest, broken = identity.new_digest(), []
+            for text in iter_part_texts(part, self.options, broken, digest):
+                record['empty'] = False
+                yield text
+            record['digests'].append(digest.hexdigest())
+            record['broken'] = record['broken'] or ''.join(broken)
+
+    def record(self, number: int) -> pathlib.Path:
+        return self.folder / f'{number:05d}.json'
+
+
+def _count(
+    job: _TextJob, number: int, *, count: Callable[[Iterable[str]], dict[str, int]]
+) -> Iterator[tuple[_Bucket, dict[str, int]]]:
+    """Yields the counts of a unit for each bucket."""
+    record: dict = {}
+    buckets: list[dict[str, int]] = [{} for _ in range(job.plan['buckets'])]
+    for word, times in count(job.texts(number, record)).items():
+        buckets[zlib.crc32(word.encode('utf-8', 'surrogatepass')) % len(buckets)][word] = times
+    write_atomic(job.record(number), json.dumps(record))
+    for bucket, counts in enumerate(buckets):
+        yield (job.plan['corpora'][number], bucket), counts
+
+
+class _Sum(beam.CombineFn):
+    """Adds up counts."""
+
+    def create_accumulator(self) -> dict[str, int]:
+        return {}
+
+    def add_input(self, total: dict[str, int], counts: dict[str, int]) -> dict[str, int]:
+        for word, times in counts.items():
+            total[word] = total.get(word, 0) + times
+        return total
+
+    def merge_accumulators(self, totals: Iterable[dict[str, int]]) -> dict[str, int]:
+        return functools.reduce(self.add_input, totals, {})
+
+    def extract_output(self, total: dict[str, int]) -> dict[str, int]:
+        return total
+
+
+def _write_counts(job: _TextJob, element: tuple[_Bucket, dict[str, int]]) -> Iterable:
+    (corpus, bucket), counts = element
+    write_atomic(_counts(job.folder, corpus, bucket), json.dumps(counts, sort_keys=True))
+    return ()
+
+
+def _counts(folder: pathlib.Path, corpus: int, bucket: int) -> pathlib.Path:
+    return folder / f'counts-{corpus}-{bucket:05d}'
+
+
+def _count_sentences(job: _TextJob, number: int) -> Iterable:
+    record: dict = {}
+    count = sum(1 for _ in iter_sentences(job.texts(number, record)))
+    write_atomic(job.record(number), json.dumps({**record, 'sentences': count}))
+    return ()
+
+
+def _draw(job: _TextJob, number: int) -> Iterable:
+    first_record, record = json.loads(job.record(number).read_text('utf-8')), {}
+    indices = set(json.loads((job.folder / f'{number:05d}.wanted').read_text('utf-8')))
+    drawn = [text for index, text in enumerate(iter_sentences(job.texts(number, record))) if index in indices]
+    parts = job.parts(number)
+    identity.collect_digests(zip([*parts, *parts], [*first_record['digests'], *record['digests']], strict=True))
+    write_atomic(job.folder / f'{number:05d}.drawn', json.dumps(drawn))
+    return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _Spec:
+    """The sources and units of one specification, which must have some text."""
+
+    name: str
+    sources: list[TextSource]
+    units: list[list[TextPart]]
+
+
+class BeamTextStatistics:
+    """Computes counts or samples for each corpus of a mixture (or a single corpus), and records which text was read.
+
+    Args:
+      corpora: The specifications of each corpus, as for `build.build_store`.
+      options: The options of reading.
+      flags: The value of config.beam.
+      folder: The folder of the job. It is removed at the end; files of a killed run are overwritten.
+
+    Raises:
+      UserError: A specification matches nothing.
+    """
+
+    def __init__(self, corpora: Sequence[Sequence[str]], options: CorpusOptions, flags: str, folder: pathlib.Path):
+        self._options, self._flags, self._folder = options, flags, folder
+        self._specs = [[self._resolve(spec) for spec in specs] for specs in corpora]
+        self._units = [(corpus, unit) for corpus, specs in enumerate(self._specs) for s in specs for unit in s.units]
+
+    def _resolve(self, spec: str) -> _Spec:
+        sources = resolve_sources(list_unweighted(spec), self._options.text_key)
+        return _Spec(spec, sources, cut_in_order(sources, self._options.format))
+
+    def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
+        """Returns the `text.vocabulary.count_words` of each corpus, and the record of the text.
+
+        `count_words` drops rare words along the way if a text has more than MAX_WORDS different words. This method
+        counts all words and returns the most frequent MAX_WORDS.
+
+        Raises:
+          UserError: A specification has no text, the input is broken (if strict), or the pipeline failed.
+        """
+        return self._count_all(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
+
+    def symbols(self, most: int) -> tuple[list[dict[str, int]], list[KnownText]]:
+        """Returns the `text.symbols.count_symbols` of each corpus, up to `most` symbols, and the record of the text.
+
+        Raises:
+          UserError: See `words`.
+        """
+        return self._count_all(count_symbols, most)
+
+    def _count_all(
+        self, count: Callable[[Iterable[str]], dict[str, int]], most: int
+    ) -> tuple[list[dict], list[KnownText]]:
+        with self._open_folder() as buckets:
+            self._run(
+                range(len(self._units)),
+                lambda units: (
+                    units
+                    | self._step('count', functools.partial(_count, count=count))
+                    | 'by word' >> beam.CombinePerKey(_Sum())
+                    | self._step('write', _write_counts)
+                ),
+            )
+            known = self._identify(self._records())
+            return [self._most_frequent(corpus, buckets, most) for corpus in range(len(self._specs))], known
+
+    def _most_frequent(self, corpus: int, buckets: int, most: int) -> dict[str, int]:
+        paths = (_counts(self._folder, corpus, bucket) for bucket in range(buckets))
+        counts = itertools.chain.from_iterable(json.loads(path.read_text('utf-8')).items() for path in paths)
+        return dict(sorted(heapq.nsmallest(most, counts, key=lambda item: (-item[1], item[0]))))
+
+    def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
+        """Returns the `text.sampling.sample` of the sentences of each corpus, and the record of the text.
+
+        The text is read twice, because the sample depends on the number of sentences.
+
+        Raises:
+          UserError: See `words`.
+        """
+        with self._open_folder():
+            self._run(range(len(self._units)), lambda units: units | self._step('sizes', _count_sentences))
+            records = self._records()
+            known = self._identify(records)
+            begins = list(itertools.accumulate((record['sentences'] for record in records), initial=0))
+            drawn = []
+            for corpus in range(len(self._specs)):
+                units = [number for number, (unit_corpus, _) in enumerate(self._units) if unit_corpus == corpus]
+                count = sum(records[number]['sentences'] for number in units)
+                chosen, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
+                drawn.append((chosen, count))
+            texts = self._read_sentences(sorted(itertools.chain.from_iterable(chosen for chosen, _ in drawn)), begins)
+            return [([texts[index] for index in chosen], count) for chosen, count in drawn], known
+
+    def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
+        """Returns {number: sentence} of the sentences with the given numbers, sorted.
+
+        `begins` has the number of each unit's first sentence, and the number of all sentences at the end.
+        """
+        numbers, remaining = {}, iter([*sentences, begins[-1]])
+        sentence = next(remaining)
+        for unit, (begin, end) in enumerate(itertools.pairwise(begins)):
+            while sentence < end:
+                numbers.setdefault(unit, []).append(sentence - begin)
+                sentence = next(remaining)
+        for unit, indices in numbers.items():
+            write_atomic(self._folder / f'{unit:05d}.wanted', json.dumps(indices))
+        self._run(numbers, lambda units: units | self._step('draw', _draw))
+        return {
+            begins[unit] + index: text
+            for unit, indices in numbers.items()
+            for index, text in zip(
+                indices, json.loads((self._folder / f'{unit:05d}.drawn').read_text('utf-8')), strict=True
+            )
+        }
+
+    @contextlib.contextmanager
+    def _open_folder(self) -> Iterator[int]:
+        """Makes the folder with its plan, yields the number of buckets, and removes the folder at the end."""
+        size = sum(part.end - part.begin for _, parts in self._units for part in parts)
+        buckets = 1 + size // _BUCKET_BYTES
+        plan = {
+            'units': [[dataclasses.astuple(part) for part in parts] for _, parts in self._units],
+            'corpora': [corpus for corpus, _ in self._units],
+            'options': dataclasses.asdict(self._options),
+            'buckets': buckets,
+        }
+        shutil.rmtree(self._folder, ignore_errors=True)
+        write_atomic(self._folder / 'plan.json', json.dumps(plan))
+        try:
+            yield buckets
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _step(self, label: str, work: Callable) -> beam.PTransform:
+        return label >> beam.ParDo(Step(work, functools.partial(_TextJob, str(self._folder.resolve()), os.getcwd())))
+
+    def _run(self, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]) -> None:
+        run_pipeline(self._flags, self._folder, numbers, fill)
+
+    def _records(self) -> list[dict]:
+        paths = [self._folder / f'{number:05d}.json' for number in range(len(self._units))]
+        missing = sum(not path.exists() for path in paths)
+        if missing:
+            raise missing_results_error(self._folder, missing, len(paths))
+        return [json.loads(path.read_text('utf-8')) for path in paths]
+
+    def _identify(self, records: list[dict]) -> list[KnownText]:
+        """Returns the record of the text.
+
+        Raises:
+          UserError: A specification has no text.
+        """
+        remaining, known = iter(records), []
+        for spec in itertools.chain.from_iterable(self._specs):
+            spec_records = [next(remaining) for _ in spec.units]
+            if all(record['empty'] for record in spec_records):
+                raise no_text_error(
+                    spec.name, next((record['broken'] for record in spec_records if record['broken']), '')
+                )
+            part_digests = itertools.chain.from_iterable(record['digests'] for record in spec_records)
+            digests = identity.collect_digests(zip(itertools.chain(*spec.units), part_digests, strict=True))
+            known += identity.identify(spec.sources, digests)
+        return known

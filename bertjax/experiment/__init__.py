@@ -1,1 +1,0 @@
-"""A config made ready to run, and what a run left behind."""

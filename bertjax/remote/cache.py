@@ -1,0 +1,178 @@
+"""Objects of buckets as files on the local disk: each fetched once, whole or not at all, and verified before use."""
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import pathlib
+from collections.abc import Collection, Iterable, Mapping
+from typing import BinaryIO
+
+from bertjax.errors import UserError
+from bertjax.files.atomic import make_directory, sync_directory
+from bertjax.files.disk import writing
+from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_checksum, split_address
+
+VARIABLE = 'BERTJAX_CACHE'
+PIECE = 16 << 20  # bytes that are read in one request
+_PRINT_FROM = 1 << 20  # bytes from which fetching is printed
+_verified: set[tuple[pathlib.Path, int]] = set()  # copies that this process has read, with their modification times
+
+
+def cache_folder() -> pathlib.Path:
+    """The folder of all copies: BERTJAX_CACHE, else `bertjax` in XDG_CACHE_HOME or in `~/.cache`.
+
+    Raises:
+      UserError: a user without a home.
+    """
+    if os.environ.get(VARIABLE):
+        return pathlib.Path(os.environ[VARIABLE]).expanduser().absolute()
+    try:
+        return pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache') / 'bertjax'
+    except RuntimeError:
+        raise UserError(VARIABLE, 'no home', 'a folder for copies of objects', f'set {VARIABLE}') from None
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def copy_object(url: str) -> pathlib.Path:
+    """The local copy of an object, as the object was when this process first asked for it.
+
+    Raises:
+      UserError: it is gone; see `RemoteFolder` and `fetch`.
+    """
+    above, _, name = url.rpartition('/')
+    folder = RemoteFolder(above, url)
+    source = folder.info(name)
+    if source is None:
+        raise _gone(url)
+    target = _copies_folder(folder, [source]) / name
+    if not _is_complete(target, source):
+        fetch(folder, source, target)
+    return target
+
+
+def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Path:
+    """The local copy of an object, of a folder of objects, or of a TensorFlow checkpoint with the files beside it.
+
+    Checkpoints and stores of a workdir with an export are left out.
+
+    Args:
+      url: gs://… or s3://…; a TensorFlow checkpoint has the path that its files begin with.
+      where: the config key, for messages.
+      beside: names of objects beside a single one that are fetched with it, where they exist.
+
+    Returns:
+      A path where nothing is, where the bucket has nothing there either.
+
+    Raises:
+      UserError: see `RemoteFolder` and `fetch`.
+    """
+    url = url.rstrip('/')
+    above, _, name = url.rpartition('/')
+    parent = RemoteFolder(above, where) if split_address(url)[2] else None
+    if parent and (source := parent.info(name)):
+        return _fetch_copies(parent, [source, *filter(None, map(parent.info, beside))]) / name
+    folder = RemoteFolder(url, where)
+    objects = folder.find()
+    if parent and not objects and parent.info(f'{name}.index'):
+        return _fetch_copies(parent, [one for one in parent.find().values() if '/' not in one.name]) / name
+    if 'config.json' in objects and any(name.startswith('export/') for name in objects):
+        objects = {name: one for name, one in objects.items() if not name.startswith(('checkpoints/', 'store/'))}
+    return _fetch_copies(folder, objects.values())
+
+
+def _copies_folder(folder: RemoteFolder, objects: Iterable[RemoteObject]) -> pathlib.Path:
+    """The local folder for these versions of these objects; any others have another one."""
+    rows = sorted([one.name, one.size, one.version] for one in objects)
+    key = hashlib.sha256(json.dumps([folder.url, rows]).encode()).hexdigest()[:24]
+    return pathlib.Path(cache_folder(), 'objects', key, *split_address(folder.url))
+
+
+def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pathlib.Path:
+    target = _copies_folder(folder, objects)
+    if not objects:
+        return target / 'nothing'
+    fetch_all(folder, {one: target / one.name for one in objects if not _is_complete(target / one.name, one)})
+    return target
+
+
+def _is_complete(target: pathlib.Path, source: RemoteObject) -> bool:
+    """Whether a copy is there, and on the disk as it was fetched; each process compares its checksum once."""
+    if not target.is_file() or target.stat().st_size != source.size or not _checksum_path(target).is_file():
+        return False
+    state = target, target.stat().st_mtime_ns
+    if state not in _verified and content_checksum(target, 'md5') == _checksum_path(target).read_text():
+        _verified.add(state)
+    return state in _verified
+
+
+def _checksum_path(target: pathlib.Path) -> pathlib.Path:
+    return target.with_name(f'.{target.name}.checksum')
+
+
+def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path], *, copies: bool = True) -> None:
+    """Fetches objects, several at a time; see `fetch`."""
+    size = sum(one.size for one in targets)
+    if size >= _PRINT_FROM:
+        print(f'fetching {folder}: {len(targets):,} objects, {size / 1e6:,.0f} MB', flush=True)
+    folder.run_parallel(lambda folder, row: fetch(folder, *row, copies), targets.items())
+
+
+def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
+    """Fetches an object. It continues a part that a killed process left, and waits for a process that fetches the same.
+
+    The copy counts when its size and the bucket's checksum are right and the object has not changed meanwhile.
+
+    Args:
+      folder: where it is.
+      source: the object.
+      target: the file.
+      copy: write a checksum beside the file, for other processes that use this copy.
+
+    Raises:
+      UserError: it changes, or has twice not what its checksum says; see `RemoteFolder` too.
+      OSError: of the disk, with the path and the size that was wanted.
+    """
+    version = hashlib.sha256(source.version.encode()).hexdigest()[:12]
+    part = target.with_name(f'.{target.name}.part-{version}')
+    with writing(target, source.size):
+        make_directory(target.parent)
+        with part.open('ab') as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not part.exists():  # another process has fetched all of it meanwhile
+                return
+            damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
+            if damage:
+                fix = 'start again when nobody writes to it'
+                raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes of one content', fix)
+            os.fsync(file.fileno())
+            if copy:  # not by `write_atomic`: processes that may not write fetch too
+                _checksum_path(target).write_text(content_checksum(part, 'md5'))
+            part.replace(target)
+            sync_directory(target.parent)
+            _verified.add((target, target.stat().st_mtime_ns))
+
+
+def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: pathlib.Path) -> str | None:
+    """Appends what a part lacks of an object; returns the damage, where it is not the object then, and empties it."""
+    if file.tell() > source.size:
+        file.truncate(0)
+    while (begin := file.seek(0, os.SEEK_END)) < source.size:
+        try:
+            file.write(folder.read(source.name, begin, min(begin + PIECE, source.size)))
+            file.flush()
+        except FileNotFoundError:
+            raise _gone(f'{folder}/{source.name}') from None
+    now, damage = folder.info(source.name), None
+    if now is None or now.version != source.version:
+        damage = 'another content while it was read'
+    elif not folder.has_content(source, part):
+        damage = f'other bytes than its checksum {source.checksum} says'
+    if damage:
+        file.truncate(0)
+    return damage
+
+
+def _gone(url: str) -> UserError:
+    return UserError(url, 'no such object any more', 'the one that was listed', 'start again')

@@ -1,0 +1,164 @@
+"""The lock of a workdir in a bucket: an object that its holder renews, for a bucket has no locks."""
+
+import contextlib
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bertjax.errors import StoppedError, UserError
+from bertjax.remote.object_store import RemoteFolder
+from bertjax.remote.retry import UnreachableError
+
+NAME = '.lease.json'
+RENEW_EVERY = 15.0  # seconds
+EXPIRES_AFTER = 60.0  # seconds without a renewal
+
+
+class LostLeaseError(StoppedError):
+    """Another process has taken the workdir over."""
+
+
+class Lease:
+    """Held from `take` to `release`, and renewed by a thread.
+
+    The clocks of two machines are never compared: a lease has expired when this process has watched it for
+    EXPIRES_AFTER seconds without a change.
+
+    Every write names the version that it replaces, and the server refuses it where another one is there by then. A
+    server without such conditions leaves the moment between reading and writing.
+
+    Args:
+      folder: the workdir.
+      mirror: an identifier of the local folder that this process has locked for it.
+    """
+
+    def __init__(self, folder: RemoteFolder, mirror: str):
+        self._folder, self._token = folder, secrets.token_hex(8)
+        self._facts = {'token': self._token, 'host': socket.gethostname(), 'pid': os.getpid(), 'mirror': mirror}
+        self._count, self._lost = 0, False
+        self._renewing, self._renewed = threading.Lock(), _clocks()
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._keep_renewing, name='lease', daemon=True)
+
+    def take(self, log: Callable[[str], None]) -> None:
+        """Takes the lease: at once where nobody holds it, or a process that had the same mirror; else when it expires.
+
+        Args:
+          log: takes a line about the holder, before this waits.
+
+        Raises:
+          UserError: another process works in the workdir; see `RemoteFolder` too.
+        """
+        facts, version = first = _read(self._folder)
+        began = time.monotonic()
+        if facts is not None and facts.get('mirror') != self._facts['mirror']:
+            holder = _holder_of(facts)
+            log(f'{self._folder} was left by {holder}, or is in use: watching it for {EXPIRES_AFTER:.0f} s')
+            while version and time.monotonic() - began < EXPIRES_AFTER:
+                time.sleep(min(1.0, RENEW_EVERY))
+                facts, version = _read(self._folder)
+                if version and (facts, version) != first:
+                    raise self._in_use(f'another process that works in this workdir ({holder})')
+        if not self._write(self._folder, version):
+            raise self._in_use('another process that took this workdir just now')
+        self._thread.start()
+
+    def _in_use(self, found: str) -> UserError:
+        return UserError(str(self._folder), found, 'one process at a time', 'wait for it, or end it')
+
+    def check(self, wait: bool = True) -> None:
+        """Called before every request that changes the bucket. A process that did not run for a while (stopped, or its
+        machine suspended) renews the lease first, and learns whether it still holds it.
+
+        Args:
+          wait: False makes no request, and raises ConnectionError in place of renewing.
+
+        Raises:
+          LostLeaseError: another process has taken over.
+          ConnectionError: the bucket is out of reach; see `RemoteFolder` too.
+        """
+        if not self._lost and self._age() > EXPIRES_AFTER / 2:
+            if not wait:
+                raise ConnectionError('the lease has to be renewed')
+            with self._renewing:
+                if not self._lost and self._age() > EXPIRES_AFTER / 2:  # no other thread has renewed it meanwhile
+                    self._renew()
+        if self._lost:
+            raise LostLeaseError(
+                f'stopped: another process works in {self._folder} now; this one has been out of reach for '
+                f'{EXPIRES_AFTER:.0f} s, and publishes nothing any more'
+            )
+
+    def release(self) -> None:
+        """Ends the renewals, and lets others take the lease."""
+        self._released.set()
+        if not self._thread.ident:
+            return
+        self._thread.join()
+        with contextlib.suppress(UserError):  # out of reach: it will expire
+            if not self._lost and self._is_held():
+                self._folder.remove(NAME)
+
+    def _is_held(self) -> bool:
+        return (_read(self._folder)[0] or {}).get('token') == self._token
+
+    def _age(self) -> float:
+        """Seconds since the last renewal, by the clock that counts more: the monotonic one stands still while a machine
+        is suspended, and the other one may be set."""
+        return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
+
+    def _write(self, folder: RemoteFolder, version: str) -> bool:
+        """Writes the lease in place of this version, '' for none; returns False where another one is there."""
+        began = _clocks()
+        self._count += 1
+        try:
+            folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
+        except FileExistsError:
+            if not self._is_held():  # else a repeated request met what it had written itself
+                return False
+        self._renewed = began
+        return True
+
+    def _renew(self) -> None:
+        once = self._folder.without_retries()
+        try:
+            facts, version = _read(once)
+            self._lost = (facts or {}).get('token') != self._token or not self._write(once, version)
+        except UnreachableError as error:
+            raise ConnectionError(str(error)) from None
+
+    def _keep_renewing(self) -> None:
+        while not self._released.wait(RENEW_EVERY) and not self._lost:
+            with self._renewing, contextlib.suppress(ConnectionError, UserError):  # the next `check` raises them
+                self._renew()
+
+
+def lease_holder(folder: RemoteFolder) -> str | None:
+    """The host and process that hold the lease; None where nobody does."""
+    facts, _ = _read(folder)
+    return None if facts is None else _holder_of(facts)
+
+
+def _holder_of(facts: dict[str, Any]) -> str:
+    return f'{facts.get("host")}, process {facts.get("pid")}'
+
+
+def _clocks() -> tuple[float, float]:
+    return time.monotonic(), time.time()
+
+
+def _read(folder: RemoteFolder) -> tuple[dict[str, Any] | None, str]:
+    """The content of a lease, None where there is none, {} where it is not ours; and its version, or the one before."""
+    info = folder.info(NAME)
+    try:
+        facts = json.loads(folder.read(NAME)) if info else None
+    except FileNotFoundError:
+        info = facts = None
+    except ValueError:
+        facts = {}
+    return (None, '') if info is None else (facts if isinstance(facts, dict) else {}, info.version)

@@ -1,0 +1,218 @@
+"""A local folder and the objects below an address, kept equal: the newer side is copied to the other one.
+
+A record beside the files has the state of each on both sides when it was published; what differs from it has changed.
+A folder that counts only when it is complete (a checkpoint, a token store, an exported model) has a marker file, which
+is written after all others and removed before them: half of such a folder never counts.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import shutil
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from bertjax.files.small_files import read_json_or_none
+from bertjax.remote.cache import fetch_all
+from bertjax.remote.object_store import RemoteFolder
+
+RECORD = '.published.json'
+LARGE = 8 << 20  # bytes from which a growing file is published only beside a checkpoint
+_SAVE_RECORD_EVERY = 5.0  # seconds
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # of hidden folders only the trials of a sweep are mirrored
+_STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
+
+FileState = tuple[int, int]  # size, and modification time in ns
+
+
+@dataclasses.dataclass(frozen=True)
+class MirrorRules:
+    """Which files are mirrored, and which folders count only when they are complete.
+
+    Attributes:
+      markers: {pattern of a folder, with its slash: name of its marker file}.
+      ignored: pattern of names that stay where they are.
+    """
+
+    markers: Mapping[str, str]
+    ignored: str
+
+    def marker_of(self, name: str) -> str | None:
+        """The marker file of the folder that a file lies in; None for a file that counts by itself."""
+        matches = ((re.match(pattern, name), marker) for pattern, marker in self.markers.items())
+        return next((match[0] + marker for match, marker in matches if match), None)
+
+    def unit_of(self, name: str) -> str:
+        """The folder that a file is a part of, else the file itself."""
+        marker = self.marker_of(name)
+        return marker.rpartition('/')[0] if marker else name
+
+    def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
+        """The mirrored ones among all `names`: those that count, and those in folders without their marker."""
+        ignored = re.compile(self.ignored)
+        mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
+        half = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
+        return [name for name in mirrored if name not in half], sorted(half)
+
+
+class Mirror:
+    """The local folder of a workdir in a bucket.
+
+    Args:
+      folder: local.
+      remote: the workdir.
+      rules: what is mirrored, and how.
+    """
+
+    def __init__(self, folder: pathlib.Path, remote: RemoteFolder, rules: MirrorRules):
+        self.folder, self.remote, self._rules = folder, remote, rules
+        self._path, self._saved, self._saving = folder / RECORD, 0.0, threading.Lock()
+        self._incomplete: list[str] = []  # in the bucket, from a process that was killed
+        self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _parse_record) or {}
+
+    def pull(self) -> None:
+        """Copies the state of the bucket to the folder. Where the folder has a later checkpoint that was never
+        published, its own changes win. Nothing is written to the bucket.
+
+        Raises:
+          UserError, OSError: see `cache.fetch`.
+        """
+        unit_of, known = self._rules.unit_of, self._published
+        objects = self.remote.find()
+        complete, self._incomplete = self._rules.split_complete(objects)
+        objects = {name: objects[name] for name in complete}
+        local = self._local_files()
+        changed_locally = {unit_of(name) for name in local if known.get(name, ())[:2] != local[name]}
+        versions = {name: one.version for name, one in objects.items()}
+        known_versions = {name: row[2] for name, row in known.items()}
+        names = objects.keys() | known.keys()
+        to_pull = {unit_of(name) for name in names if versions.get(name) != known_versions.get(name)}
+        if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
+            to_pull = (to_pull - changed_locally) & {unit_of(name) for name in objects}  # all else is published again
+        self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
+        targets = {
+            one: self.folder / name
+            for name, one in objects.items()
+            if unit_of(name) in to_pull and known.get(name) != (*(_file_state(self.folder / name) or ()), one.version)
+        }
+        self._published = {name: row for name, row in known.items() if versions.get(name) == row[2]}
+        markers = {one: path for one, path in targets.items() if self._is_marker(one.name)}
+        before = {one.name: _file_state(path) for one, path in targets.items()}
+        try:
+            plain = {one: path for one, path in targets.items() if one not in markers}
+            fetch_all(self.remote, plain, copies=False)
+            fetch_all(self.remote, markers, copies=False)
+        finally:
+            for one, path in targets.items():
+                if (state := _file_state(path)) and state != before[one.name]:
+                    self._published[one.name] = (*state, one.version)
+            self._save_record()
+
+    def publish(self, *, everything: bool = False) -> tuple[int, int]:
+        """Copies to the bucket what has changed in the folder: files, then markers, then removals.
+
+        A large file that grows without end (metrics, a ledger) is published only beside a checkpoint.
+
+        Args:
+          everything: such files in any case.
+
+        Returns:
+          The number of objects that were written, and their bytes.
+
+        Raises:
+          UserError: see `RemoteFolder`.
+        """
+        rules, local = self._rules, self._local_files()
+        changed = [name for name, state in local.items() if self._published.get(name, ())[:2] != state]
+        if not everything and not any(map(self._is_marker, changed)):
+            changed = [name for name in changed if local[name][0] <= LARGE or rules.marker_of(name)]
+        inside = [name for name in changed if rules.marker_of(name) and not self._is_marker(name)]
+        outdated = {rules.marker_of(name) for name in inside}  # the bucket may have a folder of another run
+        for marker in sorted(outdated):
+            self.remote.remove(marker)
+            self._published.pop(marker, None)
+        markers = outdated.union(filter(self._is_marker, changed))
+        try:
+            broken = {rules.unit_of(name) for name in self._upload(inside, local)}
+            # After the steps: a ledger reaches at least as far as the checkpoint that counts on it.
+            self._upload([name for name in changed if not rules.marker_of(name)], local)
+            self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
+            self._remove_lost()
+        finally:
+            if changed or markers or len(self._published) > len(local):
+                self._save_record()
+        return len(changed), sum(local[name][0] for name in changed)
+
+    def _remove_lost(self) -> None:
+        """Removes from the bucket what is gone in the folder, and what never counted there."""
+        lost = {name for name in self._published if not (self.folder / name).exists()}
+        lost |= {self._rules.marker_of(name) for name in lost} & self._published.keys()
+        for name in sorted(lost, key=lambda name: not self._is_marker(name)):
+            self.remote.remove(name)
+            del self._published[name]
+        while self._incomplete:
+            if (name := self._incomplete.pop()) not in self._published:
+                self.remote.remove(name)
+
+    def _upload(self, names: list[str], local: Mapping[str, FileState]) -> list[str]:
+        """Writes files to the bucket, several at a time; returns those that are gone meanwhile."""
+
+        def upload(remote: RemoteFolder, name: str) -> str | None:
+            try:
+                written = remote.upload(name, self.folder / name)
+            except FileNotFoundError:
+                return name
+            self._published[name] = (*local[name], written.version)
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # after a kill it is not sent again
+                self._save_record()
+            return None
+
+        return [name for name in self.remote.run_parallel(upload, names) if name]
+
+    def _local_files(self) -> dict[str, FileState]:
+        """The files of the folder that count."""
+        paths = [pathlib.Path(top, name) for top, _, names in os.walk(self.folder) for name in names]
+        states = {path.relative_to(self.folder).as_posix(): _file_state(path) for path in paths}
+        files = {name: state for name, state in states.items() if state}
+        return {name: files[name] for name in sorted(self._rules.split_complete(files)[0])}
+
+    def _is_marker(self, name: str) -> bool:
+        return self._rules.marker_of(name) == name
+
+    def _remove_local(self, units: Iterable[str]) -> None:
+        for unit in set(units):
+            path = self.folder / unit
+            if path.is_dir():
+                for marker in self._rules.markers.values():
+                    (path / marker).unlink(missing_ok=True)
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+    def _save_record(self) -> None:
+        with self._saving:
+            self._saved = time.monotonic()
+            # Not by `write_atomic`: processes that may not write have a mirror too. Half of it counts as none.
+            fresh = self._path.with_name(f'{RECORD}.new')
+            fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')
+            fresh.replace(self._path)
+
+
+def _parse_record(record: dict) -> dict[str, tuple[int, int, str]]:
+    return {name: (int(size), int(modified), str(version)) for name, (size, modified, version) in record.items()}
+
+
+def _file_state(path: pathlib.Path) -> FileState | None:
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return (facts.st_size, facts.st_mtime_ns) if path.is_file() else None
+
+
+def _newest_step(names: Iterable[str]) -> int:
+    """The latest step among names of checkpoints; -1 where there is none."""
+    return max((int(match[1]) for name in names if (match := _STEP.match(name))), default=-1)

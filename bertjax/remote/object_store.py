@@ -1,0 +1,252 @@
+"""The objects below an address, gs://BUCKET/PATH or s3://BUCKET/PATH: listed, read and written.
+
+gcsfs and s3fs speak the protocols, and find credentials and endpoints as Google's and Amazon's own tools do. Their own
+retries, half a minute long, serve the parts of a large file; `retry` repeats any request for as long as it should.
+"""
+
+import base64
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import importlib
+import io
+import os
+import pathlib
+import re
+from typing import Any
+
+import google_crc32c
+
+from bertjax.errors import UserError
+from bertjax.remote.retry import Requester, http_status
+
+PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
+ONE_REQUEST = 32 << 20  # bytes up to which an object is written in one request
+PART = 50 << 20  # bytes of a part of a larger one
+PART_ATTEMPTS = 10  # at a part, by s3fs within half a minute; gcsfs makes 6
+_ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
+_NO_FILE_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # a name that no file on a disk can have: `a//b`, `../a`
+
+
+def split_address(url: str) -> tuple[str, str, str]:
+    """('gs' or 's3', the bucket, the path in it without a slash at its ends)."""
+    scheme, bucket, path = _ADDRESS.fullmatch(url).groups()
+    return scheme, bucket, path.strip('/')
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteObject:
+    """Facts about an object.
+
+    Attributes:
+      name: below the address; '' is the address itself.
+      size: bytes.
+      version: another one for any other content: the generation, or the ETag.
+      checksum: 'crc32c:…' or 'md5:…' of its content, '' where the bucket knows none.
+    """
+
+    name: str
+    size: int
+    version: str
+    checksum: str
+
+
+def content_checksum(data: bytes | pathlib.Path, kind: str) -> str:
+    """The checksum of bytes or of a local file, as in `RemoteObject`; `kind` is 'crc32c' or 'md5'."""
+    digest = google_crc32c.Checksum() if kind == 'crc32c' else hashlib.md5(usedforsecurity=False)
+    with io.BytesIO(data) if isinstance(data, bytes) else data.open('rb') as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return f'{kind}:{digest.hexdigest() if kind == "md5" else base64.b64encode(digest.digest()).decode()}'
+
+
+def _file_system(scheme: str, where: str, attempts: int = 1) -> Any:
+    try:
+        importlib.import_module(PACKAGES[scheme])
+    except ImportError as error:
+        found, package = f'{scheme}:// without {PACKAGES[scheme]} ({error})', PACKAGES[scheme]
+        raise UserError(where, found, 'that package', f'pip install {package}') from None
+    return _connect(scheme, attempts)
+
+
+@functools.cache
+def _connect(scheme: str, attempts: int) -> Any:
+    if scheme == 's3':
+        from s3fs import S3FileSystem
+
+        once = {'retries': {'total_max_attempts': 1}, 'connect_timeout': 10, 'read_timeout': 60}
+        system = S3FileSystem(use_listings_cache=False, config_kwargs=once, skip_instance_cache=True)
+        system.retries = attempts
+        return system
+    # Not fsspec's choice for gs://, which asks each bucket over gRPC what it is and needs rights of its own for that.
+    from gcsfs.core import GCSFileSystem
+
+    token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
+    return GCSFileSystem(use_listings_cache=False, token=token)
+
+
+class RemoteFolder(Requester):
+    """The objects below an address.
+
+    Every method raises DeniedError for a request that is denied, UserError where there is no such bucket, and
+    UnreachableError where the server does not answer in time.
+
+    Args:
+      url: gs://BUCKET/PATH or s3://BUCKET/PATH.
+      where: the config key, for messages.
+
+    Raises:
+      UserError: the package that speaks the protocol is not installed.
+    """
+
+    def __init__(self, url: str, where: str = ''):
+        self._scheme, bucket, path = split_address(url)
+        self._root = f'{bucket}/{path}'.rstrip('/')
+        url = f'{self._scheme}://{self._root}'
+        super().__init__(url, f'{self._scheme}://{bucket}', where or url)
+        self._system = _file_system(self._scheme, self._where)
+
+    def __str__(self) -> str:
+        return self.url
+
+    def _path(self, name: str) -> str:
+        return f'{self._root}/{name}'.rstrip('/')
+
+    def find(self) -> dict[str, RemoteObject]:
+        """The objects below the address, by name; without names that no file can have, such as `a//b`."""
+        try:
+            listing = self.call(self._system.find, self._root, detail=True)
+        except FileNotFoundError:
+            raise self._no_bucket() from None
+        below = {path.removeprefix(f'{self._root}/'): facts for path, facts in listing.items() if path != self._root}
+        return {name: self._object(name, below[name]) for name in below if not _NO_FILE_NAME.search(name)}
+
+    def info(self, name: str = '') -> RemoteObject | None:
+        """The facts about an object; None where there is none."""
+        path = self._path(name)
+        if '/' not in path:
+            return None
+        try:
+            facts = self.call(self._system.info, path)
+        except FileNotFoundError:
+            return None
+        return self._object(name, facts) if facts['type'] == 'file' else None
+
+    def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
+        """Its bytes [begin, end).
+
+        Raises:
+          FileNotFoundError: no such object.
+        """
+
+        def read() -> bytes:
+            data = self._system.cat_file(self._path(name), start=begin, end=end)
+            if end is not None and len(data) != end - begin:
+                raise EOFError(f'{len(data):,} of {end - begin:,} bytes came')
+            return data
+
+        return self.call(read)
+
+    def write(self, name: str, data: bytes, *, replace: str | None = None) -> RemoteObject:
+        """Writes an object whole, or not at all.
+
+        Args:
+          name: of the object.
+          data: its content.
+          replace: the version that it must replace, '' for none; the server checks it, where it can.
+
+        Raises:
+          FileExistsError: another version is there.
+        """
+
+        def write() -> RemoteObject:
+            try:
+                if replace:
+                    self._replace(name, data, replace)
+                else:
+                    self._system.pipe_file(self._path(name), data, mode='overwrite' if replace is None else 'create')
+            except FileNotFoundError:
+                if replace:
+                    raise FileExistsError(name) from None
+                raise self._no_bucket() from None
+            return self._written(name, len(data), data)
+
+        return self.call(write)
+
+    def _replace(self, name: str, data: bytes, version: str) -> None:
+        path = self._path(name)
+        if self._scheme == 's3':
+            try:
+                self._system.pipe_file(path, data, IfMatch=f'"{version}"')
+            except OSError as error:
+                raise FileExistsError(name) if http_status(error) == 412 else error from None
+            return
+        bucket, _, key = path.partition('/')
+        url = f'{self._system.base.replace("/storage/", "/upload/storage/")}b/{bucket}/o'
+        condition = {'ifGenerationMatch': version.rpartition(' ')[2]}
+        self._system.call('POST', url, data=data, uploadType='media', name=key, **condition)
+
+    def upload(self, name: str, file: pathlib.Path) -> RemoteObject:
+        """Writes a local file as it is now, whole or not at all. The libraries send a large one in parts, and are
+        stopped between two of them by a check that fails (see `with_check`).
+
+        Raises:
+          FileNotFoundError: the file is gone.
+        """
+        size = file.stat().st_size
+        if size <= ONE_REQUEST:
+            with file.open('rb') as opened:
+                return self.write(name, opened.read(size))  # without anything that is appended meanwhile
+
+        from fsspec.callbacks import Callback  # of s3fs and gcsfs
+
+        def upload() -> RemoteObject:
+            try:
+                system = _file_system(self._scheme, self._where, PART_ATTEMPTS)
+                callback = Callback(hooks={'check': lambda size, value: self.check(False)})
+                # One part at a time: s3fs removes a failed upload while others of its parts may still be on their way.
+                options = {'chunksize': PART, 'max_concurrency': 1, 'callback': callback}
+                system.put_file(os.fspath(file), self._path(name), **options)
+            except FileNotFoundError:
+                # No such bucket; or the answer to an attempt that completed the upload was lost.
+                if file.exists() and self.info(name) is None:
+                    raise self._no_bucket() from None
+            return self._written(name, file.stat().st_size, file)
+
+        return self.call(upload)
+
+    def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
+        """The object that is there after writing; EOFError, which repeats the request, where it is another one."""
+        written = self.info(name)
+        if written is None or written.size != size:
+            raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are there after writing')
+        if not self.has_content(written, content):
+            raise EOFError('other bytes are there after writing')
+        return written
+
+    def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
+        """Whether bytes or a local file are what the bucket's checksum says; True where it says nothing."""
+        if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
+            return True
+        # The ETag of an object that S3 encrypts with a key of the user's looks like an MD5 and is none.
+        bucket, _, key = self._path(facts.name).partition('/')
+        s3 = self._scheme == 's3'
+        head = self.call(self._system.call_s3, 'head_object', Bucket=bucket, Key=key) if s3 else {}
+        return bool(head.get('SSEKMSKeyId') or head.get('SSECustomerAlgorithm'))
+
+    def remove(self, name: str) -> None:
+        """Removes an object; it may be gone already."""
+        with contextlib.suppress(FileNotFoundError):
+            self.call(self._system.rm_file, self._path(name))
+
+    def _object(self, name: str, facts: dict[str, Any]) -> RemoteObject:
+        if self._scheme == 'gs':
+            checksum = f'crc32c:{facts["crc32c"]}' if facts.get('crc32c') else ''
+            return RemoteObject(name, int(facts['size']), f'generation {facts.get("generation", "")}', checksum)
+        tag = str(facts.get('ETag', '')).strip('"')
+        return RemoteObject(name, int(facts['size']), tag, f'md5:{tag}' if re.fullmatch('[0-9a-f]{32}', tag) else '')
+
+    def _no_bucket(self) -> UserError:
+        fix = 'check its name, or create it'
+        return UserError(self._where, f'no bucket {self._bucket}', 'a bucket that exists', fix)

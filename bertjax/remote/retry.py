@@ -1,0 +1,169 @@
+"""Requests to a bucket: made again when they fail, several at a time, and what their errors mean."""
+
+import concurrent.futures
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Self, TypeVar
+
+from absl import logging
+
+from bertjax.errors import StoppedError, UserError
+
+PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last one from then on
+FIRST_CONTACT = 30.0  # seconds for a server that has not answered yet: its address may be wrong
+PATIENCE = 1800.0  # seconds for a server that has answered before
+WARN_EVERY = 60.0  # seconds
+_AT_ONCE = 8  # requests
+_answered: set[str] = set()  # buckets that have answered this process
+
+_DENIED = ('Forbidden', 'Access Denied', 'AccessDenied', 'Anonymous caller', 'Invalid Credentials')
+_CREDENTIALS = ('NoCredentialsError', 'PartialCredentialsError', 'DefaultCredentialsError', 'ProfileNotFound')
+_LOGIN = {'gs': 'gcloud auth application-default login', 's3': 'aws configure'}
+
+Item = TypeVar('Item')
+Value = TypeVar('Value')
+
+
+class UnreachableError(UserError):
+    """A bucket whose server does not answer, or cuts the connection, until the time is over."""
+
+
+class DeniedError(UserError):
+    """Credentials are missing, or do not allow the request."""
+
+
+class _CancelledError(StoppedError):
+    """Another one of several simultaneous requests has failed."""
+
+
+def http_status(error: Exception) -> int | None:
+    """The HTTP status in an error of s3fs or gcsfs; None where it has none."""
+    response = getattr(error.__cause__ or error, 'response', None)  # s3fs raises its own error from botocore's
+    status = response.get('ResponseMetadata', {}).get('HTTPStatusCode') if isinstance(response, dict) else None
+    status = status or getattr(error, 'code', None)  # gcsfs
+    return int(status) if str(status).isdecimal() else None
+
+
+def _is_denied(error: Exception) -> bool:
+    named = isinstance(error, PermissionError) or type(error).__name__ in _CREDENTIALS
+    worded = isinstance(error, OSError) and any(word in str(error) for word in _DENIED)
+    return named or worded or http_status(error) in (401, 403)
+
+
+def _is_permanent(error: Exception) -> bool:
+    """Whether the server refused the request, or it could not even be made: a later attempt would hardly succeed."""
+    status = http_status(error)
+    refused = status is not None and 400 <= status < 500 and status not in (408, 429)
+    return refused or isinstance(error, (TypeError, ValueError, LookupError, AttributeError))
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), '') or type(error).__name__
+
+
+def _in_words(seconds: float) -> str:
+    return f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} minutes'
+
+
+class Requester:
+    """Makes requests about one address.
+
+    The time since a request first failed is limited, not the number of attempts. A long transfer makes a request for
+    each piece, so every piece that arrives starts the time again.
+
+    Args:
+      url: the address.
+      bucket: the part of it that names the bucket.
+      where: the config key, for messages.
+    """
+
+    def __init__(self, url: str, bucket: str, where: str):
+        self.url, self._bucket, self._where = url, bucket, where
+        self._checks: tuple[Callable[[bool], None], ...] = ()
+        self._retries = True
+
+    def with_check(self, check: Callable[[bool], None]) -> Self:
+        """The same, with `check(True)` called before each attempt at a request, and `check(False)`, which must not wait
+        for anything, after each part of a large file. An exception that it raises ends the request; an OSError ends the
+        attempt alone."""
+        other = copy.copy(self)
+        other._checks = (*self._checks, check)
+        return other
+
+    def without_retries(self) -> Self:
+        """The same, with one attempt a request."""
+        other = copy.copy(self)
+        other._retries = False
+        return other
+
+    def check(self, wait: bool) -> None:
+        """Raises what one of the checks of `with_check` raises."""
+        for check in self._checks:
+            check(wait)
+
+    def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
+        """`work` on each item, several at the same time. When one raises, or Ctrl-C comes, no other one retries.
+
+        Args:
+          work: takes this object, in a form that notices such a failure, and the item.
+          items: for `work`.
+        """
+        failed = threading.Event()
+
+        def check(wait: bool) -> None:
+            del wait
+            if failed.is_set():
+                raise _CancelledError
+
+        requester = self.with_check(check)
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
+            futures = [pool.submit(work, requester, item) for item in items]
+            try:
+                for future in concurrent.futures.as_completed(futures):
+                    future.result()
+            except BaseException:
+                failed.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+        return [future.result() for future in futures]
+
+    def call(self, request: Callable[..., Value], *arguments: Any, **options: Any) -> Value:
+        """The result of a request.
+
+        Raises:
+          DeniedError, UnreachableError: see there; FileNotFoundError and FileExistsError come as they are.
+        """
+        patience = (PATIENCE if self._bucket in _answered else FIRST_CONTACT) if self._retries else 0
+        first_failure, failures = 0.0, 0
+        while True:
+            try:
+                self.check(True)
+                value = request(*arguments, **options)
+                _answered.add(self._bucket)
+                return value
+            except (FileNotFoundError, FileExistsError, UserError, StoppedError):
+                raise
+            except Exception as error:  # each library has its own, for the network, the protocol and credentials
+                if _is_denied(error):
+                    expected, command = 'credentials that may list, read and write there', _LOGIN[self.url[:2]]
+                    found = self._at_url(f'access denied ({_first_line(error)})')
+                    raise DeniedError(self._where, found, expected, f'give them, as with: {command}') from None
+                first_failure = first_failure or time.monotonic()
+                limit, passed = patience, time.monotonic() - first_failure
+                if _is_permanent(error):
+                    limit = min(patience, FIRST_CONTACT)
+                if passed >= limit:
+                    found = self._at_url(f'no answer, or half of one, for {_in_words(passed)} ({_first_line(error)})')
+                    fix = 'check the network; the same command continues with the files that are complete'
+                    raise UnreachableError(self._where, found, 'an answer', fix) from None
+                if failures >= len(PAUSES):
+                    message = 'no answer, or half of one, from %s (%s): retrying for %s'
+                    details = self.url, _first_line(error), _in_words(limit)
+                    logging.log_every_n_seconds(logging.WARNING, message, WARN_EVERY, *details)
+                time.sleep(min(limit - passed, PAUSES[min(failures, len(PAUSES) - 1)]))
+                failures += 1
+
+    def _at_url(self, found: str) -> str:
+        return found if self._where == self.url else f'{self.url}: {found}'

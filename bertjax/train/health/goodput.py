@@ -1,0 +1,115 @@
+"""Goodput: the share of a run's wall time spent on steps that its state contains, and where the rest went."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from bertjax.progress import clock
+from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
+
+LOST = 'lost'  # steps after the last checkpoint that a later process did again
+_DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
+
+
+@dataclasses.dataclass(frozen=True)
+class Goodput:
+    """The wall time of all processes of a run, each from its start to the end of its training.
+
+    Attributes:
+      seconds: {kind: seconds} with the kinds of `goodput_clock.KINDS` and LOST; 'step' counts only steps that the
+        state of the run contains.
+      processes: The number of processes, one after the other.
+      slow: The log rows about slow steps.
+    """
+
+    seconds: Mapping[str, float]
+    processes: int
+    slow: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def total(self) -> float:
+        """The seconds of all kinds."""
+        return sum(self.seconds.values())
+
+    @property
+    def share(self) -> float:
+        """The share of productive steps, from 0 to 1."""
+        return self.seconds.get(STEP, 0.0) / self.total
+
+    def rest(self) -> list[tuple[str, float]]:
+        """Returns (description, share) of each other kind, the largest share first."""
+        shares = {
+            _DESCRIPTIONS[kind]: each / self.total for kind, each in self.seconds.items() if kind != STEP and each > 0
+        }
+        return sorted(shares.items(), key=lambda item: -item[1])
+
+    def facts(self) -> dict[str, Any]:
+        """Returns the entry of summary.json."""
+        seconds = {kind: round(each, 3) for kind, each in self.seconds.items()}
+        return {'share': round(self.share, 4), 'processes': self.processes, 'seconds': seconds}
+
+    def __str__(self) -> str:
+        processes = f' of {self.processes} processes' if self.processes > 1 else ''
+        rest = ', '.join(f'{name} {share:.1%}' for name, share in self.rest() if share >= 0.0005)
+        return f'{self.share:.1%} of {clock(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
+
+
+def read_goodput(folder: pathlib.Path) -> Goodput | None:
+    """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
+
+    Steps that a later process did again are lost. If that process resumes within the steps of a row, the lost share of
+    the row's seconds is the lost share of its steps.
+    """
+    rows = _rows(folder / TIMES)
+    seconds: dict[str, float] = {}
+    spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
+    processes = 0
+    for row in rows:
+        if 'slow' in row:
+            continue
+        after, step = row['after'], row['step']
+        if 'began' in row:
+            processes += 1
+            retained = [_until(span, after) for span in spans]
+            lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
+            seconds[LOST] = seconds.get(LOST, 0.0) + lost
+            spans = retained
+        for kind, each in row['seconds'].items():
+            if kind == STEP:
+                spans.append((after, step, each))
+            else:
+                seconds[kind] = seconds.get(kind, 0.0) + each
+    seconds = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
+    slow = [row for row in rows if 'slow' in row]
+    goodput = Goodput(seconds, processes, slow)
+    return goodput if goodput.total > 0 and processes else None
+
+
+def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
+    """Returns the part of a span of steps up to step `end`."""
+    after, step, seconds = span
+    if step <= end:
+        return span
+    share = max(end - after, 0) / max(step - after, 1)
+    return min(after, end), end, seconds * share
+
+
+def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+    """Reads the undamaged rows."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError:
+        return []
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            row['seconds'] = {kind: float(x) for kind, x in row['seconds'].items() if kind in KINDS}
+            if 'slow' not in row:
+                row['after'], row['step'] = int(row['after']), int(row['step'])
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue  # damaged
+        rows.append(row)
+    return rows

@@ -1,0 +1,142 @@
+"""A clock of the current activity of the training thread, for goodput, for slow steps and for the watchdog.
+
+It writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and none truncates it, so that the cost of a
+kill can be computed. `goodput.py` reads it.
+"""
+
+import collections
+import contextlib
+import pathlib
+import statistics
+import sys
+import time
+from collections.abc import Hashable, Iterator
+
+import psutil
+
+from bertjax.writers.jsonl import JsonLines
+from bertjax.writers.writer import Writers
+
+TIMES = 'time.jsonl'  # in a workdir
+START, RESTORE, COMPILE, DATA = 'start', 'restore', 'compile', 'data'
+STEP, EVALUATION, SAVE = 'step', 'evaluation', 'save'
+# The description of each kind in a sentence.
+KINDS = {
+    STEP: 'in the step itself', START: 'getting ready', RESTORE: 'restoring', COMPILE: 'compiling',
+    DATA: 'waiting for data', EVALUATION: 'evaluating', SAVE: 'saving',
+}  # fmt: skip
+SLOW = 5  # a slow step takes this many times the median
+_REPORTED = (COMPILE, EVALUATION)  # kinds that have lines of their own on the console
+_MIN_REPORTED = 0.5  # seconds: a shorter slow step gets a row but no line
+_ROW_INTERVAL = 10.0  # seconds between rows, the most that a kill leaves unrecorded
+_MIN_STEPS, _MAX_STEPS = 10, 100  # the steps of one shape needed for a median, and the most used for it
+
+_recorded_until: float | None = None  # the end of the earlier training in this process, if there was one
+
+
+class GoodputClock:
+    """Measures where the wall time of a run goes. The main thread is always in one of KINDS, at first in START.
+
+    A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
+    `began`, the start of the process (seconds since 1970). A row with `slow` describes one step: its seconds by kind,
+    and the `median` of the steps before it. If the log cannot be written, it is dropped with a warning.
+
+    Args:
+      folder: The folder of the log.
+      step: The current step of the run.
+
+    Attributes:
+      doing: The current kind.
+      moves: A counter of steps and changes of kind.
+    """
+
+    def __init__(self, folder: pathlib.Path, step: int):
+        self._log = Writers([JsonLines(folder / TIMES)])
+        self._log.truncate_after(sys.maxsize)  # removes only a line that a kill has cut off
+        now = time.perf_counter()
+        running = max(time.time() - psutil.Process().create_time(), 0.0)
+        self._since = self._row_since = now - running if _recorded_until is None else _recorded_until
+        self._began: float | None = time.time() - (now - self._since)
+        self.doing, self.moves = START, 0
+        self._of_row: dict[str, float] = {}
+        self._of_step: dict[str, float] = {}
+        self._step = self._after = step
+        self._trains = False
+        self._recent: dict[Hashable, collections.deque[float]] = {}
+
+    @contextlib.contextmanager
+    def during(self, kind: str) -> Iterator[None]:
+        """Counts the time of the context as `kind`, then returns to the kind before it."""
+        before = self.doing
+        self._turn_to(kind)
+        try:
+            yield
+        finally:
+            self._turn_to(before)
+
+    def prepare(self) -> None:
+        """Counts the time from now as START, because another phase begins."""
+        self._turn_to(START)
+
+    def begin(self) -> None:
+        """Counts the time from now as STEP, unless a context says otherwise."""
+        self._turn_to(STEP)
+        self._trains, self._of_step = True, {}
+
+    def step(self, step: int, shape: Hashable, *, saving: bool = False) -> str | None:
+        """Records a finished step.
+
+        Args:
+          step: The number of the step.
+          shape: The shapes of its batch; steps are compared with others of the same shape.
+          saving: Whether a checkpoint is being written at the same time.
+
+        Returns:
+          A line about the step if it took at least SLOW times the median and no other line explains why.
+        """
+        self._turn_to(STEP)
+        seconds, self._of_step, self._step = self._of_step, {}, step
+        line = self._judge(seconds, shape, saving)
+        if self._since - self._row_since > _ROW_INTERVAL:
+            self.write()
+        return line
+
+    def _judge(self, seconds: dict[str, float], shape: Hashable, saving: bool) -> str | None:
+        duration, recent = sum(seconds.values()), self._recent.setdefault(shape, collections.deque(maxlen=_MAX_STEPS))
+        median = statistics.median(recent) if len(recent) >= _MIN_STEPS else 0.0
+        recent.append(duration)
+        if not 0 < SLOW * median <= duration:
+            return None
+        spent = {'seconds': {kind: round(each, 4) for kind, each in seconds.items()}}
+        spent |= {'beside': 'checkpoint'} if saving else {}
+        self._log.write({'step': self._step, 'slow': round(duration, 4), 'median': round(median, 4), **spent})
+        unreported = sum(each for kind, each in seconds.items() if kind not in _REPORTED)
+        if unreported < max(SLOW * median, _MIN_REPORTED):
+            return None
+        kind = max((kind for kind in seconds if kind not in _REPORTED), key=seconds.__getitem__)
+        while_ = ', while a checkpoint was being written' if saving else ''
+        return (
+            f'step {self._step} took {duration:.1f} s, {duration / median:.0f} times the median: '
+            f'{seconds[kind]:.1f} s {KINDS[kind]}{while_}'
+        )
+
+    def write(self) -> None:
+        """Writes a row with the time since the last row."""
+        self._turn_to(self.doing)
+        row = {'step': self._step, 'after': self._after, **({'began': self._began} if self._began is not None else {})}
+        self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._of_row.items()}})
+        self._row_since, self._after, self._of_row, self._began = self._since, self._step, {}, None
+
+    def close(self) -> None:
+        """Writes the last row, unless no step was to be trained."""
+        global _recorded_until
+        if self._trains:
+            self.write()
+        self._log.close()
+        _recorded_until = self._since
+
+    def _turn_to(self, kind: str) -> None:
+        now = time.perf_counter()
+        for seconds in (self._of_row, self._of_step):
+            seconds[self.doing] = seconds.get(self.doing, 0.0) + now - self._since
+        self._since, self.doing, self.moves = now, kind, self.moves + 1

@@ -1,0 +1,79 @@
+"""SIGTERM and Ctrl-C: the first requests a stop, the second prints the current activity, the third ends the process."""
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Interrupt:
+    """A context that records the first SIGTERM or SIGINT; the third ends the process with status 128 + its number.
+
+    A separate thread answers signals, also while the main thread is in compiled code or waits for a disk.
+
+    Attributes:
+      doing: A description of the current activity, for the answer to the second signal.
+    """
+
+    def __init__(self):
+        self.doing = 'the run is being prepared'
+        self._requested = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> 'Interrupt':
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._writer, False)
+        self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+        for number in SIGNALS:
+            self._before[number] = signal.signal(number, self._note)
+        self._answering = threading.Thread(target=self._answer, name='signals', daemon=True)
+        self._answering.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        os.close(self._writer)  # ends the thread
+        self._answering.join()
+        os.close(self._reader)
+
+    def _note(self, number: int, frame: object) -> None:
+        del number, frame
+        self._requested = True
+
+    def _answer(self) -> None:
+        count = 0
+        while byte := os.read(self._reader, 1):  # Python writes the number of each signal when it arrives
+            if byte[0] not in SIGNALS:
+                continue
+            count += 1
+            self._requested = True
+            if count == 1:
+                _print('stop requested: saving at the next step …')
+            elif count == 2:
+                _print(f'stop requested again: {self.doing}; a third signal ends the process and loses unsaved steps')
+            else:
+                os._exit(128 + byte[0])
+
+    @contextlib.contextmanager
+    def during(self, doing: str) -> Iterator[None]:
+        """Sets `doing` for the duration of the context."""
+        before, self.doing = self.doing, doing
+        try:
+            yield
+        finally:
+            self.doing = before
+
+    def requested(self) -> bool:
+        """Returns whether a signal has arrived."""
+        return self._requested
+
+
+def _print(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        print(text, file=sys.stderr, flush=True)

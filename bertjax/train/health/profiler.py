@@ -1,0 +1,87 @@
+"""Profiling of some steps (config.profile) by jax.profiler, for xprof, TensorBoard or Perfetto."""
+
+import contextlib
+import pathlib
+from collections.abc import Callable
+
+import jax
+from absl import logging
+
+from bertjax.errors import UserError
+from bertjax.parallel.distributed import is_primary
+
+PROFILE = 'profile'  # the folder in a workdir
+
+
+def profiled_steps(profile: str) -> range:
+    """Parses config.profile: '100:105' to the steps 100 to 104, and '' to no steps.
+
+    Raises:
+      UserError: The first step is below 1, or the end is not above it.
+    """
+    if not profile:
+        return range(0)
+    first, end = map(int, profile.split(':'))
+    if not 1 <= first < end:
+        raise UserError(
+            'config.profile',
+            found=repr(profile),
+            expected='FIRST:END with FIRST at least 1 and END above FIRST',
+            fix='for example --config.profile=100:105, the steps 100 to 104',
+        )
+    return range(first, end)
+
+
+class Profiler:
+    """Traces steps into WORKDIR/profile, unless that folder already exists.
+
+    If the trace fails, it logs a warning and training continues.
+
+    Args:
+      folder: The workdir.
+      steps: The steps to trace, from `profiled_steps`.
+      log: Logs a line.
+    """
+
+    def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):
+        self._folder, self._steps, self._log = folder / PROFILE, steps if is_primary() else range(0), log
+        self._is_tracing = False
+
+    def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
+        """Returns the context of a step; `drain` waits until the steps before it are done."""
+        if step not in self._steps:
+            return contextlib.nullcontext()
+        if not self._is_tracing:
+            drain()
+            self._start()
+        return jax.profiler.StepTraceAnnotation('train', step_num=step)
+
+    def after(self, step: int, drain: Callable[[], None]) -> None:
+        """Ends the trace after its last step."""
+        if self._is_tracing and step == self._steps[-1]:
+            drain()
+            self.close()
+
+    def close(self) -> None:
+        """Ends a running trace."""
+        if not self._is_tracing:
+            return
+        self._is_tracing = False
+        try:
+            jax.profiler.stop_trace()
+        except Exception as error:  # any error: a failed trace must not stop training
+            logging.warning('the trace of config.profile failed: %s', error)
+            return
+        self._log(f'traced steps {self._steps[0]} to {self._steps[-1]}: xprof --logdir={self._folder}')
+
+    def _start(self) -> None:
+        if self._folder.exists():
+            self._log(f'{self._folder} exists already: these steps are not traced; remove it to trace them')
+            self._steps = range(0)
+            return
+        try:
+            jax.profiler.start_trace(self._folder)
+            self._is_tracing = True
+        except Exception as error:  # as above: another trace may be running
+            logging.warning('no trace for config.profile: %s', error)
+            self._steps = range(0)

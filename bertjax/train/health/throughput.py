@@ -1,0 +1,88 @@
+"""Throughput metrics: rates over an interval, model FLOPs utilisation (MFU), and memory."""
+
+import time
+from collections.abc import Sequence
+
+import jax
+import psutil
+
+# Peak of dense bfloat16 FLOP/s per device, from NVIDIA's data sheets and Google Cloud's pages on each generation. The
+# first name that occurs in JAX's device_kind applies. A device of a v3 is one of the two cores of a chip.
+PEAK_FLOPS: tuple[tuple[str, float], ...] = (
+    ('A100', 312e12),
+    ('H100', 989e12),
+    ('H200', 989e12),
+    ('TPU v3', 61.5e12),
+    ('TPU v4', 275e12),
+    ('TPU v5 lite', 197e12),
+    ('TPU v5e', 197e12),
+    ('TPU v5p', 459e12),
+    ('TPU v5', 459e12),
+    ('TPU v6', 918e12),
+)
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Returns the dense bfloat16 peak of one device in FLOP/s, or None if unknown (a CPU, a newer chip)."""
+    return next((peak for name, peak in PEAK_FLOPS if name.lower() in device_kind.lower()), None)
+
+
+class Stopwatch:
+    """Measures rates since the last `lap`. `pause` excludes the time of evaluation and saving."""
+
+    def __init__(self):
+        device = jax.local_devices()[0]
+        peak = peak_flops(device.device_kind)
+        self._peak = peak * jax.device_count() if peak else None
+        self.flops_per_sequence = 0.0  # FLOPs of a training step per row in this phase; 0 if unknown
+        self.restart()
+
+    def restart(self) -> None:
+        """Starts a new interval."""
+        self._start = time.perf_counter()
+        self._waited = 0.0
+        self._rows = self._steps = 0
+
+    def count(self, rows: int, waited: float) -> None:
+        """Adds one batch of `rows` rows, for which the loop waited `waited` seconds."""
+        self._steps += 1
+        self._rows += rows
+        self._waited += waited
+
+    def pause(self, seconds: float) -> None:
+        """Excludes time that was not spent on training."""
+        self._start += seconds
+
+    def lap(self, tokens: Sequence[float], sequences: Sequence[float]) -> list[dict[str, float | None]]:
+        """Computes the rates of each run since the last lap and starts a new interval.
+
+        Args:
+          tokens: The number of tokens of each run since the last lap, without padding.
+          sequences: The number of sequences of each run since the last lap.
+
+        Returns:
+          For each run: sequences_per_s, tokens_per_s, seconds_per_step, mfu (over all runs; None if the peak is
+          unknown) and data_wait, the share of time spent waiting for data.
+        """
+        seconds = max(time.perf_counter() - self._start, 1e-9)
+        rate, per_step = self._rows / seconds, seconds / max(self._steps, 1)
+        mfu = rate * self.flops_per_sequence / self._peak if self._peak and self.flops_per_sequence else None
+        waited = min(self._waited / seconds, 1.0)
+        self.restart()
+        return [
+            {
+                'sequences_per_s': several / seconds,
+                'tokens_per_s': count / seconds,
+                'seconds_per_step': per_step,
+                'mfu': mfu,
+                'data_wait': waited,
+            }
+            for count, several in zip(tokens, sequences, strict=True)
+        ]
+
+
+def memory_metrics() -> dict[str, int | None]:
+    """Returns bytes: `host_memory` of this process, and the peak `device_memory` of a local device (None on CPU)."""
+    peaks = [(device.memory_stats() or {}).get('peak_bytes_in_use') for device in jax.local_devices()]
+    known = [peak for peak in peaks if peak is not None]
+    return {'host_memory': psutil.Process().memory_info().rss, 'device_memory': max(known) if known else None}

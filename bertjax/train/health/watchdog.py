@@ -1,0 +1,94 @@
+"""A watchdog for hanging runs: prints the stack of each thread and ends the process, so a scheduler can restart it."""
+
+import contextlib
+import faulthandler
+import os
+import pathlib
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from bertjax.errors import HungError
+from bertjax.files.atomic import write_atomic
+from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS, RESTORE, SAVE, STEP, GoodputClock
+
+HANG = 'hang.txt'  # in a workdir
+LONG_FACTOR = 10  # the factor for activities that take longer than a step
+# {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes long.
+LIMIT_FACTORS = {
+    STEP: 1,
+    DATA: 1,
+    COMPILE: LONG_FACTOR,
+    EVALUATION: LONG_FACTOR,
+    SAVE: LONG_FACTOR,
+    RESTORE: LONG_FACTOR,
+}
+_WRITE_TIMEOUT = 10.0  # seconds to write the file, in case the disk hangs
+
+
+@contextlib.contextmanager
+def watch_for_hangs(
+    run_clock: GoodputClock, minutes: float, folder: pathlib.Path, leave: Callable[[int], None] = os._exit
+) -> Iterator[None]:
+    """A context in which a thread ends the process with status 4 if the run makes no progress for too long.
+
+    Args:
+      run_clock: The clock of the run; its `moves` show progress.
+      minutes: The limit during steps, see LIMIT_FACTORS; 0 for no watchdog.
+      folder: The workdir, for the file HANG.
+      leave: Ends the process.
+    """
+    if not minutes:
+        yield
+        return
+    ended = threading.Event()
+    watched = (run_clock, 60 * minutes, folder, ended, leave)
+    thread = threading.Thread(target=_watch, args=watched, name='watchdog', daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _watch(
+    run_clock: GoodputClock, limit: float, folder: pathlib.Path, ended: threading.Event, leave: Callable[[int], None]
+) -> None:
+    tick = min(limit / 10, 1.0)
+    idle, moves, before = 0.0, run_clock.moves, time.monotonic()
+    while not ended.wait(tick):
+        now = time.monotonic()
+        # A process that was suspended for an hour did not hang for an hour.
+        idle += min(now - before, 2 * tick)
+        before = now
+        if run_clock.moves != moves:
+            idle, moves = 0.0, run_clock.moves
+        elif idle > limit * LIMIT_FACTORS.get(run_clock.doing, float('inf')):
+            _report(HungError(idle / 60, KINDS[run_clock.doing], str(folder / HANG)), folder)
+            leave(HungError.exit_status)
+            return
+
+
+def _report(error: HungError, folder: pathlib.Path) -> None:
+    stacks = _stacks()
+    with contextlib.suppress(OSError, ValueError):  # stderr may be closed
+        print(f'{stacks}\n{error}', file=sys.stderr, flush=True)
+    writing = threading.Thread(target=_write, args=(folder / HANG, f'{error}\n\n{stacks}'), daemon=True)
+    writing.start()
+    writing.join(_WRITE_TIMEOUT)
+
+
+def _stacks() -> str:
+    """Returns the stacks of all threads, with the innermost call first."""
+    with tempfile.TemporaryFile() as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0)
+        return file.read().decode('utf-8', 'replace')
+
+
+def _write(path: pathlib.Path, text: str) -> None:
+    with contextlib.suppress(Exception):  # stderr has the text
+        write_atomic(path, text)

@@ -1,0 +1,34 @@
+"""docs/keys.md has a row for every key, and is what the declarations make of it."""
+
+import inspect
+import pathlib
+
+from bertjax.config.check import config_keys
+from bertjax.config.recipes import distillation, finetuning_config, phase, pretraining_config, using_config
+from bertjax.config.tables import page
+from bertjax.config.using import USING
+from bertjax.config.verb import EXAMPLES, Verb
+from bertjax.tasks.registry import KINDS
+from bertjax.usage import load_verb, verbs
+
+
+def test_the_page_of_keys_is_written_anew(repository: pathlib.Path):
+    """`python -m bertjax.config.tables > docs/keys.md` does it."""
+    assert (repository / 'docs' / 'keys.md').read_text(encoding='utf-8') == page() + '\n'
+
+
+def test_every_key_has_a_line_of_documentation():
+    configs = [pretraining_config(), pretraining_config(phases=(phase(),)), *map(finetuning_config, KINDS)]
+    configs += [distillation(finetuning_config('glue')), *map(using_config, USING)]
+    known = {name: key for config in configs for name, key in config_keys(config).items()}
+    assert len(known) > 180 and not [name for name, key in known.items() if not key.about]
+    text = page()
+    assert not [
+        name for name in known if f'| `{name.replace("phases[0]", "phases")}` |' not in text and name != 'task.kind'
+    ]
+
+
+def test_each_verb_declares_what_it_needs():
+    for module in map(load_verb, verbs()):
+        assert isinstance(module.VERB, Verb) and module.VERB.needs in ('', *EXAMPLES)
+        assert set(inspect.signature(module.run).parameters) <= {'config', 'workdir', 'recipe', 'overridden', 'given'}

@@ -1,0 +1,212 @@
+"""Every config key has a declared range: outside it a value is refused with the key, inside it nothing breaks."""
+
+import contextlib
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
+from test_recipes import CASES, load
+
+from bertjax.config import ranges
+from bertjax.config.check import check_ranges, config_keys
+from bertjax.config.plain import flatten
+from bertjax.config.recipes import finetuning_config, phase, pretraining_config, two_phases
+from bertjax.config.schema import key, keys_of
+from bertjax.errors import UserError
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.finetune.trials import trials_of
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.tasks.registry import KINDS
+
+ODD = (0, -1, 0.5, 10**15, 10**5000, 1e300, math.nan, -math.inf, True, None)
+ODD += ('', 'abc', 'a\0b', '10%', '-1epochs', (), (math.nan,), ('x',), ({},), {'a': 1})
+
+# What was accepted before there were ranges.
+NONSENSE = {
+    'pretraining': {
+        'optimizer.eps': (-1.0, 0.0, math.nan, 1e-300),
+        'optimizer.weight_decay': (-1.0, math.nan, math.inf),
+        'optimizer.clip_norm': (-1.0, math.nan),
+        'optimizer.b1': (-1.0, 1.0, 2.0),
+        'optimizer.b2': (-1.0, 1.0, math.nan),
+        'schedule.power': (-1.0, math.nan, math.inf),
+        'learning_rate': (math.inf, 1e30, math.nan),
+        'eval_examples': (-1, 0, 10**15),
+        'epochs': (-1.0, math.nan, math.inf),
+        'steps': ('nan', -5, 2**31, 'infepochs', '-1epochs'),
+        'eval_every': ('nan%', '-1%', -1),
+        'checkpoint_keep': (0, -1),
+        'seeds.data': (-2, 2**32),
+        'vocab.unused': (-1, 10**12),
+        'vocab.size': (0, -1, 10**12),
+        'vocab.model_type': ('word', ''),
+        'vocab.sample_sentences': (0, -1),
+        'model.init_stddev': (math.inf, math.nan, 0.0),
+        'model.layer_norm_eps': (math.inf, math.nan),
+        'model.max_positions': (99999999999999,),
+        'model.width': (10**12, -8),
+        'model.dropout': (1.0, math.nan),
+        'model.num_layers': (True, None, 2.0),
+        'batch_size': (10**15, 0, True, None),
+        'seq_len': (10**15, 7),
+        'pair_plans': (99999999999999, 0),
+        'mesh.data': (0, -2, 10**15),
+        'data': ('a\0b',),
+    },
+    'finetuning': {
+        'epochs': (math.nan, -1.0),
+        'layer_decay': (math.nan, 0.0),
+        'shapes': (10**9, -1),
+        'train': ('last_0', 'last_x', ''),
+        'sweep.learning_rate': ((1e-5, -1.0), (math.nan,), 'abc'),
+        'sweep.seeds': ((-1,), (0.5,)),
+        'sweep.train': (('some',),),
+        'sweep.together': (-1,),
+        'card.license': ('MIT License\nx',),
+        'select': ('', 'first'),
+    },
+}
+
+
+@contextlib.contextmanager
+def changed(config: ConfigDict, key: str, value: Any) -> Iterator[None]:
+    """`config` with one value that its type may forbid, as a recipe without types could have it."""
+    parent, _, name = key.rpartition('.')
+    fields = (config_path.get_value(parent, config) if parent else config)._fields
+    before, fields[name] = fields[name], value
+    try:
+        yield
+    finally:
+        fields[name] = before
+
+
+def settled(config: ConfigDict) -> None:
+    """All that is checked without a look at text or records."""
+    if 'task' in config:
+        settings = finetuning_settings(config)
+        for one in [trial.settings(settings) for trial in trials_of(settings)] or [settings]:
+            one.check()
+    else:
+        pretraining_settings(config).check()
+
+
+def refusal(config: ConfigDict, key: str, value: Any) -> UserError | None:
+    """The error that a value meets; any other exception is a failure."""
+    with changed(config, key, value):
+        try:
+            check_ranges(config)
+            settled(config)
+        except UserError as error:
+            return error
+    return None
+
+
+BASES = {'pretraining': lambda: pretraining_config('tiny', phases=two_phases())}
+BASES |= {kind: lambda kind=kind: finetuning_config(kind) for kind in KINDS}
+
+
+@pytest.mark.parametrize('base', BASES)
+def test_odd_values_of_every_key(base: str):
+    config = BASES[base]()
+    check_ranges(config)
+    settled(config)
+    known = config_keys(config)
+    shared = base not in ('pretraining', 'classification')
+    for name in flatten(config):
+        if shared and not name.startswith('task.'):  # looked at once
+            continue
+        refused = 0
+        for value in ODD:
+            error = refusal(config, name, value)
+            if error is None:
+                continue
+            refused += 1
+            assert '\n' not in str(error) and len(str(error)) < 700, (name, value)
+            named = 'config.' if known[name].allowed.holds(value) else f'config.{name}'
+            assert error.where.removeprefix('--').startswith(named), (name, value, str(error))
+        assert refused >= 8, f'{name} takes nearly anything'
+
+
+@pytest.mark.parametrize(('base', 'key'), [(base, key) for base, keys in NONSENSE.items() for key in keys])
+def test_nonsense_is_refused(base: str, key: str):
+    config = pretraining_config('tiny') if base == 'pretraining' else finetuning_config('classification')
+    for value in NONSENSE[base][key]:
+        with changed(config, key, value), pytest.raises(UserError) as caught:
+            check_ranges(config)
+        assert caught.value.where == f'config.{key}'
+
+
+@pytest.mark.parametrize(('path', 'argument'), [case for cases in CASES.values() for case in cases])
+def test_every_key_of_every_recipe_has_a_range(path, argument: str):
+    """A new key without one fails here: see bertjax/config/schema.py."""
+    config = load(path, argument)
+    assert not set(flatten(config)) - set(config_keys(config))
+    check_ranges(config)
+
+
+def test_every_default_lies_in_its_range():
+    for config in (pretraining_config(), pretraining_config(phases=two_phases()), *(BASES[kind]() for kind in KINDS)):
+        for name, known in config_keys(config).items():
+            assert known.allowed.holds(known.default), name
+
+
+def test_keys_that_are_missing_or_unknown():
+    config = pretraining_config('tiny')
+    del config.batch_size
+    with pytest.raises(
+        UserError, match=r'config\.batch_size: found no such key in the recipe, expected a whole number'
+    ):
+        check_ranges(config)
+    config = pretraining_config('tiny', learning_rat=1e-3)
+    with pytest.raises(UserError, match=r'did you mean --config\.learning_rate\?'):
+        check_ranges(config)
+    config = finetuning_config('squad', max_answers=3)
+    with pytest.raises(UserError, match=r'did you mean --config\.task\.max_answer\?'):
+        check_ranges(config)
+    config = pretraining_config('tiny', phases=(phase(steps='100%', seqlen=64),))
+    with pytest.raises(UserError, match=r'phases\[0\]\.seqlen.*did you mean --config\.phases\[0\]\.seq_len\?'):
+        check_ranges(config)
+    config = pretraining_config('tiny', phases=({'steps': '100%'},))
+    with pytest.raises(UserError, match=r'config\.phases\[0\]\.\w+: found no such key'):
+        check_ranges(config)
+
+
+def test_a_field_must_declare_a_range():
+    import dataclasses
+
+    @dataclasses.dataclass
+    class Options:
+        known: bool = True
+        name: str = ''
+        size: int = key(1, ranges.whole(0, 2))
+
+    assert set(keys_of(Options)) == {'known', 'name', 'size'}
+    undeclared = dataclasses.make_dataclass('Undeclared', [('size', int, 1)])
+    with pytest.raises(TypeError, match=r'Undeclared\.size declares no range'):
+        keys_of(undeclared)
+
+
+@pytest.mark.parametrize(
+    ('allowed', 'inside', 'outside', 'words'),
+    [
+        (ranges.whole(1, 2**20), (1, 2**20), (0, 2**20 + 1, 1.0, True), 'a whole number from 1 to 1,048,576'),
+        (ranges.number(0, 1), (0, 1, 0.5), (-1e-9, 1.1, math.nan, True, '1'), 'a number from 0 to 1'),
+        (ranges.number(0, 1, above=True, below=True), (0.5,), (0, 1), 'a number above 0, to below 1'),
+        (ranges.one_of(('', 'f1')), ('', 'f1'), ('f2', None, ()), "one of '', f1"),
+        (ranges.each(ranges.whole(0, 9)), ((), [1]), ((10,), 3, 'a'), 'a list, each of it a whole number from 0 to 9'),
+        (ranges.duration('%'), (0, '5', '10%', 1e3), ('1epochs', -1, 1.5, '%', '1s', True), None),
+        (ranges.duration('%', 'epochs'), ('1epochs', '0.5 epoch'), ('epochs', 'nanepochs', '1%%'), None),
+        (ranges.text(empty=False), ('a',), ('', ' ', 'a\0', '\udc80', 3), 'text that is not empty'),
+    ],
+)  # fmt: skip
+def test_ranges(allowed: ranges.Range, inside: tuple, outside: tuple, words: str | None):
+    assert all(map(allowed.holds, inside)) and not any(map(allowed.holds, outside))
+    assert words is None or allowed.words == words
+
+
+def test_a_value_is_shown_in_a_few_words():
+    assert ranges.format_value(10**5000) == 'a whole number of about 5000 digits'
+    assert ranges.format_value('a\nb') == repr('a\nb') and len(ranges.format_value('x' * 1000)) < 70

@@ -1,0 +1,167 @@
+"""What may change between a checkpoint and the run that continues it, on a real recipe."""
+
+import copy
+import pathlib
+
+import pytest
+
+from bertjax.checkpoint import Position, SavedCheckpoint
+from bertjax.config.plain import from_plain, plain
+from bertjax.config.recipes import finetuning_config, phase, pretraining_config
+from bertjax.config.resume import check_resume
+from bertjax.errors import UserError
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.train.trainer import _check_same_run
+
+
+@pytest.fixture(scope='module')
+def saved():
+    config = plain(pretraining_config('tiny', phases=(phase(steps='90%', batch_size=64), phase(steps='10%'))))
+    config['model']['vocab_size'] = 4096
+    config['fingerprints'] = {'tokenizer': 'a' * 64, 'store': 'b' * 64 + '+' + 'c' * 64}
+    return config
+
+
+def changed(config, key, value):
+    config = copy.deepcopy(config)
+    *parents, last = key.split('.')
+    place = config
+    for parent in parents:
+        place = place[int(parent) if parent.isdigit() else parent]
+    place[last] = value
+    return config
+
+
+def test_nothing_changed_says_nothing(saved):
+    assert check_resume(saved, copy.deepcopy(saved), 'out') == []
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'where', 'found'),
+    [
+        ('model.width', 256, 'config.model.width', '256'),
+        ('model.num_layers', 12, 'config.model.num_layers', '12'),
+        ('model.vocab_size', 30522, 'config.model.vocab_size', '30522'),
+        ('model.scan_layers', False, 'config.model.scan_layers', 'False'),
+        ('model.param_dtype', 'bfloat16', 'config.model.param_dtype', 'bfloat16'),
+        ('optimizer.name', 'lamb', 'config.optimizer.name', 'lamb'),
+        ('pairs.mode', 'sop', 'config.pairs.mode', 'sop'),
+        ('fingerprints.tokenizer', 'd' * 64, 'the tokenizer', 'dddd'),
+        ('fingerprints.store', 'd' * 64, 'the store', 'dddd'),
+    ],
+)
+def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, found):
+    with pytest.raises(UserError) as error:
+        check_resume(saved, changed(saved, key, value), 'out/tiny')
+    assert error.value.where == where
+    assert error.value.found.startswith(found)
+    assert 'as in the checkpoint in out/tiny' in error.value.expected
+    assert error.value.found not in error.value.expected
+    assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'where'),
+    [
+        ('train', 'head', 'config.train'),
+        ('task.kind', 'squad', 'config.task.kind'),
+        ('task.layers', 'sum_all', 'config.task.layers'),
+        ('task.bilstm_units', 8, 'config.task.bilstm_units'),
+        ('task.frozen', True, 'config.task.frozen'),
+        ('fingerprints.encoder', '2/128/2/512/512', 'the encoder'),
+    ],
+)
+def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
+    config = plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
+    config['fingerprints'] = {'encoder': '6/384/12/1536/512'}
+    with pytest.raises(UserError) as error:
+        check_resume(config, changed(config, key, value), 'out/ner')
+    assert error.value.where == where and error.value.found == str(value)
+    for free in ('task.metric', 'init', 'layer_decay', 'select'):
+        assert check_resume(config, changed(config, free, 'x'), 'out/ner')[0].startswith(f'{free}: ')
+
+
+def test_the_options_that_a_finished_task_learned_from():
+    """A run that goes on reports the change; a finished one would describe itself wrongly."""
+    config = finetuning_config('glue', task='rte', long='truncate', stride=0)
+    config.steps, config.data = 10, 'a'
+    before, now = (changed(plain(config), 'task.long', long) for long in ('truncate', 'head_tail'))
+    assert _refused(before, now, step=5) is None
+    assert _refused(before, now, step=10).startswith('config.task.long: found head_tail')
+
+
+def _refused(before, now, step):
+    try:
+        settings = finetuning_settings(from_plain(now))
+        _check_same_run(SavedCheckpoint(Position(step), before), settings, now, pathlib.Path('out'))
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def test_long_values_are_shown_where_they_differ(saved):
+    """Of two stores the second one changed: their first letters are the same."""
+    other = 'b' * 64 + '+' + 'd' * 64
+    with pytest.raises(UserError) as error:
+        check_resume(saved, changed(saved, 'fingerprints.store', other), 'out')
+    assert error.value.found == '…' + 'd' * 16 + '…'
+    assert error.value.expected.startswith('…' + 'c' * 16 + '…')
+
+
+@pytest.mark.parametrize(
+    ('key', 'value', 'line'),
+    [
+        ('batch_size', 512, 'batch_size: 256 -> 512'),
+        ('learning_rate', 5e-5, 'learning_rate: 0.0001 -> 5e-05'),
+        ('phases.0.batch_size', 32, 'phases[0].batch_size: 64 -> 32'),
+        ('steps', 5000, 'steps: 1000000 -> 5000'),
+        ('model.dropout', 0.0, 'model.dropout: 0.1 -> 0.0'),
+        ('model.dtype', 'bfloat16', 'model.dtype: float32 -> bfloat16'),
+        ('model.remat', 'full', 'model.remat: auto -> full'),
+        ('model.attention', 'dot_product', 'model.attention: auto -> dot_product'),
+        ('mesh.fsdp', 8, 'mesh.fsdp: 1 -> 8'),
+        ('optimizer.clip_norm', 0.0, 'optimizer.clip_norm: 1.0 -> 0.0'),
+        ('seed', 7, 'seed: 0 -> 7'),
+    ],
+)
+def test_what_may_change_is_reported(saved, key, value, line):
+    assert check_resume(saved, changed(saved, key, value), 'out') == [line]
+
+
+@pytest.mark.parametrize(('key', 'value'), [('run', 'export'), ('export', False), ('corpus_options.workers', 4)])
+def test_what_does_not_touch_the_training_is_not_worth_a_word(saved, key, value):
+    assert check_resume(saved, changed(saved, key, value), 'out') == []
+
+
+def test_a_finished_run_is_said_nothing_new_of(saved):
+    for key, value in (
+        ('seed', 7),
+        ('learning_rate', 1.0),
+        ('optimizer.b1', 0.5),
+        ('model.dropout', 0.3),
+        ('seq_len', 64),
+        ('max_predictions', 9),
+        ('pairs.balanced', True),
+        ('pair_plans', 3),
+    ):
+        with pytest.raises(UserError, match=f'config.{key}: found {value}, expected .* as in the checkpoint in out'):
+            check_resume(saved, changed(saved, key, value), 'out', finished=True)
+    for free in ('log_every', 'model.dtype', 'model.remat', 'model.attention'):
+        assert check_resume(saved, changed(saved, free, 'x'), 'out', finished=True)[0].endswith(' -> x')
+    assert check_resume(saved, changed(saved, 'log_every', 7), 'out', finished=True) == ['log_every: 100 -> 7']
+
+
+def test_several_changes_are_all_reported_and_a_refusal_wins(saved):
+    now = changed(changed(saved, 'batch_size', 512), 'learning_rate', 5e-5)
+    assert len(check_resume(saved, now, 'out')) == 2
+    with pytest.raises(UserError, match=r'config\.model\.width'):
+        check_resume(saved, changed(now, 'model.width', 64), 'out')
+
+
+def test_keys_that_one_side_lacks(saved):
+    older = copy.deepcopy(saved)
+    del older['log_every']
+    assert check_resume(older, saved, 'out') == ['log_every: None -> 100']
+    del older['model']['pre_norm']
+    with pytest.raises(UserError, match=r'config\.model\.pre_norm'):
+        check_resume(older, saved, 'out')

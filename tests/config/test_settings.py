@@ -1,0 +1,79 @@
+"""What depends on several keys, or on how much there is to train on."""
+
+import json
+
+import jax
+import pytest
+
+from bertjax.config.recipes import finetuning_config, phase, pretraining_config
+from bertjax.errors import UserError
+from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
+from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.warm_start import with_architecture
+
+
+def finetuning(**keys) -> FinetuningSettings:
+    config = finetuning_config('glue', task='rte')
+    for key, value in keys.items():
+        config[key] = value
+    return finetuning_settings(config)
+
+
+@pytest.mark.parametrize(
+    ('keys', 'steps'),
+    [({}, 120), ({'steps': 7}, 7), ({'steps': '0.5epochs'}, 20), ({'steps': '0'}, 120), ({'steps': '0epochs'}, 120)],
+)
+def test_the_length_of_a_fine_tuning(keys: dict, steps: int):
+    assert finetuning(**keys).total_steps(40) == steps
+
+
+@pytest.mark.parametrize('keys', [{'steps': '0.01epochs'}, {'epochs': 0.01}])
+def test_a_length_that_rounds_to_nothing(keys: dict):
+    ((key, _),) = keys.items()
+    with pytest.raises(
+        UserError, match=f'config.{key}: found 0.01 ?epochs, with 40 batches an epoch, expected at least'
+    ):
+        finetuning(**keys).total_steps(40)
+
+
+@pytest.mark.parametrize('never', [0, '0', '0%', '0 epochs'])
+def test_patience_without_evaluations(never: int | str):
+    with pytest.raises(UserError, match=r'config.patience: found 2 with config.eval_every='):
+        finetuning(patience=2, eval_every=never).check()
+
+
+@pytest.mark.parametrize(
+    ('key', 'value'), [('seq_len', 1024), ('max_predictions', 200), ('accumulate', 7), ('batch_size', 2**20)]
+)
+@pytest.mark.parametrize('own', [False, True])
+def test_the_key_that_is_at_fault(key: str, value: int, own: bool):
+    """That of a phase only where it is the phase's own."""
+    phases = (phase(steps='50%', batch_size=64), phase(steps='50%', **({key: value} if own else {})))
+    config = pretraining_config('base', phases=phases, **({} if own else {key: value}))
+    if key == 'batch_size' and not own:
+        config.phases = phases[1:] * 2
+    settings = pretraining_settings(config)
+    with pytest.raises(UserError) as error:
+        settings.check()
+        settings.check_memory(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
+    assert error.value.where == (f'config.phases[1].{key}' if own else f'config.{key}')
+
+
+@pytest.mark.parametrize(('keys', 'at_fault'), [({'epochs': 0.01}, 'epochs'), ({'steps': '0.01epochs'}, 'steps')])
+def test_a_pre_training_too_short_for_a_step(keys: dict, at_fault: str):
+    with pytest.raises(UserError, match=rf'config\.{at_fault}: found 0\.01 ?epochs, expected at least 1 step'):
+        pretraining_settings(pretraining_config('tiny', **keys)).total_steps(1000.0)
+
+
+def test_a_run_that_has_begun_keeps_its_tree_of_parameters(tmp_path):
+    """Recipes may unroll their layers by now; on the command line it is refused where the checkpoint is compared."""
+    (tmp_path / 'checkpoints' / '3').mkdir(parents=True)
+    config = pretraining_config('tiny')
+    (tmp_path / 'config.json').write_text(json.dumps({'model': config.model.to_dict()}))
+    config.model.scan_layers = False
+    settings = pretraining_settings(config)
+    begun = with_architecture(settings, tmp_path)
+    assert begun.model.scan_layers and not settings.model.scan_layers
+    assert with_architecture(settings, tmp_path / 'new') == settings
+    assert with_architecture(settings, tmp_path, given=['model.scan_layers']) == settings

@@ -1,0 +1,146 @@
+"""Train steps with a teacher, on one device, with accumulation, and on eight devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from train_fakes import MESH_RECIPE, NO_DROPOUT, VOCABULARY, B, RandomExamples, host, tiny_config
+
+from bertjax.data.loader import global_arrays, make_numbered_batch
+from bertjax.distill.objective import (
+    HIDDEN_LOSSES,
+    OUTPUT_LOSSES,
+    DistillSpec,
+    distill_objective,
+    evenly_spaced_layers,
+    uniform_layers,
+)
+from bertjax.losses import AUX
+from bertjax.metrics.rows import distillation_values
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.stacking import init_params
+from bertjax.optim.masks import path_names
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.parallel.rules import mesh_axes
+from bertjax.pretrain.run import build_pretraining_setup
+from bertjax.pretrain.settings import pretraining_settings
+from bertjax.train.distillation import Distillation, DistillationStage
+from bertjax.train.phase import TrainStep
+from bertjax.train.state import abstract_state, put_like
+
+WIDER = BertConfig(
+    vocab_size=VOCABULARY, num_layers=4, width=48, num_heads=4, mlp_dim=64, max_positions=16, **NO_DROPOUT
+)
+
+
+def test_layers_for_initialisation_and_distillation():
+    assert evenly_spaced_layers(6, 12) == (0, 2, 4, 7, 9, 11)  # DistilBERT's
+    assert [evenly_spaced_layers(n, 6) for n in (1, 2, 3, 6)] == [(0,), (0, 5), (0, 3, 5), (0, 1, 2, 3, 4, 5)]
+    assert uniform_layers(4, 12) == (2, 5, 8, 11) and uniform_layers(6, 12) == (1, 3, 5, 7, 9, 11)  # TinyBERT's
+    assert uniform_layers(3, 4) == (0, 1, 3)
+
+
+class Taught:
+    """A student of two layers and width 32, a teacher of four layers and width 48, and all distillation losses."""
+
+    def __init__(self, **changes):
+        config = tiny_config(**{**MESH_RECIPE, **changes})
+        self.mesh = make_mesh(sizes := mesh_axes(config.mesh), jax.devices()[: int(np.prod(list(sizes.values())))])
+        settings, student = pretraining_settings(config), BertConfig(vocab_size=VOCABULARY, **config.model)
+        lesson = DistillSpec(dict.fromkeys((*HIDDEN_LOSSES, *OUTPUT_LOSSES), 1.0) | {'soft': 5.0}, 2.0, (1, 3), True)
+        model = BertForPreTraining(WIDER)
+        init = lambda key: init_params(model, key, *[jnp.zeros((1, 1), jnp.int32)] * 4)  # noqa: E731
+        with mesh_context(self.mesh):
+            abstract = abstract_state(init, self.mesh)
+        stage = DistillationStage(lambda objective: distill_objective(objective, lesson, model, student))
+        distillation = Distillation([stage], abstract, lambda: self.teacher, lambda *shape: 0.0, '', '')
+        self.setup = build_pretraining_setup(settings, student, self.mesh, distillation)
+        self.phase = settings.resolve_phases(config.steps)[0]
+        self.batches = self.phase.batches
+        self.teacher_on_host = drawn(functools.partial(init, jax.random.key(7)))
+        self.teacher = put_like(self.teacher_on_host, abstract)
+
+    def steps(self, state, count):
+        programs = self.setup.compile(self.phase, self.batches)
+        numbers = (np.float32(self.phase.learning_rate), np.uint32(0))
+        step = TrainStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
+        state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
+        values, sharding = [], batch_sharding(self.mesh)
+        for i in range(count):
+            rows = RandomExamples().batch(np.arange(B) + B * i)
+            state, metrics = step(state, make_numbered_batch(B * i, global_arrays(rows, sharding, B), sharding, B))
+            values.append(distillation_values(jax.device_get(metrics['sums']), self.setup.objective.factors))
+        return host(state), values
+
+
+def drawn(init):
+    """Normal random numbers, with scales around 1, without compiling."""
+    rng = np.random.default_rng(3)
+
+    def leaf(path, x):
+        return (0.1 * rng.standard_normal(x.shape) + (path[-1].key == 'scale')).astype(x.dtype)
+
+    return jax.tree_util.tree_map_with_path(leaf, jax.eval_shape(lambda: nn.unbox(init())))
+
+
+@pytest.fixture(scope='module')
+def alone():
+    run = Taught(model=NO_DROPOUT)
+    zeros = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), run.setup.state)
+    first = zeros.replace(params=drawn(lambda: run.setup.init(jax.random.key(0)).params))
+    return run, first, *run.steps(first, 4)
+
+
+@pytest.mark.slow
+def test_the_teacher_is_neither_in_the_state_nor_a_constant(alone):
+    run, first, last, _ = alone
+    plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.model.config, run.mesh).state
+    own = {AUX: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
+    shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
+    assert shapes(last.params) == {**shapes(plain.params), **own}
+    assert shapes(last.opt_state[1].mu) == shapes(last.opt_state[1].nu) == shapes(last.params)
+    jax.tree.map(np.testing.assert_array_equal, host(run.teacher), run.teacher_on_host)
+    for path, x in jax.tree_util.tree_flatten_with_path(last.params)[
+        0
+    ]:  # all parameters of student and projection are trained
+        before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
+        assert (x != before).any(), path_names(path)
+    lowered = run.setup.lower(run.phase, run.batches)[16]
+    given = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
+    assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(given))
+    widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)
+    assert widest < 1000
+
+
+def test_each_distillation_loss_decreases(alone):
+    _, _, _, values = alone
+    parts = [f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')] + ['mlm_loss', 'nsp_loss']
+    for row in values:
+        assert row['loss'] == pytest.approx(sum(row[name] * (5 if name == 'soft_loss' else 1) for name in parts))
+    assert values[-1]['loss'] < values[0]['loss']
+
+
+@pytest.mark.parametrize(
+    'changes',
+    [
+        {'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}},
+        {'mesh': {'data': 4}, 'accumulate': 2},  # ZeRO-1
+        {'accumulate': 4},
+    ],
+    ids=str,
+)
+@pytest.mark.slow
+def test_the_same_on_eight_devices_and_in_parts(alone, changes):
+    _, first, last, values = alone
+    run = Taught(model=NO_DROPOUT, **changes)
+    split = run.teacher['encoder']['layers']['mlp']['up']['kernel'].sharding.shard_shape((4, 48, 64))
+    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # like those of the student
+    state, found = run.steps(first, 4)
+    for row, wanted in zip(found, values, strict=True):
+        assert row == pytest.approx(wanted, rel=2e-4)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3), state.params, last.params)

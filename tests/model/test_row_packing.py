@@ -1,0 +1,145 @@
+"""Row packing: each sequence gets, and each parameter learns, what it does in rows of their own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+
+from bertjax.data.strata import choose_layout
+from bertjax.model.dropout import Dropout
+from bertjax.model.encoder import Embeddings
+from bertjax.model.heads import BertForClassification, BertForTokens
+from bertjax.model.packed_encoder import packed_rows
+from bertjax.model.row_packing import PackedLayout
+
+LENGTHS = np.array([5, 24, 3, 16, 8, 20, 4, 12])
+FOUR_A_ROW = np.array([5, 7, 0, 4, 16, 0, 0, 0, 1, 1, 1, 13, 0, 0, 0, 0])  # four of them fit a row of 16
+
+
+def rows_of(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids, segments and mask."""
+    places = np.arange(lengths.max())
+    mask = (places < lengths[:, None]).astype(np.int32)
+    segments = (places > lengths[:, None] // 2).astype(np.int32) * mask
+    return np.random.default_rng(0).integers(5, 150, mask.shape).astype(np.int32) * mask, segments, mask
+
+
+def layout_of(*, shared: bool) -> PackedLayout:
+    """Rows of one length with several sequences, or of three lengths with one each."""
+    chosen = choose_layout(
+        LENGTHS,
+        1,
+        cost=lambda length: length if shared else length + length**3,
+        another=0,
+        most=1 if shared else 3,
+        longest=512,
+        shared=shared,
+    )
+    layout = PackedLayout(chosen.row_groups, chosen.slots)
+    assert len(layout.row_groups) == (1 if shared else 3) and (max(layout.most_sequences) > 1) == shared
+    assert layout.positions < len(LENGTHS) * 24
+    return layout
+
+
+def gradients(model, params, rows, layout):
+    """Loss, outputs without padding, and gradients, with dropout."""
+    real = rows[2] > 0
+    dropout = Dropout(jnp.uint32(3), 7 + jnp.arange(len(real), dtype=jnp.uint32))
+
+    def loss(params):
+        with packed_rows(layout):
+            outputs = model.apply({'params': params}, *rows, dropout=dropout)
+        outputs = [x if x.shape[:2] != real.shape else _where(real, x) for x in outputs.values()]
+        return sum(jnp.sin(x).sum() for x in outputs), outputs
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+def _where(real, x):
+    return jnp.where(real.reshape(*real.shape, *[1] * (x.ndim - 2)), x, 0)
+
+
+def assert_same(found, expected):
+    for mine, theirs in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'head, changes, shared',
+    [
+        (BertForClassification, {'scan_layers': False, 'remat': 'elementwise'}, False),
+        (BertForClassification, {'causal': True}, True),
+        (BertForTokens, {'pre_norm': True}, True),
+    ],
+)
+def test_losses_and_gradients_in_fixed_slots(small_config, make_params, head, changes, shared):
+    rows = rows_of(LENGTHS)
+    model = head(small_config(dropout=0.2, attention_dropout=0.2, num_layers=2, **changes), outputs=2)
+    params = make_params(model, *rows)
+    assert_same(
+        gradients(model, params, rows, layout_of(shared=shared)),
+        gradients(model, params, rows, None),
+    )
+
+
+@pytest.mark.slow
+def test_long_rows_by_heads(small_config, make_params):
+    """More than 256 positions, of which a CPU computes one head after the other."""
+    ids, _, mask = rows_of(np.array([200, 60, 130, 110]))
+    rows = ids, 0 * mask, mask
+    config = small_config(dropout=0.2, attention_dropout=0.2, num_layers=2, scan_layers=False, max_positions=512)
+    layout = PackedLayout(((2, 260),), ((0, 200), (200, 60), (260, 130), (390, 110)))
+    for head in (BertForClassification, BertForTokens):
+        model = head(config, outputs=2)
+        params = make_params(model, *rows)
+        assert_same(gradients(model, params, rows, layout), gradients(model, params, rows, None))
+
+
+@pytest.mark.parametrize('changes', [{}, {'scan_layers': False, 'attention': 'dot_product'}, {'causal': True}])
+def test_states_of_four_sequences_a_row(make_model, changes):
+    rows = rows_of(FOUR_A_ROW)
+    model, params = make_model(**changes)
+    shapes = []
+
+    def note(call, args, kwargs, context):
+        if isinstance(context.module, Embeddings) and context.method_name == '__call__':
+            shapes.append(args[0].shape)
+        return call(*args, **kwargs)
+
+    def forward(params, rows):
+        with nn.intercept_methods(note):
+            return model.apply({'params': params}, *rows, method='encode')
+
+    alone = jax.jit(forward)(params, rows)
+    with packed_rows(4):
+        packed = jax.jit(lambda *x: forward(*x))(params, rows)
+    assert set(shapes) == {(16, 16), (4, 16)}
+    real = rows[2] > 0
+    np.testing.assert_allclose(packed[0][real], alone[0][real], atol=1e-5)
+    np.testing.assert_allclose(packed[1][:, real], alone[1][:, real], atol=1e-5)
+    np.testing.assert_allclose(packed[2][FOUR_A_ROW > 0], alone[2][FOUR_A_ROW > 0], atol=1e-5)
+    assert not packed[0][~real].any()
+
+
+def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make_params):
+    rows = rows_of(FOUR_A_ROW)
+    model = BertForClassification(small_config(scan_layers=False), outputs=3)
+    params = make_params(model, *rows)
+    forward = lambda params, rows: model.apply({'params': params}, *rows)['logits']  # noqa: E731
+    alone = jax.jit(forward)(params, rows)
+    with packed_rows(4):
+        packed = jax.jit(lambda *x: forward(*x))(params, rows)
+    np.testing.assert_allclose(packed[FOUR_A_ROW > 0], alone[FOUR_A_ROW > 0], atol=1e-5)
+
+
+def test_pretraining_heads_of_four_sequences_a_row(make_model):
+    """As when many short texts are filled in."""
+    rows = (*rows_of(FOUR_A_ROW), np.zeros((len(FOUR_A_ROW), 2), np.int32))
+    model, params = make_model()
+    alone = jax.jit(lambda *x: model.apply({'params': params}, *x))(*rows)
+    with packed_rows(4):
+        packed = jax.jit(lambda *x: model.apply({'params': params}, *x))(*rows)
+    for name, logits in alone.items():
+        np.testing.assert_allclose(packed[name][FOUR_A_ROW > 0], logits[FOUR_A_ROW > 0], atol=1e-5)

@@ -1,0 +1,158 @@
+"""config.json, task.json and results.json of a workdir, damaged in every way: one line, never a traceback."""
+
+import dataclasses
+import json
+import pathlib
+import random
+import runpy
+from typing import Any
+
+import pytest
+from ml_collections import ConfigDict
+
+from bertjax.config.plain import dump, plain
+from bertjax.config.recipes import pretraining_config, two_phases
+from bertjax.errors import UserError
+from bertjax.finetune.restore import config_of_run
+from bertjax.finetune.settings import finetuning_settings
+from bertjax.model.config import BertConfig
+from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
+from bertjax.workdir.files import recorded_results, recorded_task
+
+RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
+ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]
+
+
+@pytest.fixture(scope='module')
+def recipe(repository: pathlib.Path) -> ConfigDict:
+    return runpy.run_path(f'{repository}/configs/glue.py')['get_config']('rte')
+
+
+def damaged(value: dict[str, Any], rng: random.Random) -> dict[str, Any]:
+    """A copy with one value, at any depth of objects, replaced or removed."""
+    changed = json.loads(json.dumps(value))
+    parent, key = changed, rng.choice(list(changed))
+    while isinstance(parent[key], dict) and parent[key] and rng.random() < 0.6:
+        parent, key = parent[key], rng.choice(list(parent[key]))
+    if rng.random() < 0.2:
+        del parent[key]
+    else:
+        parent[key] = rng.choice(ODD)
+    return changed
+
+
+@pytest.mark.parametrize('content', RAW, ids=range(len(RAW)))
+def test_a_file_that_is_none(content: bytes, recipe: ConfigDict, tmp_path: pathlib.Path):
+    task = finetuning_settings(recipe).build_task()
+    reads = {
+        'config.json': lambda path: config_of_run(recipe, path.parent),
+        'task.json': lambda path: recorded_task(path, task),
+        'results.json': recorded_results,
+    }
+    for name, read in reads.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UserError, match=rf'/{name}: found (an empty file|no JSON|a JSON)'):
+            read(tmp_path / name)
+
+
+def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
+    """What is accepted makes settings, or says which key cannot be."""
+    rng, refused = random.Random(0), 0
+    (tmp_path / 'config.json').write_text(dump(recipe))
+    finetuning_settings(config_of_run(recipe, tmp_path)).check()
+    for _ in range(120):
+        (tmp_path / 'config.json').write_text(json.dumps(damaged(plain(recipe), rng)))
+        try:
+            finetuning_settings(config_of_run(recipe, tmp_path, {'seq_len'})).check()
+        except UserError as error:
+            refused += 1
+            assert 'config' in str(error)
+    assert refused > 60
+
+
+def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
+    rng, refused = random.Random(0), 0
+    whole = {**plain(pretraining_config('tiny', phases=two_phases())), 'steps': 24, 'fingerprints': {}}
+    whole['model']['vocab_size'] = 400
+    path = tmp_path / 'config.json'
+    path.write_text(json.dumps(whole))
+    assert read_chance_baselines(tmp_path) == ChanceBaselines('nsp')  # there is no text
+    for _ in range(120):
+        path.write_text(json.dumps(damaged(whole, rng)))
+        try:
+            read_chance_baselines(tmp_path)
+        except UserError as error:
+            refused += 1
+            assert 'config' in str(error)
+    assert refused > 60
+
+
+@pytest.mark.parametrize(
+    ('change', 'found'),
+    [
+        ({'seeds': 3}, r'config\.json: seeds: found 3, expected keys such as seeds\.init; restore the file'),
+        ({'steps': {}}, r'config\.json: found no key steps, expected the config of a run; restore'),
+        ({'steps': None}, r'config\.json: steps: found None, expected a number of steps'),
+        ({'phases': [3]}, r'config\.json: phases: found \[3\], expected a list of entries'),
+        ({'phases': [{'seq_len': []}]}, r'config\.json: phases\[0\]\.seq_len: found \[\], expected a whole number'),
+        ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.accumulate'),
+        ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
+        ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found 3, expected the keys of a run'),
+        ({'task': {'kind': 'glue'}}, r'config\.json: found the key task, expected the config of a pre-training'),
+    ],
+)
+def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pathlib.Path):
+    (tmp_path / 'config.json').write_text(json.dumps({**plain(pretraining_config('tiny')), **change}))
+    with pytest.raises(UserError, match=found):
+        read_chance_baselines(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ('change', 'found'),
+    [
+        (
+            {'seq_len': 'long'},
+            r"config\.json: seq_len: found 'long', expected a whole number from 4 .*; restore the file",
+        ),
+        ({'seq_len': True}, 'seq_len: found True'),
+        ({'model': []}, r'config\.json: model: found \[\], expected keys such as model\.'),
+        ({'model': {'dropout': '0'}}, r"config\.json: model\.dropout: found '0', expected a number"),
+        ({'task': ['glue']}, 'task: found'),
+        ({'task': {'kind': 'glue', 'tricks': 1}}, r'config\.json: task: found the key tricks, expected the options'),
+        ({'task': {'kind': 'squad'}}, r"config\.task\.kind: found 'glue', expected 'squad', as in .*config\.json"),
+    ],
+)
+def test_a_value_of_another_type(change: dict, found: str, recipe: ConfigDict, tmp_path: pathlib.Path):
+    (tmp_path / 'config.json').write_text(json.dumps({**plain(recipe), **change}))
+    with pytest.raises(UserError, match=found):
+        config_of_run(recipe, tmp_path)
+
+
+@pytest.mark.parametrize('key', ['task', 'data', 'init', 'tokenizer', 'seq_len', 'layer_decay'])
+def test_a_key_that_every_run_has(key: str, recipe: ConfigDict, tmp_path: pathlib.Path):
+    (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in plain(recipe).items() if k != key}))
+    with pytest.raises(UserError, match=rf'config\.json: found no key {key}, expected'):
+        config_of_run(recipe, tmp_path)
+
+
+def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
+    task, rng, refused = finetuning_settings(recipe).build_task(), random.Random(1), 0
+    facts = {'task': plain(recipe.task), 'learned': {'labels': ['no', 'yes']}}
+    facts |= {'encoder': dataclasses.asdict(BertConfig()), 'seq_len': 32}
+    (tmp_path / 'task.json').write_text(json.dumps(facts))
+    assert recorded_task(tmp_path / 'task.json', task) == facts
+    for _ in range(120):
+        (tmp_path / 'task.json').write_text(json.dumps(damaged(facts, rng)))
+        try:
+            recorded_task(tmp_path / 'task.json', task)
+        except UserError as error:
+            refused += 1
+            assert 'task.json' in str(error)
+    assert refused > 40
+
+
+@pytest.mark.parametrize('splits', [[], 'dev', {'dev': 0.5}, {'dev': None}])
+def test_damaged_results(splits: Any, tmp_path: pathlib.Path):
+    (tmp_path / 'results.json').write_text(json.dumps({'splits': splits}))
+    with pytest.raises(UserError, match=r'results\.json: splits: found something else'):
+        recorded_results(tmp_path / 'results.json')
