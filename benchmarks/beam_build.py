@@ -82,7 +82,7 @@ def _store(beam: str, folder: str) -> dict[str, float]:
     real_tidy = build_dir.remove_partial_files
     with (
         step('encode'), step('compare'), step('keep'),
-        mock.patch.object(build, 'means_of', lambda flags: way),
+        mock.patch.object(build, 'make_backend', lambda flags: way),
         mock.patch.object(build_dir, 'remove_partial_files', weigh), _timed(found, 'all'),
     ):  # fmt: skip
         build_store(_CORPUS.value, folder, _TOKENIZER.value, CorpusOptions(workers=1), progress=False, beam=beam)

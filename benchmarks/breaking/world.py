@@ -165,7 +165,7 @@ def _no_training() -> Iterator[None]:
     where = ('bertjax.train.trainer', 'bertjax.finetune.sweep')
     with contextlib.ExitStack() as patches:
         for module in where:
-            patches.enter_context(mock.patch(f'{module}.continue_or_begin', side_effect=ComputesError))
+            patches.enter_context(mock.patch(f'{module}.resume_or_start', side_effect=ComputesError))
         yield
 
 

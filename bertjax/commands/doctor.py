@@ -86,7 +86,7 @@ def _pretraining_checks(
     yield plan.config(settings, folder)
     yield text.tokenizer(settings, folder)
     yield text.corpus(settings, folder)
-    size = settings.vocab['size']
+    size = settings.vocab.size
     with contextlib.suppress(UserError):  # the check of the tokenizer reports it
         existing = text.load_existing_tokenizer(settings, folder)
         size = existing.vocab_size if existing else size

@@ -101,7 +101,7 @@ def distill_pretraining(
         settings = dataclasses.replace(settings, tokenizer=directory)
     tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
     check_vocabulary(directory, tokenizer)
-    student = settings.model(tokenizer.vocab_size)
+    student = settings.model_config(tokenizer.vocab_size)
     teacher = _load_teacher(settings, distill, student, mesh)
     teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
     teacher.check_segments(settings.corpus_options.segments)

@@ -140,7 +140,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
         counts = {name: len(data.task.records(name)) for name in ['train', *data.evaluated]}
     records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     yield Check('data', OK, f'{data.task.name}: {records} records')
-    mesh = make_mesh(settings.mesh)
+    mesh = make_mesh(settings.mesh_axes)
     check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
     settings.check_memory(data.encoder, mesh, training=True)
     yield Check('encoder', OK, f'{data.source}: {_sizes(data.encoder)}')
@@ -174,7 +174,7 @@ def _multiple(shards: int, rows: int) -> int:
 
 
 def _phases_after(settings: PretrainingSettings, done: int, total: int | None) -> list[PretrainingPhase]:
-    return [phase for phase in settings.phases(total or _UNKNOWN) if _steps_left(phase, done) > 0]
+    return [phase for phase in settings.resolve_phases(total or _UNKNOWN) if _steps_left(phase, done) > 0]
 
 
 def _steps_left(phase: PretrainingPhase, done: int) -> int:

@@ -61,7 +61,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         fix = f'give that of the store, perhaps --config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}'
         yield Check('tokenizer', FAIL, 'nothing, with a store in config.data', fix)
     else:
-        yield Check('tokenizer', OK, f'one of {settings.vocab["size"]:,} pieces will be trained on config.corpus')
+        yield Check('tokenizer', OK, f'one of {settings.vocab.size:,} pieces will be trained on config.corpus')
 
 
 @check('corpus')
@@ -104,7 +104,7 @@ def _check_sample(spec: str, settings: PretrainingSettings, own: Tokenizer | Non
     message += f'; read {len(sample) / 1e6:.1f} MB of it, {facts["documents"]:,} documents'
     yield from _warnings_or(message, find_warnings(facts, options))
     saving = describe_fast_saving(text_bytes(sources))
-    if saving and (own.family if own else settings.vocab['family']) == WordPieceTokenizer.family:
+    if saving and (own.family if own else settings.vocab.family) == WordPieceTokenizer.family:
         yield Check('corpus', WARN, saving, INSTALL_FAST)
 
 

@@ -36,7 +36,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
       UserError: no checkpoint, or a recipe of another model.
     """
     tokenizer = load_workdir_tokenizer(folder)
-    model = settings.model(tokenizer.vocab_size)
+    model = settings.model_config(tokenizer.vocab_size)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
     try:
         saved = checkpoints.select(settings.step)
@@ -48,11 +48,11 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
                 fix = 'give the recipe of this workdir'
                 raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', fix)
         mode = saved.config['pairs']['mode']
-        if PairOptions(mode=mode).paired != settings.pairs.paired:  # one of the two has no head for pairs
+        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # one of the two has no head for pairs
             fix = 'give the recipe of this workdir'
-            raise UserError('config.pairs.mode', settings.pairs.mode, f'{mode}, as in the checkpoint', fix)
+            raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', fix)
         settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
-        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh))
+        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(saved.position.step, setup.state.params)
     finally:

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bertjax.config import plain
+from bertjax.config.plain import plain
 from bertjax.config.files import find_recipe, load_recipe
 from bertjax.errors import UserError
 from bertjax.pages.page import Section

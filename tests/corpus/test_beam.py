@@ -141,7 +141,7 @@ from bertjax.corpus import shards
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 if __name__ == '__main__':
-    shards.MIN_SHARD, shards.SHARDS_WANTED = 1 << 18, 10
+    shards.MIN_SHARD, shards.TARGET_SHARDS = 1 << 18, 10
     options = CorpusOptions(heldout=0.05, drop_duplicates=True, workers=1)
     build_store(*sys.argv[1:4], options, progress=False, beam=sys.argv[4])
 """

@@ -139,7 +139,7 @@ from bertjax.corpus import shards, workers
 from bertjax.corpus.build import build_store
 from bertjax.corpus.sources import CorpusOptions
 if __name__ == '__main__':
-    shards.MIN_SHARD, shards.STRIDE_BYTES, shards.SHARDS_WANTED = 1 << 14, 1 << 12, 10
+    shards.MIN_SHARD, shards.STRIDE_BYTES, shards.TARGET_SHARDS = 1 << 14, 1 << 12, 10
     spec, store, vocabulary, workers = sys.argv[1:]
     build_store(spec, store, vocabulary, CorpusOptions(workers=int(workers)), progress=False)
     assert not {'jax', 'tensorflow', 'torch'} & set(sys.modules)

@@ -56,7 +56,7 @@ CLEAN = {
 )
 def test_a_loss_that_is_stuck_near_7(tmp_path: pathlib.Path, monkeypatch, facts: dict, why: str, fix: str):
     """google-research/bert#746, huggingface/transformers#3983: with what of the text is the cause."""
-    monkeypatch.setattr(past, 'levels_of', lambda folder: ChanceBaselines(unigram=7.05))
+    monkeypatch.setattr(past, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
     monkeypatch.setattr(past, '_obstacles', lambda run: learning_obstacles(CLEAN | facts))
     run = pretraining(tmp_path, [heldout_row(0, 10.4), heldout_row(1000, 7.03)])
     check = the_one(past.mlm_loss(run))
@@ -65,7 +65,7 @@ def test_a_loss_that_is_stuck_near_7(tmp_path: pathlib.Path, monkeypatch, facts:
 
 
 def test_a_loss_that_is_not_stuck_rose_or_is_young(tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(past, 'levels_of', lambda folder: ChanceBaselines(unigram=7.05))
+    monkeypatch.setattr(past, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
     monkeypatch.setattr(past, '_obstacles', lambda run: learning_obstacles(CLEAN))
     assert the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 6.6)]))).status == OK
     rose = the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(500, 6.5), heldout_row(1000, 7.1)])))
@@ -76,7 +76,7 @@ def test_a_loss_that_is_not_stuck_rose_or_is_young(tmp_path: pathlib.Path, monke
 
 
 def test_several_causes_are_one_line(tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr(past, 'levels_of', lambda folder: ChanceBaselines(unigram=7.05))
+    monkeypatch.setattr(past, 'read_chance_baselines', lambda folder: ChanceBaselines(unigram=7.05))
     facts = CLEAN | {'duplicate_documents': 40, 'unknown_rate': 0.2}
     monkeypatch.setattr(past, '_obstacles', lambda run: learning_obstacles(facts))
     check = the_one(past.mlm_loss(pretraining(tmp_path, [heldout_row(1000, 7.03)])))

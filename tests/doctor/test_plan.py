@@ -34,7 +34,7 @@ def slice_of_tpus(monkeypatch: pytest.MonkeyPatch):
             result = {'fits': needed <= 16 * GIB, 'hbm_bytes_per_chip': needed, 'hbm_bytes_available': 16 * GIB}
             return {**result, 'estimated_step_s': said.seconds if long else 4.0}
 
-    monkeypatch.setattr(plan, 'Fitting', Compiled)
+    monkeypatch.setattr(plan, 'MemorySearch', Compiled)
     return said
 
 

@@ -17,7 +17,7 @@ from bertjax.corpus.sources import CorpusOptions
 from bertjax.corpus.store import open_store
 from bertjax.errors import UserError
 
-shards.MIN_SHARD, shards.SHARDS_WANTED = 1 << 11, 2
+shards.MIN_SHARD, shards.TARGET_SHARDS = 1 << 11, 2
 top, scenario, stride = pathlib.Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 store, start, text, vocabulary = top / 'store', top / 'start', top / 'a.txt', top / 'vocab.txt'
 letters = 'abcdefghijklmnopqrst'

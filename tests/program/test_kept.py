@@ -26,7 +26,7 @@ def test_checkpoints_without_seals_begin_nothing_anew(program: Program, trained:
         seal.unlink()
     before = sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path))
     error = program.error(f'--workdir={workdir}', *RUN)
-    assert 'may be checkpoints' in error and 'move the folder(s) elsewhere' in error
+    assert 'may be checkpoints' in error and 'move the folder(s) away' in error
     assert sorted(path for path in workdir.rglob('*') if 'tensorboard' not in str(path)) == before
 
 

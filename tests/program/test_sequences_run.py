@@ -62,7 +62,7 @@ def test_a_run_goes_on_without_its_matrix(program: Program, data: pathlib.Path, 
 
 
 def test_a_saved_vocabulary_may_be_called_anything(data: pathlib.Path, tmp_path: pathlib.Path):
-    settings = SimpleNamespace(vocab={'family': 'symbols'})
+    settings = SimpleNamespace(vocab=SimpleNamespace(family='symbols'))
     tokenizer = load_given_tokenizer(settings, str(data / 'codes.txt'))
     tokenizer.save(tmp_path / 'codes.v1')
     assert load_given_tokenizer(settings, str(tmp_path / 'codes.v1')).fingerprint == tokenizer.fingerprint
