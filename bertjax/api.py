@@ -3,12 +3,12 @@
     bert.encode(['a text', 'another'])           features, float32 [2, D]
     bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
-    bert.attention('a text')                     of every head: pieces, float32 [L, H, S, S]
+    bert.attention('a text')                     pieces, and the weights of every head, float32 [L, H, S, S]
     bert.save(path, format='hf')                 a folder for transformers, Orbax, google-research/bert, StableHLO, ONNX
-    bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and loops of one's own
+    bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and custom training loops
 
-Every method takes one text or a list of them and answers with one result or a list. Long inputs are computed in batches
-of similar length, each shape is compiled once, on all devices; a bar shows how far it is.
+Every method takes one text or a list of texts, and returns one result or a list. Texts of similar length are batched,
+each shape is compiled once, and all devices are used; a progress bar appears after two seconds.
 """
 
 import dataclasses
@@ -29,10 +29,18 @@ from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
 from bertjax.files.disk import refused
 from bertjax.inference.apply import make_apply
-from bertjax.inference.arguments import Texts, check_count, check_value, check_values, like, plain, several
-from bertjax.inference.attention import Attention, attention
-from bertjax.inference.description import description
-from bertjax.inference.encode import chosen_encoding, encode, sequences, spans
+from bertjax.inference.arguments import (
+    Texts,
+    as_text_list,
+    check_count,
+    check_value,
+    check_values,
+    match_input,
+    to_python,
+)
+from bertjax.inference.attention import Attention, compute_attention
+from bertjax.inference.description import describe_model
+from bertjax.inference.encode import build_sequences, chosen_encoding, encode, token_spans
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
@@ -58,27 +66,29 @@ def load(
     """Loads a trained model.
 
     Args:
-      path: a workdir of bertjax, finished or not; a directory of Hugging Face, of google-research/bert or of our Orbax
-        export; or org/name on the hub.
-      step: of a workdir: which checkpoint; 0 for what was exported, else the newest.
-      dtype: of computation: 'float32', or 'bfloat16', which TPUs and GPUs compute several times faster.
-      dropout: what `apply` drops when it has `rngs`; None for what the model was trained with.
-      batch_size: texts at a time.
-      max_length: longer texts are cut to so many tokens; 0 for as many as the model has positions (or its folder of
-        sentence-transformers says), and for the answers of a tuned model as many as it was tuned with.
+      path: A bertjax workdir, finished or not; a directory of Hugging Face, google-research/bert or our Orbax export;
+        or org/name on the hub.
+      step: The checkpoint of a workdir; 0 loads the export, or the newest checkpoint without an export.
+      dtype: The dtype of computation: 'float32', or 'bfloat16', which is several times faster on TPUs and GPUs.
+      dropout: The dropout rate of `apply` with `rngs`; None for the rate of the training.
+      batch_size: The maximum batch size.
+      max_length: The length in tokens to which texts are truncated. 0 uses the limit of the sentence-transformers
+        folder or the model's number of positions; the methods of a task use the length of the fine-tuning.
 
     Raises:
-      UserError: nothing there, or nothing that is a model of this kind: one line that says what to do.
+      UserError: There is no such model, or it is of an unsupported kind; the message is one line that says what to do.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise UserError(
             'path', format_value(path), 'a path, or a name on the hub', "for example bertjax.load('out/tiny')"
         )
-    given = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
-    keys, usual = keys_of(TextKeys), 'leave it out for the usual'
-    step, dtype, batch_size, max_length = (check_value(name, x, keys[name].allowed, usual) for name, x in given.items())
+    arguments = {'step': step, 'dtype': dtype, 'batch_size': batch_size, 'max_length': max_length}
+    keys, fix = keys_of(TextKeys), 'leave it out for the default'
+    step, dtype, batch_size, max_length = (
+        check_value(name, x, keys[name].allowed, fix) for name, x in arguments.items()
+    )
     if dropout is not None:
-        dropout = check_value('dropout', dropout, keys_of(BertConfig)['dropout'].allowed, usual)
+        dropout = check_value('dropout', dropout, keys_of(BertConfig)['dropout'].allowed, fix)
     try:
         model = load_model(path, step=step, dtype=dtype)
     except OSError as error:
@@ -90,17 +100,17 @@ def load(
 
 
 class Bert(MaskedMethods, TaskMethods):
-    """A trained model; `load` makes it.
+    """A trained model, made by `load`.
 
     Attributes:
-      tokenizer: of the model.
-      task: that it was tuned to, with its `labels`; None for a model that was only pre-trained.
-      missing: paths of parameters that its files lacked, and that were drawn at random.
-      apply: the model as a pure function (params, batch, rngs=None) -> outputs by name. `batch` is a dict of arrays as
-        `batch` makes it. Without `rngs` there is no dropout; with rngs={'dropout': key} there is. Outputs of a model
-        that was only pre-trained: `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] where it has a pair head
-        (class 0: B follows A); and, where the batch has `masked_positions` [B, P], `mlm_logits` [B, P, V]. Of a model
-        for a task: those of its head (model/heads.py), `logits`, `token_logits`, or `start_logits` and `end_logits`.
+      tokenizer: The tokenizer of the model.
+      task: The task that the model was fine-tuned on, with its `labels`; None for a model that was only pre-trained.
+      missing: The paths of parameters that the model's files lack and that were therefore drawn at random.
+      apply: The model as a pure function (params, batch, rngs=None) -> outputs by name. `batch` is a dict of arrays
+        from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only pre-trained
+        returns `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] if it has a pair head (class 0: B follows
+        A); and `mlm_logits` [B, P, V] if the batch has `masked_positions` [B, P]. A model for a task returns the
+        outputs of its head (model/heads.py): `logits`, `token_logits`, or `start_logits` and `end_logits`.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
@@ -111,7 +121,7 @@ class Bert(MaskedMethods, TaskMethods):
         if max_length and model.task is not None:
             model = dataclasses.replace(model, task=with_length(model.task, max_length))
         self._model, self._max_length = model, max_length or model.max_length
-        self._made_with = {'batch_size': batch_size, 'max_length': max_length}
+        self._init_arguments = {'batch_size': batch_size, 'max_length': max_length}
         self._runner = Runner(model, batch_size=batch_size)
         self.tokenizer: Tokenizer = model.tokenizer
         self.task: Task | None = model.task
@@ -120,60 +130,62 @@ class Bert(MaskedMethods, TaskMethods):
 
     @property
     def config(self) -> BertConfig:
-        """Sizes of the encoder."""
+        """The configuration of the encoder."""
         return self._model.config
 
     @property
     def params(self) -> Any:
-        """The parameters: a tree of arrays on the devices, as `apply` takes it."""
+        """The parameters for `apply`, a tree of arrays on the devices."""
         return self._model.params
 
     def with_params(self, params: Any) -> 'Bert':
-        """The same model with other parameters, such as a training loop of one's own leaves: none is `missing`, and
-        nothing is compiled anew.
+        """Returns the same model with other parameters, for example from a custom training loop.
+
+        No parameter of the result is `missing`, and no function is compiled again.
 
         Raises:
-          ValueError: parameters of another model.
+          ValueError: The parameters have other names or shapes.
         """
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
-            raise ValueError('parameters of other names or shapes than those of this model')
+            raise ValueError('the parameters differ in names or shapes from those of this model')
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        origin = self._model.origin.of_other_parameters()
+        origin = self._model.origin.with_changed_params()
         other._model, other.missing = dataclasses.replace(self._model, params=params, missing=(), origin=origin), ()
         other._runner = self._runner.with_model(other._model)
         return other
 
     def save(self, path: str | os.PathLike, *, format: str = 'hf') -> None:
-        """Writes the model with its tokenizer, and what its task learned, to a new folder, which appears whole or not
-        at all. Parameters that are `missing` are left out.
+        """Writes the model, its tokenizer and its task's state to a new folder, atomically.
+
+        Parameters that are `missing` are left out.
 
         Args:
-          path: of the folder, on this machine; it must not be there yet, or be empty.
-          format: 'hf', 'orbax' or 'google', which `load` reads again, to the bit; 'stablehlo' or 'onnx'.
+          path: The path of a local folder, which must not exist or be empty.
+          format: 'hf', 'orbax' or 'google', which `load` reads back bit for bit; or 'stablehlo' or 'onnx'.
 
         Raises:
-          UserError: something is there, or the format cannot hold the model.
+          UserError: The path is in use, or the format cannot hold the model.
         """
         save_model(self._model, path, format)
 
     def batch(self, texts: Texts, pairs: Texts | Sequence[Sequence[str]] | None = None) -> dict[str, np.ndarray]:
-        """Texts, or pairs of them, as arrays for `apply`.
+        """Converts texts or text pairs to arrays for `apply`.
 
         Args:
-          texts: one or several.
-          pairs: their second texts; of a model that chooses, the endings of each.
+          texts: One text or several.
+          pairs: The second texts; for a multiple-choice model the endings of each text.
 
         Returns:
-          input_ids, segment_ids and attention_mask, int32 [B, S]: `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`; of a
-          model that chooses [B, C, S], C the most endings of any text. S is the shortest of a few padded lengths that
-          holds all of them, so that a jitted function is compiled a few times.
+          A dict of `input_ids`, `segment_ids` and `attention_mask`, int32 [B, S], for `[CLS] A [SEP]` or
+          `[CLS] A [SEP] B [SEP]`. For a multiple-choice model they are [B, C, S], C the largest number of endings. S is
+          the smallest of a few padded lengths that holds all texts, so that a jitted function is compiled few times.
 
         Raises:
-          UserError: no text, or a model that chooses and no endings.
+          UserError: There are no texts, or no endings for a multiple-choice model.
         """
-        if not several(texts):
+        if not as_text_list(texts):
             raise UserError('texts', 'none', 'at least one', 'give a batch some rows')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
@@ -234,33 +246,33 @@ class Bert(MaskedMethods, TaskMethods):
         weights: Sequence[float] = (),
         normalize: bool | None = None,
     ) -> np.ndarray | list[np.ndarray]:
-        """Features of texts.
+        """Computes features of texts.
 
         Args:
-          texts: one or several.
-          pairs: their second texts, read together with them.
-          layers: one or several numbers of hidden states: 0 the embeddings, 1 to L the blocks, -1 the last.
+          texts: One text or several.
+          pairs: The second texts, which the model reads together with the first.
+          layers: One or several hidden states: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
           pool: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken', 'pooler'
-            (tanh of a projection of [CLS]), or None: one vector a token. 'auto': what
-            `SentenceTransformer(path).encode` computes, where the path is a folder of sentence-transformers, with its
-            prompt, Dense layers and normalization; else 'mean'.
-          combine: of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
-          weights: one a layer.
-          normalize: to length 1; None: where 'auto' finds that in the folder.
+            (tanh of a projection of [CLS]), or None for one vector per token. For a folder of sentence-transformers,
+            'auto' computes the same as `SentenceTransformer(path).encode`, with prompt, Dense layers and normalization;
+            for other models it means 'mean'.
+          combine: The combination of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
+          weights: One weight per layer.
+          normalize: Whether to scale to length 1; None does so if 'auto' finds that in the folder.
 
         Returns:
-          float32 [D] of one text, [N, D] of several; without pooling [S, D] of one, of several a list of such arrays,
-          S the tokens with [CLS] and [SEP] (`pieces` names them, `spans` says where they stand).
+          float32 [D] for one text, [N, D] for several. Without pooling, [S, D] for one text and a list of such arrays
+          for several, where S counts the tokens with [CLS] and [SEP]; see `pieces` and `spans`.
 
         Raises:
-          UserError: a layer or a pooler that the model does not have.
+          UserError: The model lacks a layer or the pooler.
         """
-        layers = plain(layers)
-        asked = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
-        asked |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
-        values = check_values('extract', **{name: (name, value) for name, value in asked.items()})
-        encoding, firsts = chosen_encoding(self._model, **values), several(texts)
-        rows = encode(self._runner, self._features(encoding.prompted(firsts), pairs), encoding) if firsts else []
+        layers = to_python(layers)
+        options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
+        options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
+        values = check_values('extract', **{name: (name, value) for name, value in options.items()})
+        encoding, firsts = chosen_encoding(self._model, **values), as_text_list(texts)
+        rows = encode(self._runner, self._features(encoding.add_prompt(firsts), pairs), encoding) if firsts else []
         if isinstance(texts, str):
             return rows[0]
         if encoding.pool == 'none':
@@ -274,12 +286,12 @@ class Bert(MaskedMethods, TaskMethods):
     def pieces(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[list[str]]: ...
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """The pieces that the model reads, special tokens among them: a list a text."""
-        if not several(texts):
+        """Returns a list of pieces per text, as the model reads them, including special tokens."""
+        if not as_text_list(texts):
             return []
         features = self._features(texts, pairs)
         ids = np.split(features.tokens, features.offsets[1:-1])
-        return like(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
+        return match_input(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
 
     @overload
     def spans(self, texts: str, pairs: str | None = ...) -> np.ndarray: ...
@@ -288,13 +300,17 @@ class Bert(MaskedMethods, TaskMethods):
     def spans(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[np.ndarray]: ...
 
     def spans(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Where each of the `pieces` stands in its text: for each text int32 [S, 2], the first character and the one
-        behind the last; -1 of [CLS] and [SEP]. Those of a second text count in that."""
-        if not several(texts):
+        """Returns the character span of each of the `pieces`.
+
+        Returns:
+          For each text int32 [S, 2]: the first character and the one behind the last, or -1 for [CLS] and [SEP]. The
+          spans of a second text refer to that text.
+        """
+        if not as_text_list(texts):
             return []
         features = self._features(texts, pairs)
-        places = spans(self.tokenizer, features, several(texts), None if pairs is None else several(pairs, 'pairs'))
-        return like(texts, np.split(np.stack(places, axis=1), features.offsets[1:-1]))
+        bounds = token_spans(self.tokenizer, features, *_as_lists(texts, pairs))
+        return match_input(texts, np.split(np.stack(bounds, axis=1), features.offsets[1:-1]))
 
     @overload
     def attention(self, texts: str, pairs: str | None = ...) -> Attention: ...
@@ -303,38 +319,43 @@ class Bert(MaskedMethods, TaskMethods):
     def attention(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[Attention]: ...
 
     def attention(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """What each head of each layer attends to.
+        """Computes the attention weights of each head of each layer.
 
         Args:
-          texts: one or several.
-          pairs: their second texts, read together with them.
+          texts: One text or several.
+          pairs: The second texts, which the model reads together with the first.
 
         Returns:
-          For each `pieces`, S of them with [CLS] and [SEP], and `weights`, float32 [L, H, S, S]: the share that each
-          position (the first S) has of each other, which add up to 1. With dtype='bfloat16' they are computed from
-          rounded queries and keys.
+          For each text `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S]: the first S is the
+          query, and the weights of a query sum to 1 over the last S. With dtype='bfloat16' the weights are computed
+          from rounded queries and keys.
         """
-        found = attention(self._runner, self._features(texts, pairs)) if several(texts) else []
-        return like(texts, found)
+        if not as_text_list(texts):
+            return []
+        return match_input(texts, compute_attention(self._runner, self._features(texts, pairs)))
 
     def _features(self, texts: Texts, pairs: Texts | None) -> Features:
-        firsts, seconds = several(texts), None if pairs is None else several(pairs, 'pairs')
+        firsts, seconds = _as_lists(texts, pairs)
         check_count('pairs', seconds, firsts)
-        return sequences(self.tokenizer, firsts, seconds, self._max_length)
+        return build_sequences(self.tokenizer, firsts, seconds, self._max_length)
 
     def _choices(self, task: MultipleChoiceTask, texts: Texts, endings: Any) -> Features:
         if endings is None:
-            found = f'none for a model of {task.name}'
-            raise UserError('pairs', found, 'the endings of each text', 'bert.batch(text, [ending, …])')
-        each = [endings] if isinstance(texts, str) else endings
-        check_count('pairs', each, several(texts))
-        records = choice_records(task, self._model.where, several(texts), each)
+            fix = 'call bert.batch(text, [ending, …])'
+            raise UserError('pairs', f'none for a model of {task.name}', 'the endings of each text', fix)
+        endings = [endings] if isinstance(texts, str) else endings
+        check_count('pairs', endings, as_text_list(texts))
+        records = choice_records(task, self._model.where, as_text_list(texts), endings)
         return task.features(records, self.tokenizer, training=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """For pickle and copy: the parameters as numpy's arrays. Whoever unpickles it has them on devices of its own,
-        and compiles anew."""
-        return functools.partial(type(self), **self._made_with), (self._model,)
+        """Supports pickle and copy: parameters are stored as NumPy arrays; unpickling puts them on the devices of the
+        new process, which compiles again."""
+        return functools.partial(type(self), **self._init_arguments), (self._model,)
 
     def __repr__(self) -> str:
-        return description(self._model)
+        return describe_model(self._model)
+
+
+def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:
+    return as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')

@@ -1,41 +1,41 @@
-"""The exceptions that end a run without being a fault of ours."""
+"""The exceptions that end a run without being a bug of bertjax."""
 
-_PART = 600  # Characters of what a message quotes, which may be a whole file.
+_MAX_QUOTE = 600  # Characters that a message quotes of a value, which may be a whole file.
 
 
 def printable(text: str) -> str:
-    r"""`text` as one line that a terminal shows and does not obey.
+    r"""Returns `text` as one line without characters that control a terminal.
 
-    Line ends, escapes and all else that is not to be seen become Python's escapes, `\n` or `\x1b`; so does what is no
-    character, such as `\xff` in a file name that is not UTF-8.
+    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. So do undecodable bytes,
+    such as `\xff` in a file name that is not UTF-8.
     """
     if text.isprintable():
         return text
-    return ''.join(char if char.isprintable() else _escaped(char) for char in text)
+    return ''.join(char if char.isprintable() else _escape(char) for char in text)
 
 
-def _escaped(char: str) -> str:
-    if '\udc80' <= char <= '\udcff':  # how Python holds a byte of a file name that it cannot decode
+def _escape(char: str) -> str:
+    if '\udc80' <= char <= '\udcff':  # Python's code for a byte of a file name that it cannot decode.
         return f'\\x{ord(char) - 0xDC00:02x}'
     return char.encode('unicode_escape').decode('ascii')
 
 
-def _short(part: object) -> str:
+def _truncate(part: object) -> str:
     text = str(part)
-    return text if len(text) <= _PART else text[:_PART] + ' …'
+    return text if len(text) <= _MAX_QUOTE else text[:_MAX_QUOTE] + ' …'
 
 
 class UserError(Exception):
-    """A mistake in what the user gave: a config value, a file, a line of text.
+    """A mistake in the user's input: a config value, a file, a line of text.
 
     `bertjax.main` prints it as one line on stderr, `error: WHERE: found X, expected Y; FIX`, without a
-    traceback, and exits with status 2. The parts may quote whatever was found: see `printable`.
+    traceback, and exits with status 2. The parts may quote any input, because `str` makes them printable.
 
     Args:
-      where: the config key, file or file:line at fault.
-      found: what is there.
-      expected: what should be there.
-      fix: what to do about it, as an instruction.
+      where: The config key, file or file:line at fault.
+      found: The wrong value, or a description of it.
+      expected: A description of the expected value.
+      fix: An instruction that solves the problem.
     """
 
     exit_status = 2
@@ -46,24 +46,24 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         return printable(
-            f'{_short(self.where)}: found {_short(self.found)}, expected {_short(self.expected)}; {self.fix}'
+            f'{_truncate(self.where)}: found {_truncate(self.found)}, expected {_truncate(self.expected)}; {self.fix}'
         )
 
 
 class StoppedError(Exception):
-    """The run ended early on purpose; `str` says why and what to do, `exit_status` tells the caller."""
+    """The run ended early on purpose; `str` gives the reason and the next step, `exit_status` the exit status."""
 
     exit_status = 1
 
 
 class NonFiniteError(StoppedError):
-    """Several steps in a row had a loss or gradient that is not finite."""
+    """The loss or the gradient was not finite in several consecutive steps."""
 
     exit_status = 3
 
 
 class LostError(StoppedError):
-    """Of the processes of a run one is gone: none can go on without it."""
+    """A process of the run is gone, and the others cannot continue without it."""
 
     exit_status = 4
 
@@ -75,7 +75,7 @@ class LostError(StoppedError):
 
 
 class HungError(StoppedError):
-    """Nothing has moved for too long: what starts it again should."""
+    """The run made no progress for too long; the launcher should restart it."""
 
     exit_status = 4
 
@@ -87,6 +87,6 @@ class HungError(StoppedError):
 
 
 class PreemptedError(StoppedError):
-    """SIGTERM or Ctrl-C: the state is saved, the same command continues (75 is EX_TEMPFAIL)."""
+    """SIGTERM or Ctrl-C stopped the run; the state is saved and the same command continues (75 is EX_TEMPFAIL)."""
 
     exit_status = 75

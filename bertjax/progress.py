@@ -1,4 +1,4 @@
-"""How far it is: a bar in a terminal or a notebook, a line now and then elsewhere."""
+"""Progress reports: a bar in a terminal or a notebook, occasional lines elsewhere."""
 
 import contextlib
 import datetime
@@ -13,68 +13,69 @@ from rich.text import Text
 
 from bertjax.terminal import Console
 
-_PATIENCE = 2.0  # seconds without a bar
-_LINES = 10.0  # seconds between lines that stand for one
+_BAR_DELAY = 2.0  # Seconds before a bar appears.
+_LINE_INTERVAL = 10.0  # Seconds between the lines that replace a bar.
 
-Advance = Callable[[int], object]  # is told how many more are done
+Advance = Callable[[int], object]  # Called with the number of newly finished items.
 
 
 def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Progress:
-    """A bar as all of ours are: what is done, the bar, `columns`, the time that is left.
+    """Makes a progress bar in the common style: description, bar, `columns`, remaining time.
 
     Args:
-      columns: of this bar.
-      console: where it is drawn.
-      options: see rich.progress.Progress.
+      columns: Further columns.
+      console: The console to draw on.
+      options: See rich.progress.Progress.
     """
-    shown = (TextColumn('{task.description}'), BarColumn(bar_width=30), *columns)
-    return Progress(*shown, _Time(table_column=Column(no_wrap=True)), console=console, **options)
+    first = (TextColumn('{task.description}'), BarColumn(bar_width=30))
+    return Progress(*first, *columns, _Time(table_column=Column(no_wrap=True)), console=console, **options)
 
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Advance]:
-    """What tells a person how far it is: a bar, in a terminal or a notebook, once it has taken two seconds.
+    """Shows a progress bar in a terminal or a notebook, once the work has taken two seconds.
 
     Args:
-      title: of the bar; '' for none.
-      total: what there is to be done.
-      lines: elsewhere, as in a log, print a line every ten seconds.
+      title: The title of the bar; '' shows no bar.
+      total: The number of items; None if it is unknown.
+      lines: Whether to print a line every ten seconds where no bar can be drawn, as in a log.
 
     Yields:
-      A function that is told how many more of `total` (None: nobody knows) are done.
+      A function to call with the number of newly finished items.
     """
     console = Console(stderr=True)
-    # A notebook draws rich's bar with ipywidgets alone.
-    shown = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
+    # In a notebook rich needs ipywidgets to draw a bar.
+    has_bar = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
     bar = make_bar(MofNCompleteColumn(), console=console, transient=True)
-    task, began = bar.add_task(title, total=total), time.monotonic()
-    last = began
+    task, start = bar.add_task(title, total=total), time.monotonic()
+    last = start
 
     def advance(count: int) -> None:
         nonlocal last
         now = time.monotonic()
-        if shown and not bar.live.is_started and now - began > _PATIENCE:
+        if has_bar and not bar.live.is_started and now - start > _BAR_DELAY:
             bar.start()
         bar.advance(task, count)
-        if lines and not shown and now - last > _LINES:
+        if lines and not has_bar and now - last > _LINE_INTERVAL:
             done, last = int(bar.tasks[0].completed), now
-            of = f' of {total:,} ({done / max(total, 1):.0%})' if total is not None else ''
-            print(f'{title}: {done:,}{of}, {done / (now - began):,.0f} a second', flush=True)
+            share = f' of {total:,} ({done / max(total, 1):.0%})' if total is not None else ''
+            print(f'{title}: {done:,}{share}, {done / (now - start):,.0f} a second', flush=True)
 
     try:
         yield advance
     finally:
-        if bar.live.is_started:  # else it would print an empty line
+        if bar.live.is_started:  # Stopping a bar that has not started would print an empty line.
             bar.stop()
 
 
-def telling(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
-    """Whom to tell of progress: `advance`, or where there is none a bar, see `progress`."""
+def ensure_progress(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
+    """Returns a context manager that yields `advance`, or if it is None the function of a new `progress` bar."""
     return contextlib.nullcontext(advance) if advance else progress(title, total)
 
 
-def in_proportion(advance: Advance, total: int, steps: int) -> Advance:
-    """What is told of `steps`, such as the masks of texts, and tells `advance` as many of `total`, the texts."""
+def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
+    """Returns a function that counts `steps`, such as the masks of texts, and reports them to `advance` as a proportion
+    of `total`, such as the texts."""
     done = 0
 
     def step(count: int) -> None:
@@ -87,12 +88,12 @@ def in_proportion(advance: Advance, total: int, steps: int) -> Advance:
 
 
 def clock(seconds: float) -> str:
-    """'0:01:02'; '1 day, 0:01:02'."""
+    """Formats a duration as '0:01:02' or '1 day, 0:01:02'."""
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
 class _Time(ProgressColumn):
-    """The time that is left; when nothing is, the time that it took."""
+    """Shows the remaining time, or the elapsed time at the end."""
 
     max_refresh = 0.5
 

@@ -1,4 +1,4 @@
-"""The program's end of the terminal: streams that may be closed or left, and text that must not steer it."""
+"""Safe terminal input and output: streams that may be closed, and text that must not control the terminal."""
 
 import contextlib
 import errno
@@ -13,28 +13,28 @@ from typing import TextIO
 import rich.console
 from rich.text import Text
 
-_NOTEBOOK = 'JPY_PARENT_PID'  # in the environment of a Jupyter kernel, and so of the programs that its cells start
-# Control characters, which move a cursor, ring or recolour, become visible; those of ordinary text stay.
-_SHOWN = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
-# So do characters that reorder the text around them (Unicode's property Bidi_Control) or separate lines.
+_NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
+# Control characters, which may move the cursor or change colours, are written as escapes, except tab and line ends.
+_ESCAPES = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
+# So are characters that reorder the text around them (Unicode's property Bidi_Control) or separate lines.
 _BIDI = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_SHOWN |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
+_ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 
 
 class Console(rich.console.Console):
-    """A console that shows the control characters of the strings it is given; its own colours are not affected."""
+    """A console that escapes the control characters of printed strings, but keeps its own colours."""
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a bar can be drawn: not behind `!command` of a notebook, which shows every movement of the cursor."""
+        """Whether a bar can be drawn; False under `!command` in a notebook, which prints every cursor movement."""
         return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property
     def file(self) -> TextIO:
-        """Where it writes: the stream behind all that stand before it, rich's own while a bar is shown and `_Text`."""
+        """The stream to write to, without its wrappers: rich's own while a bar is shown, and `_Text`."""
         file = super().file
-        while behind := getattr(file, 'rich_proxied_file', None):
-            file = behind
+        while inner := getattr(file, 'rich_proxied_file', None):
+            file = inner
         return file
 
     @file.setter
@@ -42,12 +42,12 @@ class Console(rich.console.Console):
         self._file = file
 
     def render_str(self, text: str, **style) -> Text:
-        """See rich: every string passes here, alone or in a table."""
-        return super().render_str(text.translate(_SHOWN), **style)
+        """Escapes control characters; rich calls it for every string, also in tables."""
+        return super().render_str(text.translate(_ESCAPES), **style)
 
 
-class _Bytes(io.FileIO):
-    """Standard output or error. When nobody reads it any more the bytes go nowhere, and the run goes on."""
+class _OutputBytes(io.FileIO):
+    """Standard output or error as bytes, which are discarded once the reader has closed it, so that the run goes on."""
 
     def write(self, data) -> int | None:
         try:
@@ -55,38 +55,39 @@ class _Bytes(io.FileIO):
         except OSError as error:
             with contextlib.suppress(OSError):
                 error.filename = os.readlink(f'/proc/self/fd/{self.fileno()}')
-            _discard(self.fileno())  # else Python would try once more at its end, and print what comes of it
-            if error.errno not in (errno.EPIPE, errno.EIO):  # `| head -1` has ended; the terminal was closed
+            _discard(self.fileno())  # Otherwise Python writes again at its exit, and prints the error.
+            if error.errno not in (errno.EPIPE, errno.EIO):  # The pipe's reader has ended, or the terminal is closed.
                 raise
             return len(data)
 
 
 class _Text(io.TextIOWrapper):
-    """Text for a terminal, its control characters shown.
+    """A text stream for a terminal, which escapes control characters.
 
     Attributes:
-      rich_proxied_file: the stream that rich writes to in its place; `Console` has shown them there already.
-      data: the stream of `data_output`.
+      rich_proxied_file: The stream that rich writes to instead, because `Console` has escaped the text already.
+      data: The stream of `data_output`.
     """
 
     rich_proxied_file: TextIO
     data: TextIO
 
     def write(self, text: str) -> int:
-        super().write(text.translate(_SHOWN))
+        super().write(text.translate(_ESCAPES))
         return len(text)
 
 
 def data_output() -> TextIO:
-    """Standard output for what another program reads: UTF-8 in every locale, and no character shown as another.
+    """Returns standard output for data that another program reads: UTF-8 in every locale, without escapes.
 
-    On a terminal nobody but a person reads it: control characters are shown there, too.
+    If standard output is a terminal, control characters are escaped all the same, because a person reads it.
     """
     return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
 
 
 def invocation() -> str:
-    """How the program was called, without its flags: `bertjax`, `python3 -m bertjax.main` or `python -m bertjax`."""
+    """Returns the command that started the program, without its flags: `bertjax`, `python3 -m bertjax.main` or
+    `python -m bertjax`."""
     program = pathlib.Path(sys.argv[0])
     if program.suffix == '.py':
         module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
@@ -95,28 +96,29 @@ def invocation() -> str:
 
 
 def guard_streams() -> None:
-    """Makes standard input, output and error safe to use for the rest of the process, whatever they are.
+    """Makes standard input, output and error safe to use for the rest of the process.
 
-    A closed one reads and writes nothing; a pipe whose reader ends, `| head -1`, loses what follows; a character that
-    the locale's encoding lacks is written as an escape. Streams that were replaced already, as in tests, stay.
+    A closed stream reads and writes nothing. A pipe whose reader ends, as in `| head -1`, discards further output. A
+    character that the locale's encoding lacks is written as an escape. Streams that were already replaced, as in tests,
+    are left alone.
     """
     for number, name in enumerate(('stdin', 'stdout', 'stderr')):
         stream = getattr(sys, name)
         if stream is None:
             try:
                 os.fstat(number)
-            except OSError:  # Else the next file to be opened would be standard output, and hold what is printed.
+            except OSError:  # Otherwise the next file to be opened would get this number, and the printed text.
                 _discard(number)
-            nowhere = open(os.devnull, 'r+', encoding='utf-8', errors='backslashreplace')  # noqa: SIM115  never closed
-            setattr(sys, name, nowhere)
+            null = open(os.devnull, 'r+', encoding='utf-8', errors='backslashreplace')  # noqa: SIM115  never closed
+            setattr(sys, name, null)
         elif number and stream is getattr(sys, f'__{name}__'):
-            setattr(sys, name, _guarded(stream, number))
+            setattr(sys, name, _guard(stream, number))
 
 
-def _guarded(stream: TextIO, number: int) -> TextIO:
+def _guard(stream: TextIO, number: int) -> TextIO:
     stream.flush()
-    buffer = io.BufferedWriter(_Bytes(number, 'w', closefd=False))
-    # All write through to one buffer, which keeps the order of what is written to them.
+    buffer = io.BufferedWriter(_OutputBytes(number, 'w', closefd=False))
+    # All streams write through to one buffer, so that their output stays in order.
     options = {'errors': 'backslashreplace', 'write_through': True}
     options['line_buffering'] = stream.line_buffering or stream.write_through
     guarded = _Text(buffer, stream.encoding, **options)
@@ -126,7 +128,7 @@ def _guarded(stream: TextIO, number: int) -> TextIO:
 
 
 def _discard(number: int) -> None:
-    """Lets a file descriptor lead nowhere, in processes that are started later, too."""
+    """Redirects a file descriptor to the null device, also for child processes that start later."""
     null = os.open(os.devnull, os.O_RDWR)
     if null == number:
         os.set_inheritable(null, True)

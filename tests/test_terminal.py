@@ -1,4 +1,4 @@
-"""Text that cannot steer a terminal, and streams that are closed, left, or of few characters."""
+"""Tests escaped control characters, and streams that are closed, lose their reader, or have a small encoding."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from rich.table import Table
 from bertjax.errors import UserError, printable
 from bertjax.terminal import Console, invocation
 
-# A program of ours in the small: our own lines, lines of rich in between, and what a file may hold.
+# A small program that prints lines directly, lines with rich, and text as from a file.
 PROGRAM = """
 import sys
 from bertjax.terminal import Console, data_output, guard_streams
@@ -38,7 +38,7 @@ def run(repository, redirected: str = '', *arguments: str, **variables: str) -> 
 
 
 @pytest.mark.parametrize(
-    ('text', 'shown'),
+    ('text', 'escaped'),
     [
         ('déjà vu 你好', 'déjà vu 你好'),
         ('a\nb\r\tc', r'a\nb\r\tc'),
@@ -48,10 +48,10 @@ def run(repository, redirected: str = '', *arguments: str, **variables: str) -> 
         ('\u202e\u2028\u200f\u2066\u061c', r'\u202e\u2028\u200f\u2066\u061c'),
     ],
 )
-def test_what_is_quoted_is_one_line_that_says_all(text, shown):
-    assert printable(text) == shown
+def test_quoted_text_becomes_one_printable_line(text, escaped):
+    assert printable(text) == escaped
     error = str(UserError(f'{text}:1', repr(text), text, 'fix it'))
-    assert error.startswith(f'{shown}:1: found ') and error.endswith(f'expected {shown}; fix it')
+    assert error.startswith(f'{escaped}:1: found ') and error.endswith(f'expected {escaped}; fix it')
     assert error.isprintable() and error.encode('utf-8')
 
 
@@ -59,14 +59,14 @@ def test_a_message_does_not_dump_a_file():
     assert len(str(UserError('a file', 'x' * 100_000, 'less', 'cut it'))) < 2000
 
 
-def test_rich_shows_control_characters():
+def test_rich_escapes_control_characters():
     file = io.StringIO()
     console = Console(file=file, highlight=False, force_terminal=True, color_system='standard')
     console.print('\x1b[2J\x07', style='bold', markup=False)
     assert file.getvalue() == '\x1b[1m\\x1b[2J\\x07\x1b[0m\n'
 
 
-def test_rich_shows_what_reorders_text():
+def test_rich_escapes_characters_that_reorder_text():
     file, reorder = io.StringIO(), '\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069'
     table = Table('heading \u202e', title='title \u2067')
     table.add_row('cell \u200f')
@@ -98,7 +98,7 @@ def test_rich_keeps_its_colours(repository):
 
 
 def test_a_bar_on_a_terminal(repository):
-    """While rich shows it, it stands before standard output itself."""
+    """While a bar is active, rich replaces standard output."""
     program = """
 from rich.progress import Progress
 from bertjax.terminal import Console, data_output, guard_streams
@@ -113,16 +113,16 @@ data_output().write('{"file": "\\u202e"}\\n')
     environment = {**os.environ, 'PYTHONPATH': str(repository), 'TERM': 'xterm'}
     done = subprocess.run([sys.executable, '-c', program], stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    shown = os.read(ours, 100_000)
+    output = os.read(ours, 100_000)
     os.close(ours)
-    assert done.returncode == 0 and b'a line' in shown and b'\x1b[2J' not in shown
-    assert b'bar \x1b[' in shown and b'\\x1b[' not in shown
-    assert rb'{"file": "\u202e"}' in shown  # what another program would read, before a person
+    assert done.returncode == 0 and b'a line' in output and b'\x1b[2J' not in output
+    assert b'bar \x1b[' in output and b'\\x1b[' not in output
+    assert rb'{"file": "\u202e"}' in output  # Data output is escaped on a terminal.
 
 
 @pytest.mark.parametrize('redirected', ['>&-', '2>&-', '<&-', '>&- 2>&- <&-', '| head -1', '2>&1 | head -1'])
-def test_a_stream_that_is_closed_or_left(repository, redirected):
-    """Nothing but the stream is lost: no message, the usual exit status."""
+def test_a_stream_that_is_closed_or_loses_its_reader(repository, redirected):
+    """Only the stream's output is lost: there is no message, and the exit status is the usual one."""
     result = run(repository, redirected)
     assert result.returncode == 7, result.stderr
     assert b'rror' not in result.stdout + result.stderr
@@ -131,14 +131,14 @@ def test_a_stream_that_is_closed_or_left(repository, redirected):
 
 
 def test_standard_output_on_a_full_disk(repository):
-    """It raises once, with the path, and is not tried again at the end of Python, which would have status 120."""
+    """The error is raised once, with the path; Python's exit does not write again, which would give status 120."""
     result = run(repository, '> /dev/full')
     assert result.returncode == 1 and result.stderr.count(b'Traceback') == 1
     assert b"No space left on device: '/dev/full'" in result.stderr and b'Exception ignored' not in result.stderr
 
 
 def test_no_file_becomes_standard_output(repository, tmp_path):
-    """A file that is opened after the streams were closed gets another number than theirs."""
+    """A file that is opened after the streams were closed does not get the number of a stream."""
     program = f"""
 from bertjax.terminal import guard_streams
 guard_streams()
@@ -158,7 +158,7 @@ with open({str(tmp_path / 'data')!r}, 'w') as file:
         ('/checkout/bertjax/main.py', '/my/python3 -m bertjax.main'),
         ('/checkout/bertjax/__main__.py', '/my/python3 -m bertjax'),
         ('/no where/no bertjax', "'/no where/no bertjax'"),
-        ('/usr/bin/sh', 'sh'),  # as every command that a shell finds by its name
+        ('/usr/bin/sh', 'sh'),  # A command that the shell finds by its name.
     ],
 )
 def test_how_the_program_was_called(monkeypatch, program, called):
@@ -168,7 +168,7 @@ def test_how_the_program_was_called(monkeypatch, program, called):
 
 
 def test_a_notebook_gets_no_moving_bars(monkeypatch):
-    """`!bertjax …` in a notebook has a terminal's form, but a cell shows each movement of the cursor as text."""
+    """`!bertjax …` in a notebook looks like a terminal, but the cell prints cursor movements as text."""
     monkeypatch.delenv('JPY_PARENT_PID', raising=False)
     assert Console(force_terminal=True).is_terminal
     monkeypatch.setenv('JPY_PARENT_PID', '1')

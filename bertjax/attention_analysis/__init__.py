@@ -1,1 +1,1 @@
-"""What the heads of a trained model do: statistics, relations, changes in a fine-tuning, and a page to look at them."""
+"""Analyses of attention heads: statistics, syntactic relations, changes by fine-tuning, and an HTML page."""

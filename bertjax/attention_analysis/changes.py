@@ -1,4 +1,4 @@
-"""How far each layer moved between two checkpoints of one encoder: its parameters, its states, its attention."""
+"""The changes of each layer between two checkpoints of one encoder: parameters, hidden states and attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,17 +12,17 @@ from bertjax.errors import UserError
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.stacking import STACKED, unstack_layers
 
-# Parts of a block, by the beginning of their parameters' paths.
+# The parts of a block, by the prefixes of their parameter paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/up', 'mlp/down')
 NORMS, WHOLE = 'norms', 'whole'
-_NOTHING = 1e-30  # a smaller weight counts as 0: half of the smallest normal number is 0 on some devices
+_MIN_WEIGHT = 1e-30  # Smaller weights count as 0, because some devices flush subnormal numbers to 0.
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
-    """Refuses two models whose layers do not stand beside each other.
+    """Checks that two models have the same encoder shape and the same tokenizer.
 
     Raises:
-      UserError: encoders of other sizes, or other tokenizers.
+      UserError: The encoders differ in size, or the tokenizers differ.
     """
     shape = lambda model: {path: x.shape for path, x in _encoder(model.params).items()}  # noqa: E731
     fix = 'name the checkpoint that the fine-tuning started from'
@@ -35,27 +35,27 @@ def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
 
 
 def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
-    """The relative distance ‖after - before‖ / ‖before‖ (Euclidean) of the parameters of each layer.
+    """Computes the relative Euclidean distance ‖after - before‖ / ‖before‖ of the parameters of each layer.
 
     Returns:
-      a row a layer, the embeddings first (number 0): `layer`; `whole`, of all parameters of the layer; of a block also
-      each of PARTS (weights and bias together) and `norms`.
+      A row per layer, starting with the embeddings (layer 0). It has `layer` and `whole`, the distance of all
+      parameters of the layer; for a block also the distances of each of PARTS (kernel and bias together) and `norms`.
     """
     old, new = _encoder(before), _encoder(after)
     sums: dict[tuple[int, str], np.ndarray] = {}
     for path, x in old.items():
         x, y = np.asarray(x, np.float64), np.asarray(new[path], np.float64)
-        place, _, rest = path.partition('/')
-        if not place.startswith((f'{STACKED}_', 'embeddings')):  # the last norm of pre-LN is of no layer
+        module, _, rest = path.partition('/')
+        if not module.startswith((f'{STACKED}_', 'embeddings')):  # The final norm of pre-LN belongs to no layer.
             continue
-        layer = int(place.removeprefix(f'{STACKED}_')) + 1 if place.startswith(STACKED) else 0
+        layer = int(module.removeprefix(f'{STACKED}_')) + 1 if module.startswith(STACKED) else 0
         kind = next((part for part in PARTS if rest.startswith(f'{part}/')), NORMS)
         for name in (WHOLE, kind) if layer else (WHOLE,):
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
-    for (layer, name), (moved, was) in sums.items():
-        # What was 0 has no size to compare with: any small one gives a very large distance.
-        rows.setdefault(layer, {'layer': layer})[name] = _rounded(np.sqrt(moved / max(was, 1e-30)))
+    for (layer, name), (difference, norm) in sums.items():
+        # Parameters that were 0 get a very large distance, because the norm is clipped to a tiny number.
+        rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
     return [{'layer': layer, **_in_order(rows[layer])} for layer in sorted(rows)]
 
 
@@ -64,7 +64,7 @@ def _in_order(row: Mapping[str, float]) -> dict[str, float]:
 
 
 def _encoder(params: Any) -> dict[str, Any]:
-    """Parameters by path, the blocks beside each other; embeddings, and a last norm, outside of blocks."""
+    """Returns the encoder's parameters by path, with unstacked blocks."""
     tree = unstack_layers(params) if STACKED in params['encoder'] else params
     return flat_paths(tree['encoder'])
 
@@ -72,16 +72,17 @@ def _encoder(params: Any) -> dict[str, Any]:
 def change_sums(
     before: Mapping[str, jax.Array], after: Mapping[str, jax.Array], mask: jax.Array
 ) -> dict[str, jax.Array]:
-    """Sums over the tokens of a batch of how far states and attention of two models are from each other.
+    """Sums the distances between the hidden states and between the attention of two models over the tokens of a batch.
 
     Args:
       before, after: `hidden` [L + 1, B, S, D] and `probabilities` [L, B, H, S, S], see `attention.apply_encoder`.
       mask: float32 [B, S], 1 for tokens.
 
     Returns:
-      `cosine` [L + 1], 1 - cos of each token's two states, the embeddings first; `cosine_cls` [L + 1], of [CLS] alone;
-      `divergence` [L, H], the Jensen-Shannon divergence of a token's two distributions over the others, in bits: 0
-      for equal ones, 1 for those that have nothing in common. All float32; `positions` and `texts`, int32 [].
+      A dict with `cosine`, float32 [L + 1], 1 - cos of each token's two states, starting with the embeddings;
+      `cosine_cls`, float32 [L + 1], the same for [CLS] only; `divergence`, float32 [L, H], the Jensen-Shannon
+      divergence of each token's two attention distributions in bits, 0 for equal and 1 for disjoint ones; and the
+      counts `positions` and `texts`, int32 [].
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)
     norms = jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1)
@@ -90,9 +91,10 @@ def change_sums(
     middle = (p + q) / 2
 
     def divergence(x: jax.Array) -> jax.Array:
-        """Kullback-Leibler's, of a distribution from the middle, in bits."""
-        some = x > _NOTHING
-        return jnp.where(some, x * jnp.log2(jnp.where(some, x, 1) / jnp.where(some, middle, 1)), 0).sum(-1)
+        """Returns the Kullback-Leibler divergence of a distribution from the mean of both, in bits."""
+        is_positive = x > _MIN_WEIGHT
+        ratio = jnp.where(is_positive, x, 1) / jnp.where(is_positive, middle, 1)
+        return jnp.where(is_positive, x * jnp.log2(ratio), 0).sum(-1)
 
     both = (divergence(p) + divergence(q)) / 2  # [L, B, H, Q]
     return {
@@ -105,25 +107,26 @@ def change_sums(
 
 
 def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The sums of `change_sums` over a corpus as means, float64."""
+    """Converts the sums of `change_sums` over a corpus to means, float64."""
     counts = {'cosine_cls': 'texts'}
     names = ('cosine', 'cosine_cls', 'divergence')
     return {name: np.asarray(sums[name], np.float64) / sums[counts.get(name, 'positions')] for name in names}
 
 
 def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """A row a layer, the embeddings first: `parameters`, `hidden`, `hidden_cls`; of a block `attention` and
-    `attention_of_heads`, too."""
+    """Makes a row per layer, starting with the embeddings: `parameters`, `hidden` and `hidden_cls`; for a block also
+    `attention` and `attention_of_heads`."""
     rows = []
-    for i, own in enumerate(parameters):
-        row: dict[str, Any] = {'layer': own['layer'], 'parameters': {k: v for k, v in own.items() if k != 'layer'}}
-        row |= {'hidden': _rounded(means['cosine'][i]), 'hidden_cls': _rounded(means['cosine_cls'][i])}
+    for i, distances in enumerate(parameters):
+        by_part = {name: value for name, value in distances.items() if name != 'layer'}
+        row: dict[str, Any] = {'layer': distances['layer'], 'parameters': by_part}
+        row |= {'hidden': _round(means['cosine'][i]), 'hidden_cls': _round(means['cosine_cls'][i])}
         if i:
             heads = means['divergence'][i - 1]
-            row |= {'attention': _rounded(heads.mean()), 'attention_of_heads': [_rounded(x) for x in heads]}
+            row |= {'attention': _round(heads.mean()), 'attention_of_heads': [_round(x) for x in heads]}
         rows.append(row)
     return rows
 
 
-def _rounded(x: float) -> float:
+def _round(x: float) -> float:
     return round(max(float(x), 0.0), 8)

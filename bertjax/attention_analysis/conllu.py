@@ -1,4 +1,4 @@
-"""Dependency trees from CoNLL-U (https://universaldependencies.org/format.html): syntactic words, heads, relations."""
+"""Reads dependency trees from CoNLL-U (https://universaldependencies.org/format.html): words, heads and relations."""
 
 import dataclasses
 import re
@@ -10,20 +10,20 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line, read_lines
 
 _COLUMNS = 10
-_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')  # a multiword token: a surface form over several words
-_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')  # a node of the enhanced graph alone
+_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')  # A multiword token: one surface form for several words.
+_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')  # An empty node, which only the enhanced graph uses.
 _FIX = 'correct the line, or leave the sentence out'
 
 
 @dataclasses.dataclass(frozen=True)
 class Tree:
-    """A sentence of N words.
+    """A dependency tree over the N words of a sentence.
 
     Attributes:
-      where: 'file:line' of its first word.
-      words: their forms, as the treebank splits them.
-      heads: of each word the number of its head, from 1; 0 for a root.
-      relations: of each word to its head, subtype and all: 'nsubj:pass'.
+      where: The 'file:line' of the first word.
+      words: The word forms, as split in the treebank.
+      heads: The number of each word's head, from 1; 0 for a root.
+      relations: The relation of each word to its head, including the subtype: 'nsubj:pass'.
     """
 
     where: str
@@ -33,69 +33,71 @@ class Tree:
 
 
 def read_trees(path: epath.PathLike) -> Iterator[Tree]:
-    """The sentences of a file, plain or compressed, each as soon as its lines are read.
+    """Yields the sentences of a plain or compressed file, each as soon as its lines are read.
 
-    Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are passed over: only syntactic words have a head.
+    Comments, multiword tokens (`3-4`) and empty nodes (`5.1`) are skipped, because only syntactic words have a head.
 
     Raises:
-      UserError: no such file, or a line that is malformed.
+      UserError: The file does not exist, or a line is malformed.
     """
     return parse_trees(read_lines(path), str(path))
 
 
 def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
-    """See `read_trees`; `where` is the name of the file."""
-    rows: dict[int, tuple[int, str, str, str]] = {}  # word -> its line, form, head, relation
-    over: dict[int, int] = {}  # last word of each multiword token -> its line
+    """Yields the sentences of lines; see `read_trees`. `where` is the file name, for messages."""
+    rows: dict[int, tuple[int, str, str, str]] = {}  # {word number: (line, form, head, relation)}
+    ranges: dict[int, int] = {}  # {last word of a multiword token: line}
     number = 0
     for number, line in lines:
         if not line.strip():
-            yield from _finished(rows, over, where)
-            rows, over = {}, {}
+            yield from _make_tree(rows, ranges, where)
+            rows, ranges = {}, {}
         elif line.startswith('#'):
             if rows:
-                raise UserError(f'{where}:{number}', 'a comment inside a sentence', 'it before the first word', _FIX)
+                found, expected = 'a comment inside a sentence', 'comments only before the first word'
+                raise UserError(f'{where}:{number}', found, expected, _FIX)
         else:
-            _add(line.split('\t'), rows, over, f'{where}:{number}', number)
-    yield from _finished(rows, over, where)
+            _add_line(line.split('\t'), rows, ranges, f'{where}:{number}', number)
+    yield from _make_tree(rows, ranges, where)
 
 
-def _add(
-    columns: list[str], rows: dict[int, tuple[int, str, str, str]], over: dict[int, int], place: str, line: int
+def _add_line(
+    columns: list[str], rows: dict[int, tuple[int, str, str, str]], ranges: dict[int, int], where: str, line: int
 ) -> None:
     if len(columns) != _COLUMNS:
         fix = 'separate the columns by tabs' if len(columns) == 1 else _FIX
-        raise UserError(place, f'{len(columns)} column(s)', f'{_COLUMNS} between tabs, as CoNLL-U has', fix)
-    identifier, following = columns[0], len(rows) + 1
+        expected = f'{_COLUMNS} columns separated by tabs, as in CoNLL-U'
+        raise UserError(where, f'{len(columns)} column(s)', expected, fix)
+    identifier, next_number = columns[0], len(rows) + 1
     if _EMPTY.fullmatch(identifier):
         return
     if span := _RANGE.fullmatch(identifier):
         first, last = map(int, span.groups())
-        if first != following or last <= first:
-            raise UserError(place, f'the multiword token {identifier}', f'one that begins with {following}', _FIX)
-        over[last] = line
+        if first != next_number or last <= first:
+            raise UserError(where, f'the multiword token {identifier}', f'one that begins with {next_number}', _FIX)
+        ranges[last] = line
         return
-    if identifier != str(following):
-        raise UserError(place, f'the word {identifier!r}', f'word {following}, the next of its sentence', _FIX)
+    if identifier != str(next_number):
+        raise UserError(where, f'the word {identifier!r}', f'word {next_number}, the next of its sentence', _FIX)
     if not columns[1]:
-        raise UserError(place, 'an empty form', 'a word', _FIX)
-    rows[following] = (line, columns[1], columns[6], columns[7])
+        raise UserError(where, 'an empty form', 'a word', _FIX)
+    rows[next_number] = (line, columns[1], columns[6], columns[7])
 
 
-def _finished(rows: Mapping[int, tuple[int, str, str, str]], over: Mapping[int, int], where: str) -> Iterator[Tree]:
-    """The tree of the lines since the last blank one, if there is a word among them."""
-    for last, line in over.items():
+def _make_tree(rows: Mapping[int, tuple[int, str, str, str]], ranges: Mapping[int, int], where: str) -> Iterator[Tree]:
+    """Yields the tree of the lines since the last blank one, if they have words."""
+    for last, line in ranges.items():
         if last > len(rows):
             raise UserError(f'{where}:{line}', f'a multiword token to word {last}', f'{len(rows)} words', _FIX)
     heads = []
     for word, (line, _, head, relation) in rows.items():
-        place = f'{where}:{line}'
+        at = f'{where}:{line}'
         if not re.fullmatch('[0-9]{1,9}', head) or int(head) > len(rows) or int(head) == word:
             expected = f'another word of the sentence, 1 to {len(rows)}, or 0 for the root'
-            raise UserError(place, f'the head {head!r} of word {word}', expected, _FIX)
+            raise UserError(at, f'the head {head!r} of word {word}', expected, _FIX)
         if relation in ('', '_'):
-            raise UserError(place, 'no relation', 'one, such as nsubj', _FIX)
+            raise UserError(at, 'no relation', 'one, such as nsubj', _FIX)
         heads.append(int(head))
     if rows:
-        places, words, _, relations = zip(*rows.values(), strict=True)
-        yield Tree(f'{where}:{places[0]}', words, tuple(heads), relations)
+        lines, words, _, relations = zip(*rows.values(), strict=True)
+        yield Tree(f'{where}:{lines[0]}', words, tuple(heads), relations)

@@ -1,4 +1,4 @@
-"""One pass over a corpus: everything that is measured of it, added up on the devices, in constant memory."""
+"""One pass over a corpus, which sums all measures on the devices in constant memory."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from bertjax.attention_analysis.heads import head_sums
 from bertjax.attention_analysis.reading import Chunk, Texts
 from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, merge_units, text_rows, tree_rows
 from bertjax.data.features import INPUTS, Features
-from bertjax.inference.attention import apply_encoder, rows_at_once
+from bertjax.inference.attention import apply_encoder, max_batch_size
 from bertjax.inference.runner import Forward, Runner
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.capture import PROBABILITIES
@@ -27,13 +27,13 @@ BEFORE, AFTER = 'before', 'after'
 
 @dataclasses.dataclass
 class Totals:
-    """What a pass has added up.
+    """The totals of a pass.
 
     Attributes:
-      sums: of `heads`, and where they were asked for of `relations` and `changes`, by name, float64 or int64.
-      offsets: of the trees that were measured.
-      cut: texts that lost their end.
-      left_out: trees that were too long.
+      sums: The sums of `heads` and, if requested, of `relations` and `changes`, by name, float64 or int64.
+      offsets: The head offsets of the measured trees.
+      cut: The number of texts that were truncated.
+      left_out: The number of trees that were too long.
     """
 
     sums: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -52,51 +52,51 @@ def measure(
     before: LoadedModel | None = None,
     advance: Advance = no_op,
 ) -> Totals:
-    """Measures every chunk.
+    """Measures all chunks.
 
     Args:
-      runner: of the model.
-      chunks: texts or trees; not all of them need to be in memory.
-      unit: 'piece' or 'word': what a head's figures are about.
-      max_length: of the sequences; longer texts are cut, longer trees left out.
-      relations: of the trees; () for texts.
-      before: a model to compare with.
-      advance: told how many more texts are done.
+      runner: The runner of the model.
+      chunks: The texts or trees, which may be read lazily.
+      unit: The unit of the heads' measures, 'piece' or 'word'.
+      max_length: The maximum sequence length; longer texts are truncated, longer trees are left out.
+      relations: The relations of the trees; () for texts.
+      before: A model to compare with.
+      advance: Called with the number of newly finished texts.
 
     Returns:
-      the totals; nothing in `sums` if all trees were too long.
+      The totals; `sums` is empty if all trees were too long.
     """
     model, totals = runner.model, Totals()
     forward = _make_forward(model, before, unit=unit, relations=len(relations))
     name = ('measure', unit, tuple(relations), before and before.where)
     params = {AFTER: model.params} | ({BEFORE: before.params} if before else {})
     inputs = (*INPUTS, UNIT, HEAD, RELATION) if relations else (*INPUTS, UNIT)
-    most = lambda length: rows_at_once(model.config, length)  # noqa: E731
+    max_rows = lambda length: max_batch_size(model.config, length)  # noqa: E731
     for chunk in chunks:
-        features = rows_of(model.tokenizer, chunk, relations, max_length)
+        features = make_features(model.tokenizer, chunk, relations, max_length)
         if isinstance(chunk, Texts):
-            totals.cut += _cut(model.tokenizer, chunk, max_length) if features.notes else 0
+            totals.cut += _count_truncated(model.tokenizer, chunk, max_length) if features.notes else 0
         else:
-            kept = [] if features is None else [chunk[i] for i in features.record]
-            totals.left_out += len(chunk) - len(kept)
-            rel.count_offsets(totals.offsets, kept)
+            trees = [] if features is None else [chunk[i] for i in features.record]
+            totals.left_out += len(chunk) - len(trees)
+            rel.count_offsets(totals.offsets, trees)
             if features is None:
                 continue
-        found = runner.total(name, forward, features, inputs=inputs, most=most, params=params, advance=advance)
-        found = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), found)
-        totals.sums = jax.tree.map(np.add, totals.sums, found) if totals.sums else found
+        sums = runner.sum(name, forward, features, inputs=inputs, max_rows=max_rows, params=params, advance=advance)
+        sums = jax.tree.map(lambda x: x.astype(np.int64 if x.dtype.kind == 'i' else np.float64), sums)
+        totals.sums = jax.tree.map(np.add, totals.sums, sums) if totals.sums else sums
     return totals
 
 
-def rows_of(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
-    """The rows of a chunk; None where all its trees are too long."""
+def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
+    """Makes the features of a chunk; None if all its trees are too long."""
     if isinstance(chunk, Texts):
         return text_rows(tokenizer, *chunk, max_length)
     return tree_rows(tokenizer, chunk, relations, max_length)
 
 
-def _cut(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
-    """How many texts, or pairs, are longer than `max_length` with their special tokens."""
+def _count_truncated(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
+    """Counts the texts or pairs that are longer than `max_length` with their special tokens."""
     lengths = sum(np.array([len(ids) for ids in tokenizer.encode(part)]) for part in texts if part is not None)
     special = 2 if texts.second is None else 2 + tokenizer.separators
     return int((lengths + special > max_length).sum())
@@ -110,8 +110,8 @@ def _make_forward(model: LoadedModel, before: LoadedModel | None, *, unit: str, 
         weights = after[PROBABILITIES]
         merged = merge_units(weights, batch[UNIT], mask) if relations or unit == 'word' else None
         if unit == 'word':
-            of = jax.nn.one_hot(batch[UNIT], mask.shape[1]) * mask[..., None]  # [B, S, U]
-            heads = head_sums(merged, of.max(1), jnp.einsum('BS,BSU->BU', separators, of))
+            unit_mask = jax.nn.one_hot(batch[UNIT], mask.shape[1]) * mask[..., None]  # [B, S, U]
+            heads = head_sums(merged, unit_mask.max(1), jnp.einsum('BS,BSU->BU', separators, unit_mask))
         else:
             heads = head_sums(weights, mask, separators)
         sums: dict[str, Any] = {'heads': heads}

@@ -1,4 +1,4 @@
-"""The page: every head in a few texts, what heads do, which know syntax, what a fine-tuning changed."""
+"""The HTML page: heads in a few texts, statistics of heads, heads that find syntax, and changes by fine-tuning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,18 +9,18 @@ from markupsafe import Markup
 from bertjax.attention_analysis.changes import NORMS, PARTS, WHOLE
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, together
-from bertjax.attention_analysis.shown import LONGEST, ShownText, packed
+from bertjax.attention_analysis.shown import MAX_SHOWN_TOKENS, ShownText, encode_for_page
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
-_FREQUENT = 100  # words of a relation whose best head needs no caveat, as in the table of Clark et al.
+_FREQUENT = 100  # Relations with fewer words are listed apart, as in the table of Clark et al.
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
 def attention_page(
     title: str,
     about: str,
-    shown: Sequence[ShownText],
+    shown_texts: Sequence[ShownText],
     means: Mapping[str, np.ndarray],
     relations: Sequence[Mapping[str, Any]] = (),
     changes: Sequence[Mapping[str, Any]] = (),
@@ -28,13 +28,13 @@ def attention_page(
     """Returns the text of the HTML file.
 
     Args:
-      title, about: the title of the page, and a sentence under it.
-      shown: texts with their attention.
-      means: float [L, H] of each of MEASURES.
-      relations: rows of `relation_table`.
-      changes: rows of `change_rows`.
+      title, about: The title of the page, and the sentence below it.
+      shown_texts: The texts to show, with their attention.
+      means: {name in MEASURES: float [L, H]}.
+      relations: The rows of `relation_table`.
+      changes: The rows of `change_rows`.
     """
-    sections = [_texts(shown, _first_head(means, relations))] if shown else []
+    sections = [_texts(shown_texts, _first_head(means, relations))] if shown_texts else []
     sections += [_heads(means)]
     sections += [_relations(relations)] if relations else []
     sections += [_changes(changes)] if changes else []
@@ -42,21 +42,22 @@ def attention_page(
 
 
 def _first_head(means: Mapping[str, np.ndarray], relations: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Returns the layer and head to begin with: the best one at syntax, or the one of the least entropy."""
+    """Returns the layer and head to show first: the best one at syntax, or the one with the lowest entropy."""
     if relations:
         return relations[0]['layer'], relations[0]['head']
     layer, head = np.unravel_index(means['entropy'].argmin(), means['entropy'].shape)
     return int(layer) + 1, int(head) + 1
 
 
-def _texts(shown: Sequence[ShownText], first: tuple[int, int]) -> Section:
-    layers, heads = shown[0].weights.shape[:2]
-    data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [packed(one) for one in shown]}
+def _texts(shown_texts: Sequence[ShownText], first: tuple[int, int]) -> Section:
+    layers, heads = shown_texts[0].weights.shape[:2]
+    data = {'layers': layers, 'heads': heads, 'first': first, 'texts': [encode_for_page(text) for text in shown_texts]}
+    count = f'{len(shown_texts)} text{"s" if len(shown_texts) > 1 else ""}'
     about = (
-        'Each small square is a head: row by row what a position attends to, the stronger the color the more (as the '
-        'square root of the weight). Choose one, then point at a word, or walk with the arrow keys; a click holds it. '
-        f'The page has the first {len(shown)} text{"s" if len(shown) > 1 else ""}, each up to {LONGEST} tokens, with '
-        'weights that are rounded by up to 0.004; weights.safetensors has the exact ones.'
+        'Each small square is a head. A row shows what a position attends to; the color strength is the square root of '
+        'the weight. Choose a head, then point at a word or use the arrow keys; a click keeps the word selected. '
+        f'The page has the first {count}, each up to {MAX_SHOWN_TOKENS} tokens, with weights that are rounded by up to '
+        '0.004; weights.safetensors has the exact weights.'
     )
     return Section('texts', 'Attention in texts', data, about)
 
@@ -74,8 +75,8 @@ def _heads(means: Mapping[str, np.ndarray]) -> Section:
         ],
     }
     about = (
-        'Means over all positions of all texts. Rows are layers, columns heads, and head 3-1 is layer 3, head 1. A '
-        'click chooses the head above; a click on a title sorts the table.'
+        'Means over all positions of all texts. Rows are layers and columns are heads; head 3-1 is head 1 of layer 3. '
+        'A click on a head selects it above; a click on a title sorts the table.'
     )
     return Section('heads', 'What the heads do', data, about)
 
@@ -89,15 +90,15 @@ def _measure_map(name: str, values: np.ndarray) -> dict[str, Any]:
 
 
 def _heat_map(title: str, about: str, values: np.ndarray, largest: float, form: str) -> dict[str, Any]:
-    """Returns a figure of layers by heads, whose colors go from 0 to `largest`."""
-    rows = {str(i): [(x / largest, format(x, form)) for x in of_layer] for i, of_layer in enumerate(values.tolist(), 1)}
+    """Returns a heat map of layers by heads with a color scale from 0 to `largest`."""
+    rows = {str(i): [(x / largest, format(x, form)) for x in heads] for i, heads in enumerate(values.tolist(), 1)}
     return {'title': title, 'about': about, 'columns': range(1, values.shape[1] + 1), 'rows': rows}
 
 
 def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
     overall = {row['relation']: row for row in rows if row['relation'] in (ALL, WORDS)}
-    own = [row for row in rows if row['relation'] not in overall]
-    frequent = [row for row in own if row['words'] >= _FREQUENT] or own
+    single = [row for row in rows if row['relation'] not in overall]
+    frequent = [row for row in single if row['words'] >= _FREQUENT] or single
     best = overall[ALL]
     data = {
         'tiles': {
@@ -110,13 +111,13 @@ def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
         },
         'overall': len(overall),
         'rows': [_relation_row(row) for row in (*overall.values(), *frequent)],
-        'rare': [_relation_row(row) for row in own if row not in frequent],
+        'rare': [_relation_row(row) for row in single if row not in frequent],
         'frequent': _FREQUENT,
     }
     about = (
-        'How often the word that a head attends to most (or that attends most to it: head → dependent) is the '
-        'syntactic head. The weights to the pieces of a word are added up, those from its pieces averaged; [CLS], '
-        '[SEP] and the word itself are left out, and so are roots. After Clark et al. 2019, table 1.'
+        'How often the word with the highest attention weight is the syntactic head: the weight from the dependent '
+        '(dependent → head) or to it (head → dependent). Weights to the pieces of a word are summed, weights from its '
+        'pieces are averaged. [CLS], [SEP], the word itself and roots are left out. After Clark et al. 2019, table 1.'
     )
     return Section('relations', 'Heads that find syntax', data, about)
 
@@ -135,21 +136,21 @@ def _relation_row(row: Mapping[str, Any]) -> list[str]:
 
 
 def _button(layer: int, head: int) -> Markup:
-    """Returns the name of a head, which chooses it."""
+    """Returns a button that selects a head."""
     return Markup('<button type="button" class="link" data-head="{0}">{0}</button>').format(f'{layer}-{head}')
 
 
 def _changes(rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks = [row for row in rows if row['layer']]
     all_layers, block_layers = [row['layer'] for row in rows], [row['layer'] for row in blocks]
-    of_parameters = [row['parameters'][WHOLE] for row in rows]
+    distances = [row['parameters'][WHOLE] for row in rows]
     draw = lambda title, y, *curves: Chart(title, curves, y, x='layer (0: embeddings)', height=280)  # noqa: E731
     kinds = (WHOLE, *PARTS, NORMS)
     heads = 1000 * np.array([row['attention_of_heads'] for row in blocks])
     unit = 'mean Jensen-Shannon divergence, in thousandths of a bit'
     data = {
         'charts': [
-            draw('parameters', 'relative distance', Curve('', all_layers, of_parameters, kind='dots')),
+            draw('parameters', 'relative distance', Curve('', all_layers, distances, kind='dots')),
             draw(
                 'hidden states',
                 '1 − cosine',
@@ -167,9 +168,9 @@ def _changes(rows: Sequence[Mapping[str, Any]]) -> Section:
         'rows': [[row['layer'], *(f'{row["parameters"][kind]:.4f}' for kind in kinds)] for row in blocks],
     }
     about = (
-        'The same texts, read before and after. Parameters: ‖after − before‖ / ‖before‖ of a layer. Hidden states: '
-        '1 − cosine of a token’s two states, on average. Attention: Jensen-Shannon divergence of a position’s two '
-        'distributions, 0 for equal ones and 1 bit for those that have nothing in common.'
+        'Both models read the same texts. Parameters: ‖after − before‖ / ‖before‖ of a layer. Hidden states: the mean '
+        'of 1 − cosine of a token’s two states. Attention: the mean Jensen-Shannon divergence of a position’s two '
+        'distributions, 0 for equal and 1 bit for disjoint ones.'
     )
     return Section('changes', 'What the fine-tuning changed', data, about)
 

@@ -1,4 +1,4 @@
-"""What attention is looked at in: lines of text, pairs of texts, or dependency trees."""
+"""Reads the input of an attention analysis: lines of text, text pairs, or dependency trees."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from bertjax.tasks.reading.texts import Line
 
 
 class Texts(NamedTuple):
-    """Texts of a chunk of input, and their second texts where they are pairs."""
+    """The texts of a chunk of input; `second` has the second texts of pairs, None for single texts."""
 
     first: list[str]
     second: list[str] | None
@@ -22,15 +22,15 @@ Chunk = Texts | list[Tree]
 
 
 def has_trees(path: str) -> bool:
-    """Whether a file is named as CoNLL-U, plain or compressed."""
+    """Returns whether the name of a plain or compressed file has a suffix of CoNLL-U."""
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
 def tree_relations(path: str) -> tuple[list[str], int]:
-    """The relations of a treebank, sorted, and the number of its sentences. All of it is read and checked.
+    """Reads and checks a treebank; returns its sorted relations and the number of its sentences.
 
     Raises:
-      UserError: no such file, a malformed line, or no word.
+      UserError: The file does not exist, a line is malformed, or there is no word.
     """
     names: set[str] = set()
     count = 0
@@ -44,30 +44,30 @@ def tree_relations(path: str) -> tuple[list[str], int]:
 
 
 def count_texts(source: InputSource) -> tuple[int, int]:
-    """Reads a file to its end: how many texts it has, and how many blank ones are passed over.
+    """Reads and checks a file; returns the numbers of its texts and of its blank lines.
 
     Raises:
-      UserError: whatever is wrong in it, with file and line, or no text.
+      UserError: The input is malformed, with file and line in the message, or there is no text.
     """
     texts = blank = 0
     for item in source.items():
-        here = isinstance(item, Row)
-        texts, blank = texts + here, blank + (not here)
+        is_text = isinstance(item, Row)
+        texts, blank = texts + is_text, blank + (not is_text)
     if not texts:
         raise _no_text(source)
     return texts, blank
 
 
 def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chunk]:
-    """The input in chunks of at most `size` sentences or texts, in its order; blank texts are passed over.
+    """Yields the input in chunks of at most `size` texts or sentences, in order; blank texts are skipped.
 
     Args:
-      source: texts, or by the name of the file CoNLL-U.
-      size: of a chunk.
-      quiet: do not print how it was read.
+      source: The texts, or a CoNLL-U file, which is recognized by its name.
+      size: The maximum size of a chunk.
+      quiet: Whether to skip printing the detected format.
 
     Raises:
-      UserError: no such file, no text in it, bytes that are not UTF-8, a malformed line.
+      UserError: The file does not exist, has no text, is not UTF-8, or has a malformed line.
     """
     if has_trees(source.path):
         yield from chunks(read_trees(source.path), size)
@@ -85,16 +85,16 @@ def _no_text(source: InputSource) -> UserError:
 
 
 def as_texts(rows: Sequence[Sequence[str]]) -> Texts:
-    """Rows of one or two texts, all of one kind."""
+    """Converts rows to Texts; all rows have one text, or all have two."""
     pairs = len(rows[0]) == 2
     return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)
 
 
 def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
-    """Texts, or pairs with a tab between, as rows.
+    """Splits texts at tabs into rows of one or two texts.
 
     Raises:
-      UserError: both of them, or several tabs.
+      UserError: Single texts and pairs are mixed, a text has several tabs, or all texts are blank.
     """
     rows = list(_rows(enumerate(texts, 1), where))
     if not rows:
@@ -103,15 +103,14 @@ def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
 
 
 def _rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
-    first: tuple[int, int] | None = None  # line and texts of the first
+    first: tuple[int, int] | None = None  # The line number and the number of texts of the first row.
     for number, line in lines:
         if not line.strip():
             continue
         row = tuple(part.strip() for part in line.split('\t'))
         first = first or (number, len(row))
         if len(row) != first[1] or len(row) > 2:
-            expected = (
-                '1 or 2 texts, with a tab between' if first[0] == number else f'{first[1]}, as in line {first[0]}'
-            )
+            as_first = f'{first[1]}, as in line {first[0]}'
+            expected = '1 or 2 texts, with a tab between' if first[0] == number else as_first
             raise UserError(f'{where}:{number}', f'{len(row)} texts', expected, 'correct the line')
         yield row

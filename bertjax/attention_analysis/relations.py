@@ -1,9 +1,9 @@
-"""Heads that find a word's syntactic head: for every relation the best one, beside the best fixed offset.
+"""The attention head that best predicts each syntactic relation, compared with the best fixed offset.
 
-After Clark et al. 2019 (arXiv 1906.04341, section 4.2 and table 1). A head of the model predicts, for each word,
-another word of the sentence as its syntactic head: the one that it attends to most ('dependent to head'), or the one
-that attends most to it ('head to dependent'). [CLS], [SEP] and the word itself are no candidates. Roots have no head
-and are not counted.
+The method follows Clark et al. 2019 (arXiv 1906.04341, section 4.2 and table 1). For each word, an attention head
+predicts another word of the sentence as its syntactic head: the word that it attends to most ('dependent to head'), or
+the word that attends most to it ('head to dependent'). [CLS], [SEP] and the word itself are not candidates. Roots have
+no head and are not counted.
 """
 
 import collections
@@ -22,81 +22,82 @@ ALL, WORDS = 'all', 'all but punct'
 
 
 def predicted_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
-    """The unit that each unit's head is by each attention head, in both directions.
+    """Predicts the syntactic head of each unit with each attention head, in both directions.
 
     Args:
-      weights: float32 [L, B, H, U, U] between units, queries before keys.
-      words: bool [B, U], the units that are words.
+      weights: float32 [L, B, H, U, U], the attention between units, queries before keys.
+      words: bool [B, U], True for units that are words.
 
     Returns:
-      int32 [2, L, B, H, U]: as DIRECTIONS; of several with equal weights the first.
+      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS; the first one if weights are equal.
     """
     units = weights.shape[-1]
     candidates = words[:, None, :] & ~jnp.eye(units, dtype=bool)  # [B, U, U]
-    chosen = lambda x: jnp.where(candidates[:, None], x, -1.0).argmax(-1)  # noqa: E731
-    return jnp.stack([chosen(weights), chosen(jnp.swapaxes(weights, -1, -2))]).astype(jnp.int32)
+    best = lambda x: jnp.where(candidates[:, None], x, -1.0).argmax(-1)  # noqa: E731
+    return jnp.stack([best(weights), best(jnp.swapaxes(weights, -1, -2))]).astype(jnp.int32)
 
 
 def relation_sums(weights: jax.Array, heads: jax.Array, relations: jax.Array, count: int) -> jax.Array:
-    """How many words of each relation have their head predicted, int32 [2, L, H, R].
+    """Counts the words of each relation whose head is predicted correctly, int32 [2, L, H, R].
 
     Args:
-      weights: as of `predicted_heads`.
+      weights: See `predicted_heads`.
       heads: int32 [B, U], the unit of each word's head; 0 for none.
-      relations: int32 [B, U], of each word, from 1; 0 for what is no word.
-      count: R.
+      relations: int32 [B, U], the relation of each word, from 1; 0 for units that are not words.
+      count: R, the number of relations.
     """
-    right = (predicted_heads(weights, relations > 0) == heads[:, None]) & (heads > 0)[:, None]  # [2, L, B, H, U]
-    of = jax.nn.one_hot(relations - 1, count, dtype=jnp.float32)  # [B, U, R]; -1 gives zeros
-    return jnp.einsum('DLBHU,BUR->DLHR', right.astype(jnp.float32), of, precision='highest').astype(jnp.int32)
+    correct = (predicted_heads(weights, relations > 0) == heads[:, None]) & (heads > 0)[:, None]  # [2, L, B, H, U]
+    one_hot = jax.nn.one_hot(relations - 1, count, dtype=jnp.float32)  # [B, U, R]; -1 gives zeros.
+    return jnp.einsum('DLBHU,BUR->DLHR', correct.astype(jnp.float32), one_hot, precision='highest').astype(jnp.int32)
 
 
 Offsets = dict[str, collections.Counter[int]]
 
 
 def count_offsets(offsets: Offsets, trees: Iterable[Tree]) -> None:
-    """Counts in {relation: {position of the head - position of the word: words}} those of trees, without roots."""
+    """Adds the words of trees to `offsets`, {relation: {head position - word position: number of words}}; roots are
+    skipped."""
     for tree in trees:
-        for place, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True), 1):
+        for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True), 1):
             if head:
-                offsets.setdefault(relation, collections.Counter())[head - place] += 1
+                offsets.setdefault(relation, collections.Counter())[head - word] += 1
 
 
 def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) -> list[dict[str, Any]]:
-    """A row a relation, the most frequent first, after one of all words and one of all but punctuation.
+    """Makes a row for all words, a row for all but punctuation, and a row per relation, the most frequent first.
 
     Args:
       correct: int [2, L, H, R], see `relation_sums`.
-      names: R relations.
-      offsets: of the same trees, see `count_offsets`.
+      names: The R relations.
+      offsets: The head offsets of the same trees, see `count_offsets`.
 
     Returns:
-      rows with `relation`, `words`; `layer` and `head` (from 1), `direction` and `accuracy` of the best head;
-      `offset` and `baseline`, its accuracy, of the best fixed offset: the head is always so many words further.
+      Rows with `relation` and `words`; the best head as `layer` and `head` (from 1), `direction` and `accuracy`; and
+      the best fixed distance from word to head as `offset`, with its accuracy `baseline`.
     """
-    place = {name: i for i, name in enumerate(names)}
-    own = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
+    index = {name: i for i, name in enumerate(names)}
+    by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
     return [
-        _row(name, several, correct, place, offsets)
-        for name, several in (
-            (ALL, own),
-            (WORDS, [name for name in own if name.split(':')[0] != PUNCTUATION]),
-            *((name, [name]) for name in own),
+        _row(name, relations, correct, index, offsets)
+        for name, relations in (
+            (ALL, by_frequency),
+            (WORDS, [name for name in by_frequency if name.split(':')[0] != PUNCTUATION]),
+            *((name, [name]) for name in by_frequency),
         )
-        if several
+        if relations
     ]
 
 
 def _row(
     name: str,
-    several: Sequence[str],
+    relations: Sequence[str],
     correct: np.ndarray,
-    place: Mapping[str, int],
+    index: Mapping[str, int],
     offsets: Offsets,
 ) -> dict[str, Any]:
-    found = correct[..., [place[one] for one in several]].sum(-1)  # [2, L, H]
-    direction, layer, head = np.unravel_index(found.argmax(), found.shape)
-    offset_counts = sum((offsets[one] for one in several), collections.Counter())
+    counts = correct[..., [index[relation] for relation in relations]].sum(-1)  # [2, L, H]
+    direction, layer, head = np.unravel_index(counts.argmax(), counts.shape)
+    offset_counts = sum((offsets[relation] for relation in relations), collections.Counter())
     offset = min(offset_counts, key=lambda x: (-offset_counts[x], abs(x), x))
     words = offset_counts.total()
     return {
@@ -105,15 +106,15 @@ def _row(
         'layer': int(layer) + 1,
         'head': int(head) + 1,
         'direction': DIRECTIONS[direction],
-        'accuracy': round(int(found.max()) / words, 6),
+        'accuracy': round(int(counts.max()) / words, 6),
         'offset': int(offset),
         'baseline': round(offset_counts[offset] / words, 6),
     }
 
 
 def together(rows: Sequence[Mapping[str, Any]]) -> float:
-    """The share of words whose head is found where each relation is left to its own best head: as if somebody told
-    which relation a word has."""
-    own = [row for row in rows if row['relation'] not in (ALL, WORDS)]
-    words = sum(row['words'] for row in own)
-    return sum(row['accuracy'] * row['words'] for row in own) / words if words else 0.0
+    """Returns the share of words whose head is predicted if each relation uses its own best attention head, which
+    assumes that the relation of a word is known."""
+    single = [row for row in rows if row['relation'] not in (ALL, WORDS)]
+    words = sum(row['words'] for row in single)
+    return sum(row['accuracy'] * row['words'] for row in single) / words if words else 0.0

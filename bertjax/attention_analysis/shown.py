@@ -1,4 +1,4 @@
-"""The attention in a few texts, as files and pages hold it."""
+"""The attention in a few texts, for the page and weights.safetensors."""
 
 import base64
 import dataclasses
@@ -10,21 +10,21 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from bertjax.attention_analysis.measuring import rows_of
+from bertjax.attention_analysis.measuring import make_features
 from bertjax.attention_analysis.reading import Chunk, Texts
 from bertjax.attention_analysis.words import UNIT, merge_units
-from bertjax.inference.attention import attention
+from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-LONGEST = 64  # tokens of a text that is shown; more lines beside each other tell nobody anything
+MAX_SHOWN_TOKENS = 64  # The maximum tokens of a shown text; more lines side by side would not be readable.
 
 
 @dataclasses.dataclass(frozen=True)
 class ShownText:
-    """The attention in one text, between pieces, or between words.
+    """The attention in one text, between pieces or between words.
 
     Attributes:
-      units: U pieces, or words and special tokens.
+      units: The U pieces, or words and special tokens.
       weights: float32 [L, H, U, U], see inference/attention.py.
     """
 
@@ -33,42 +33,45 @@ class ShownText:
 
 
 def attend(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
-    """The attention in the first `count` texts of a chunk, of longer ones in their first LONGEST tokens; of trees in
-    the first that are not longer."""
-    tokenizer, longest = runner.model.tokenizer, min(LONGEST, runner.model.config.max_positions)
+    """Computes the attention in the first `count` texts of a chunk, truncated to MAX_SHOWN_TOKENS tokens, or in its
+    first `count` trees of at most MAX_SHOWN_TOKENS tokens."""
+    tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
     if isinstance(chunk, Texts):
         chunk = Texts(*(part and part[:count] for part in chunk))
     else:
-        fitting = rows_of(tokenizer, chunk, relations, longest)
+        fitting = make_features(tokenizer, chunk, relations, longest)
         chunk = [] if fitting is None else [chunk[i] for i in fitting.record[:count]]
-    features = rows_of(tokenizer, chunk, relations, longest) if count else None
+    features = make_features(tokenizer, chunk, relations, longest) if count else None
     if features is None:
         return []
     tokens, units = (np.split(x, features.offsets[1:-1]) for x in (features.tokens, features.token[UNIT]))
-    found = []
-    rows = zip(features.record, tokens, units, attention(runner, features), strict=True)
-    for i, ids, own, (pieces, weights) in rows:
+    shown_texts = []
+    rows = zip(features.record, tokens, units, compute_attention(runner, features), strict=True)
+    for i, ids, unit_ids, (pieces, weights) in rows:
         if unit == 'piece':
-            found.append(ShownText(pieces, weights))
+            shown_texts.append(ShownText(pieces, weights))
             continue
-        count = int(own.max()) + 1
-        merged = merge_units(weights[:, None], own[None], np.ones_like(own)[None])[:, 0, :, :count, :count]
-        words = [tokenizer.decode(ids[own == unit]).strip() for unit in range(count)]
-        if not isinstance(chunk, Texts):  # as the treebank writes them
+        count = int(unit_ids.max()) + 1
+        merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
+        words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
+        if not isinstance(chunk, Texts):  # The treebank's own word forms.
             words[1:-1] = chunk[i].words
-        found.append(ShownText(words, np.asarray(merged)))
-    return found
+        shown_texts.append(ShownText(words, np.asarray(merged)))
+    return shown_texts
 
 
-def as_file(shown: Sequence[ShownText]) -> bytes:
-    """A safetensors file: `0`, `1`, … float32 [L, H, U, U]; its metadata `units`, a JSON list of lists of texts."""
-    arrays = {str(i): np.ascontiguousarray(one.weights) for i, one in enumerate(shown)}
-    return save(arrays, {'units': json.dumps([one.units for one in shown], ensure_ascii=False)})
+def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
+    """Returns a safetensors file with `0`, `1`, …, float32 [L, H, U, U], and the metadata `units`, a JSON list with the
+    list of units of each text."""
+    arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
+    return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})
 
 
-def packed(one: ShownText) -> dict[str, Any]:
-    """What the page carries of a text: its `units`, and `weights`, a byte for each: 255·√w, rounded, which is 0.004 off
-    at most and keeps what is small apart; compressed, as base64."""
-    quantised = np.rint(255 * np.sqrt(one.weights)).clip(0, 255).astype(np.uint8)
+def encode_for_page(text: ShownText) -> dict[str, Any]:
+    """Encodes a text for the page: its `units`, and its `weights` as compressed base64 of one byte per weight.
+
+    The byte is 255·√w, rounded: the error is at most 0.004, and small weights stay distinguishable.
+    """
+    quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)
-    return {'units': one.units, 'weights': base64.b64encode(data).decode('ascii')}
+    return {'units': text.units, 'weights': base64.b64encode(data).decode('ascii')}

@@ -1,1 +1,1 @@
-"""What a trained model is asked for: features, words for masks, probabilities, attention, answers of its task."""
+"""Inference with a trained model: features, masked words, scores, attention, and predictions of its task."""

@@ -1,11 +1,11 @@
-"""The forms of what a model answers, for type checkers and editors."""
+"""The types of a model's results, for type checkers and editors."""
 
 from collections.abc import Sequence
 from typing import TypedDict
 
 
 class Filling(TypedDict):
-    """What a mask may be: a piece, its share, and the text with it."""
+    """One candidate for a mask: the piece, its probability, and the text with the piece filled in."""
 
     token: str
     probability: float
@@ -13,7 +13,7 @@ class Filling(TypedDict):
 
 
 class JointFilling(TypedDict):
-    """All masks of a text filled together; `order`: the numbers of the masks as they were filled."""
+    """All masks of a text filled together; `order` lists the mask numbers in the order of filling."""
 
     text: str
     tokens: list[str]
@@ -31,7 +31,10 @@ class Score(TypedDict):
 
 
 class Label(TypedDict, total=False):
-    """`label` of one of several classes, `labels` of any number of them, each with `probabilities`; or `score`."""
+    """The result of a classification or a regression.
+
+    A single-label task gives `label` and a multi-label task `labels`, with `probabilities`; a regression gives `score`.
+    """
 
     label: str
     labels: list[str]
@@ -49,13 +52,16 @@ class _Answer(TypedDict):
 
 
 class Answer(_Answer, total=False):
-    """An answer and its place, in characters of the context; `null_odds` where there may be none."""
+    """An answer and its character span in the context; `null_odds` if the task allows questions without an answer."""
 
     null_odds: float
 
 
 class TaggedEntity(TypedDict):
-    """Characters of a text, or words of a list, from `start` to before `end`; `score` is the mean of the words'."""
+    """An entity over the characters of a text, or the words of a list, from `start` up to but excluding `end`.
+
+    `score` is the mean probability of its words.
+    """
 
     type: str
     start: int
@@ -71,14 +77,17 @@ class _Tagged(TypedDict):
 
 
 class Tagged(_Tagged, total=False):
-    """A tag and its share for each word; `entities` where the tags have a scheme; of a text the words' `offsets`."""
+    """A tag and its probability for each word.
+
+    `entities` is present if the tags follow a scheme such as BIO, `offsets` if the input was a text.
+    """
 
     entities: list[TaggedEntity]
     offsets: Sequence[tuple[int, int]]
 
 
 class ChoiceAnswer(TypedDict):
-    """`prediction`, the number of the best ending, and `ending` itself."""
+    """The best ending of a context; `prediction` is its index in `endings`."""
 
     prompt: str
     start: str

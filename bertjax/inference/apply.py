@@ -1,4 +1,4 @@
-"""A model as one pure function, for training loops and programs of one's own."""
+"""A model as one pure function, for custom training loops and programs."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,8 +15,8 @@ Apply = Callable[..., dict[str, jax.Array]]
 
 
 def make_apply(module: nn.Module) -> Apply:
-    """(params, batch, rngs=None) -> outputs; see `api.Bert.apply`."""
-    of_task = not isinstance(module, BertForPreTraining)
+    """Makes the function (params, batch, rngs=None) -> outputs; see `api.Bert.apply`."""
+    is_task_model = not isinstance(module, BertForPreTraining)
 
     def apply(
         params: Any, batch: Mapping[str, jax.Array], rngs: Mapping[str, jax.Array] | None = None
@@ -24,15 +24,15 @@ def make_apply(module: nn.Module) -> Apply:
         inputs = [batch[name] for name in INPUTS]
         variables = {'params': params}
         dropout = Dropout.from_key(rngs['dropout'], len(inputs[0])) if rngs else None
-        if of_task:
+        if is_task_model:
             return module.apply(variables, *inputs, dropout=dropout)
         positions = batch.get('masked_positions')
-        return module.apply(variables, *inputs, positions, dropout, method=_pretrained)
+        return module.apply(variables, *inputs, positions, dropout, method=_pretraining_outputs)
 
     return apply
 
 
-def _pretrained(
+def _pretraining_outputs(
     bert: BertForPreTraining,
     input_ids: jax.Array,
     segment_ids: jax.Array,
@@ -46,6 +46,6 @@ def _pretrained(
         outputs['pooled'] = bert.pooler(hidden[:, 0])
         outputs['nsp_logits'] = bert.nsp(outputs['pooled'])
     if masked_positions is not None:
-        picked = gather_positions(hidden, masked_positions)
-        outputs['mlm_logits'] = bert.mlm(picked, bert.encoder.token_embedding())[..., : bert.config.vocab_size]
+        masked_hidden = gather_positions(hidden, masked_positions)
+        outputs['mlm_logits'] = bert.mlm(masked_hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]
     return outputs

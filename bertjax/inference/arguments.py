@@ -1,4 +1,4 @@
-"""What a program of one's own gives to a model's methods: one text or several, and values with ranges."""
+"""Checks of the arguments of `api.Bert`: one text or several, and values with ranges."""
 
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any
@@ -15,11 +15,11 @@ from bertjax.text.special import replace_surrogates
 Texts = str | Sequence[str]
 
 
-def several(texts: Texts, name: str = 'texts') -> list[str]:
-    """One text or several as a list, each with no half of a surrogate pair.
+def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
+    """Returns one text or several as a list; lone surrogates are replaced in each.
 
     Raises:
-      UserError: something else; names the first.
+      UserError: The argument is not a text or a list of texts; the message names the first wrong entry.
     """
     if isinstance(texts, str):
         texts = [texts]
@@ -31,58 +31,62 @@ def several(texts: Texts, name: str = 'texts') -> list[str]:
 
 
 def check_list(name: str, values: Any, expected: str = 'a list') -> None:
-    """Refuses anything but a list, a tuple, an array of one dimension or a column of a table.
+    """Checks that `values` is a list, a tuple, a one-dimensional array or a column of a table.
 
     Raises:
-      UserError: a number, a set, a mapping, a generator, a table or an array of another dimension.
+      UserError: It is a number, a set, a mapping, a generator, a table or an array of another dimension.
     """
     is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
     if not is_list or getattr(values, 'ndim', 1) != 1:
         raise UserError(name, format_value(values), expected, 'make a list of it')
 
 
-def like(asked: Any, results: list[Any]) -> Any:
-    """One result where one text was asked for."""
-    return results[0] if isinstance(asked, str) else results
+def match_input(texts: Any, results: list[Any]) -> Any:
+    """Returns the only result if `texts` is a single text, else all results."""
+    return results[0] if isinstance(texts, str) else results
 
 
-def check_count(name: str, beside: Sequence[Any] | None, texts: Sequence[Any]) -> None:
-    """Refuses second texts that are not as many as the first, or no list."""
-    if beside is None:
+def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -> None:
+    """Checks that `values`, if given, is a list with one entry per text.
+
+    Raises:
+      UserError: It is not a list, or has another length.
+    """
+    if values is None:
         return
-    check_list(name, beside)
-    if len(beside) != len(texts):
-        raise UserError(name, f'{len(beside)} for {len(texts)}', 'as many as there are texts', 'give one for each')
+    check_list(name, values)
+    if len(values) != len(texts):
+        raise UserError(name, f'{len(values)} for {len(texts)}', 'as many as there are texts', 'give one for each')
 
 
-def plain(value: Any) -> Any:
-    """A value or array of numpy or JAX as Python's own; lists, ranges and arrays become tuples."""
+def to_python(value: Any) -> Any:
+    """Converts a NumPy or JAX value to a Python value; lists, ranges and arrays become tuples."""
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         value = value.tolist()
-    return tuple(map(plain, value)) if isinstance(value, list | tuple | range) else value
+    return tuple(map(to_python, value)) if isinstance(value, list | tuple | range) else value
 
 
 def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
-    """An argument as Python's own value.
+    """Returns an argument as a Python value.
 
     Raises:
-      UserError: a value outside its range.
+      UserError: The value is outside its range.
     """
-    value = plain(value)
+    value = to_python(value)
     if not allowed.holds(value):
         raise UserError(argument, format_value(value), allowed.words, fix)
     return value
 
 
 def check_values(verb: str, **values: Any) -> dict[str, Any]:
-    """Arguments as Python's own values, by name; refuses what the command line refuses as config.VERB.NAME.
+    """Returns arguments as Python values by name, checked against the ranges of config.VERB.NAME.
 
     Args:
-      verb: whose keys have the ranges.
+      verb: The verb whose config keys have the ranges.
       **values: argument=(NAME, value).
 
     Raises:
-      UserError: the first value outside its range.
+      UserError: A value is outside its range.
     """
     checked, keys = {}, keys_of(USING[verb])
     for argument, (name, value) in values.items():

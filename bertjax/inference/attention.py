@@ -1,4 +1,4 @@
-"""What each head of each layer attends to, in texts."""
+"""The attention weights of each head of each layer in texts."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,16 +14,16 @@ from bertjax.inference.runner import Forward, Runner
 from bertjax.model.capture import HIDDEN, PROBABILITIES, apply_capturing
 from bertjax.model.config import BertConfig
 
-_BYTES = 1 << 28  # of the attention of one batch, all heads; what is computed of it takes a few times as much
+_BYTES = 1 << 28  # The attention weights of one batch, all heads; computing with them takes a few times as much memory.
 
 
 class Attention(NamedTuple):
     """The attention in one text.
 
     Attributes:
-      pieces: S of them, special tokens among them.
-      weights: float32 [L, H, S, S]: of layer l + 1 and head h + 1, the share that position `i` has of `j` is
-        `weights[l, h, i, j]`, and those of all `j` add up to 1.
+      pieces: The S pieces, including special tokens.
+      weights: float32 [L, H, S, S]. `weights[l, h, i, j]` is the attention of position i to position j in layer l + 1
+        and head h + 1; the weights of each i sum to 1 over j.
     """
 
     pieces: list[str]
@@ -33,8 +33,8 @@ class Attention(NamedTuple):
 def apply_encoder(
     module: nn.Module, params: Any, batch: Mapping[str, jax.Array], *, hidden: bool = False
 ) -> dict[str, jax.Array]:
-    """What the encoder of any model computes on its way: `probabilities` [L, B, H, S, S] and, where they are asked
-    for, `hidden` [L + 1, B, S, D]; see model/capture.py."""
+    """Returns intermediate values of a model's encoder: `probabilities` [L, B, H, S, S] and optionally `hidden`
+    [L + 1, B, S, D]; see model/capture.py."""
     inputs = [batch[name] for name in INPUTS]
     capture = (PROBABILITIES, HIDDEN) if hidden else (PROBABILITIES,)
     return apply_capturing(module, params, *inputs, capture=capture, method=_encoder)[1]
@@ -44,18 +44,18 @@ def _encoder(model: nn.Module, input_ids: jax.Array, segment_ids: jax.Array, mas
     return model.encoder(input_ids, segment_ids, mask)[0]
 
 
-def rows_at_once(config: BertConfig, length: int) -> int:
-    """How many texts of a padded length are computed at a time, so that the attention of all heads fits memory."""
+def max_batch_size(config: BertConfig, length: int) -> int:
+    """Returns the largest batch size at which the attention weights of all heads fit in memory."""
     return max(1, _BYTES // (4 * config.num_layers * config.num_heads * length**2))
 
 
-def attention(runner: Runner, features: Features) -> list[Attention]:
-    """The attention in each row; [CLS] and [SEP] among its pieces."""
+def compute_attention(runner: Runner, features: Features) -> list[Attention]:
+    """Computes the attention in each row, including [CLS] and [SEP]."""
     model = runner.model
-    # By the padded length, as a power of two: each other number of rows would be compiled anew.
+    # A power of two chosen by the padded length, because each new batch size costs a compilation.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
-    most = 1 << (rows_at_once(model.config, longest).bit_length() - 1)
-    outputs = runner.run('attention', _make_forward(model.module), features, most=most, title='attention')
+    max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
+    outputs = runner.run('attention', _make_forward(model.module), features, max_rows=max_rows, title='attention')
     rows = np.split(features.tokens, features.offsets[1:-1])
     return [
         Attention([model.tokenizer.pieces[i] for i in ids], np.ascontiguousarray(weights[..., : len(ids), : len(ids)]))

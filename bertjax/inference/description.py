@@ -1,4 +1,4 @@
-"""A model as a person sees it: what it is, what it can be asked, what it runs on."""
+"""A readable description of a model: its sizes, its heads and its devices."""
 
 import io
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from bertjax.inference.tasks import describe
 from bertjax.loading.load_model import LoadedModel
 from bertjax.terminal import Console
 
-_LABELS, _UNUSED = 12, 3  # that are shown
+_MAX_LABELS, _MAX_UNUSED = 12, 3  # The numbers of names that are printed.
 
 
-def description(model: LoadedModel) -> str:
-    """A table of a few lines."""
+def describe_model(model: LoadedModel) -> str:
+    """Returns a table of a few lines."""
     out = io.StringIO()
     Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(_table(model))
     return out.getvalue().rstrip()
@@ -34,13 +34,13 @@ def _table(model: LoadedModel) -> Table:
     table.add_row('tokenizer', f'{tokenizer.family}, {tokenizer.vocab_size:,} pieces, {cased}')
     table.add_row('heads', ', '.join(_heads(model)) or 'none')
     if model.task is not None and model.task.labels:
-        labels = escape(', '.join(model.task.labels[:_LABELS]))
-        table.add_row('labels', labels + (' …' if len(model.task.labels) > _LABELS else ''))
+        labels = escape(', '.join(model.task.labels[:_MAX_LABELS]))
+        table.add_row('labels', labels + (' …' if len(model.task.labels) > _MAX_LABELS else ''))
     if model.missing:
         table.add_row('drawn', ', '.join(sorted({path.split('/')[0] for path in model.missing})) + ' (not trained)')
     if model.unused:
-        more = f' and {len(model.unused) - _UNUSED:,} more' if len(model.unused) > _UNUSED else ''
-        table.add_row('not used', escape(', '.join(model.unused[:_UNUSED])) + more)
+        more = f' and {len(model.unused) - _MAX_UNUSED:,} more' if len(model.unused) > _MAX_UNUSED else ''
+        table.add_row('not used', escape(', '.join(model.unused[:_MAX_UNUSED])) + more)
     if model.sentence_modules:
         table.add_row('sentences', escape(model.sentence_modules.describe()))
     table.add_row('computes in', f'{config.dtype} on {len(devices)} x {devices[0].device_kind}')
@@ -50,6 +50,6 @@ def _table(model: LoadedModel) -> Table:
 def _heads(model: LoadedModel) -> list[str]:
     if model.task is not None:
         return [describe(model.task)]
-    drawn = {path.split('/')[0] for path in model.missing}
-    known: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
-    return [name for part, name in known.items() if part in model.params and part not in drawn]
+    untrained = {path.split('/')[0] for path in model.missing}
+    titles: Mapping[str, str] = {'mlm': 'masked words', 'pooler': 'pooler', 'nsp': 'sentence pairs'}
+    return [name for part, name in titles.items() if part in model.params and part not in untrained]

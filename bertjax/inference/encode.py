@@ -1,4 +1,4 @@
-"""Hidden states as features: of which layers, how they are combined, and how the tokens of a text are pooled."""
+"""Hidden states as features: the layers to use, their combination, and the pooling of a text's tokens."""
 
 import dataclasses
 import itertools
@@ -23,20 +23,20 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Which features a text has.
+    """The definition of a text's features.
 
     Attributes:
-      layers: numbers of the hidden states: 0 the embeddings, 1 to L the blocks; -1 the last, -2 the one before it ….
-      combine: of several layers: their 'mean', 'sum', 'concat'enation, or their sum 'weighted' by `weights`.
-      weights: one a layer.
-      pool: the 'mean' over the tokens of a text, [CLS] and [SEP] among them, or another of `model.pooling.POOL`; what
-        the 'pooler' makes of [CLS], of the last layer alone; or 'none', every token's.
-      normalize: divide by the Euclidean norm.
-      prompt: stands before every text.
-      dense: layers on the pooled vectors, before they are normalized.
+      layers: The hidden states to use: 0 is the embeddings, 1 to L are the blocks; negative numbers count from the end.
+      combine: The combination of several layers: 'mean', 'sum', 'concat', or 'weighted', the sum weighted by `weights`.
+      weights: One weight per layer.
+      pool: 'mean' over the tokens of a text including [CLS] and [SEP], or another of `model.pooling.POOL`; 'pooler',
+        the pooler's output for [CLS] of the last layer; or 'none' for one vector per token.
+      normalize: Whether to divide by the Euclidean norm.
+      prompt: A prefix of every text.
+      dense: Dense layers applied to the pooled vectors before normalization.
 
     Raises:
-      UserError: what does not go together.
+      UserError: The settings contradict each other.
     """
 
     layers: tuple[int, ...] = (-1,)
@@ -49,22 +49,25 @@ class Encoding:
 
     def __post_init__(self):
         if not self.layers:
-            raise UserError('layers', 'none', 'at least one number', 'for example -1, the last layer')
+            raise UserError(
+                'layers', found='none', expected='at least one number', fix='for example -1, the last layer'
+            )
         if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):
             found = f'{len(self.weights)} with combine={self.combine!r} and {len(self.layers)} layer(s)'
-            raise UserError('weights', found, "one a layer with combine='weighted', else none", 'correct one of them')
+            expected = "one per layer with combine='weighted', else none"
+            raise UserError('weights', found, expected, fix='correct one of them')
         if self.pool == 'pooler' and self.layers != (-1,):
             raise UserError('pool', "'pooler' of other layers than the last", 'layers=-1', 'leave the layers out')
 
-    def prompted(self, texts: Sequence[str]) -> list[str]:
-        """The texts with the prompt before each."""
+    def add_prompt(self, texts: Sequence[str]) -> list[str]:
+        """Prepends the prompt to each text."""
         return [self.prompt + text for text in texts]
 
     def check(self, config: BertConfig) -> None:
-        """Refuses layers that a model does not have.
+        """Checks that the model has the layers.
 
         Raises:
-          UserError: it does not.
+          UserError: The model lacks one of them.
         """
         count = config.num_layers
         for layer in self.layers:
@@ -73,47 +76,59 @@ class Encoding:
                 raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
 
     def width(self, config: BertConfig) -> int:
-        """Of the features."""
+        """Returns the width D' of the features."""
         if self.dense:
             return self.dense[-1].kernel.shape[1]
         return config.width * (len(self.layers) if self.combine == 'concat' else 1)
 
 
-def chosen_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **asked: Any) -> Encoding:
-    """The features that are asked for, with what the folder of a model of sentence-transformers says of them.
+def chosen_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **options: Any) -> Encoding:
+    """Makes an Encoding from options and, with pool='auto', the modules of a sentence-transformers folder.
 
     Args:
-      model: with the `sentence_modules`.
-      pool: 'auto' for the folder's pooling, prompt, Dense layers and normalization, without such a folder for 'mean';
-        any other computes what it says, and nothing of these.
-      normalize: None for what the folder says, else False.
-      **asked: layers, combine and weights of an Encoding.
+      model: The model with its `sentence_modules`.
+      pool: 'auto' uses the pooling, prompt, Dense layers and normalization of the folder, or 'mean' without such a
+        folder. Any other value pools as `Encoding.pool` says, without prompt and Dense layers.
+      normalize: Whether to normalize; None uses the folder's setting with 'auto', else False.
+      **options: `layers`, `combine` and `weights` of the Encoding.
 
     Raises:
-      UserError: modules that cannot be computed, or that are not for these layers; see Encoding.
+      UserError: The folder's modules are not supported, or do not fit these layers; see Encoding.
     """
-    said = model.sentence_modules if pool == 'auto' else None
-    if said is None:
-        return Encoding(pool='mean' if pool == 'auto' else pool, normalize=bool(normalize), **asked)
-    if said.refusal:
-        raise said.refusal
-    if said.lowercase and not model.tokenizer.lowercase:
-        found, fix = 'do_lower_case with a tokenizer of cased text', "give lower-cased texts, and pool, such as 'mean'"
-        raise UserError(model.where, found, 'a tokenizer that lower-cases', fix)
-    if said.dense and asked['layers'] != (-1,):
-        fix = "leave the layers out, or name a pooling, such as pool='mean'"
-        raise UserError('layers', str(asked['layers']), '-1, which the Dense layers of the folder take', fix)
-    widths = [model.config.width, *(layer.kernel.shape[1] for layer in said.dense)]
-    for layer, width in zip(said.dense, widths, strict=False):
+    modules = model.sentence_modules if pool == 'auto' else None
+    if modules is None:
+        return Encoding(pool='mean' if pool == 'auto' else pool, normalize=bool(normalize), **options)
+    if modules.refusal:
+        raise modules.refusal
+    if modules.lowercase and not model.tokenizer.lowercase:
+        raise UserError(
+            model.where,
+            found='do_lower_case with a tokenizer of cased text',
+            expected='a tokenizer that lower-cases',
+            fix="give lower-cased texts, and a pooling such as pool='mean'",
+        )
+    if modules.dense and options['layers'] != (-1,):
+        raise UserError(
+            'layers',
+            found=str(options['layers']),
+            expected='-1, which the Dense layers of the folder take',
+            fix="leave the layers out, or name a pooling, such as pool='mean'",
+        )
+    widths = [model.config.width, *(layer.kernel.shape[1] for layer in modules.dense)]
+    for layer, width in zip(modules.dense, widths, strict=False):
         if layer.kernel.shape[0] != width:
-            found, fix = f'a Dense layer of {layer.kernel.shape[0]:,} inputs', 'copy the directory again'
-            raise UserError(model.where, found, f'one of {width:,}, as it is given', fix)
-    normalize = said.normalize if normalize is None else normalize
-    return Encoding(pool=said.pool, normalize=normalize, prompt=said.prompt, dense=said.dense, **asked)
+            raise UserError(
+                model.where,
+                found=f'a Dense layer of {layer.kernel.shape[0]:,} inputs',
+                expected=f'one of {width:,} inputs, the width of the vectors before it',
+                fix='copy the directory again',
+            )
+    normalize = modules.normalize if normalize is None else normalize
+    return Encoding(pool=modules.pool, normalize=normalize, prompt=modules.prompt, dense=modules.dense, **options)
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
-    """(params, batch) -> `features`, float32 [B, D'], or without pooling [B, S, D']."""
+    """Makes the function (params, batch) -> `features`, float32 [B, D'], or [B, S, D'] without pooling."""
     only_last = encoding.layers == (-1,)
 
     def states(bound: nn.Module, ids: jax.Array, segments: jax.Array, mask: jax.Array) -> jax.Array:
@@ -136,32 +151,37 @@ def make_encode(module: nn.Module, encoding: Encoding) -> Forward:
     return forward
 
 
-def sequences(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> Features:
-    """`[CLS] A [SEP]`, or with `pairs` `[CLS] A [SEP] B [SEP]`, of at most `max_length` tokens: longer ones lose their
-    end, of pairs first the longer text."""
+def build_sequences(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int
+) -> Features:
+    """Tokenizes texts as `[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]` with `pairs`.
+
+    Sequences longer than `max_length` tokens are truncated at the end; in a pair the longer text is truncated first.
+    """
     return text_features(texts, pairs, None, tokenizer, seq_len=max_length, long='truncate', stride=0)
 
 
-def spans(
+def token_spans(
     tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where the tokens of `sequences` begin and end in their text, in characters: int32 [T], -1 of special ones."""
-    located = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
-    places = np.full((2, len(features.tokens)), -1, np.int32)
+    """Returns the first and the end character of each token of `build_sequences` in its text: int32 [T], -1 for special
+    tokens."""
+    encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
+    bounds = np.full((2, len(features.tokens)), -1, np.int32)
     for row, (begin, end) in enumerate(itertools.pairwise(features.offsets.tolist())):
         second = begin + int(features.second[row])
         last = second - (1 if pairs is None else tokenizer.separators)
-        places[:, begin + 1 : last] = np.stack(located[row][1:])[:, : last - begin - 1]  # between [CLS] and [SEP]
+        bounds[:, begin + 1 : last] = np.stack(encoded[row][1:])[:, : last - begin - 1]  # Between [CLS] and [SEP].
         if pairs is not None:
-            places[:, second : end - 1] = np.stack(located[len(texts) + row][1:])[:, : end - 1 - second]
-    return places[0], places[1]
+            bounds[:, second : end - 1] = np.stack(encoded[len(texts) + row][1:])[:, : end - 1 - second]
+    return bounds[0], bounds[1]
 
 
 def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
-    """Refuses features that a model does not have.
+    """Checks that the model has the layers, and the pooler if the encoding uses it.
 
     Raises:
-      UserError: layers, or a pooler, that it lacks.
+      UserError: The model lacks one of them.
     """
     encoding.check(model.config)
     if encoding.pool == 'pooler':
@@ -171,21 +191,23 @@ def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
 def encode(
     runner: Runner, features: Features, encoding: Encoding, advance: Callable[[int], object] | None = None
 ) -> list[np.ndarray]:
-    """The features of each row: float32 [D'], or without pooling [S, D']; `advance` see `Runner.run`.
+    """Computes the features of each row: float32 [D'], or [S, D'] without pooling.
+
+    `advance` is explained in `Runner.run`.
 
     Raises:
-      UserError: layers, or a pooler, that the model does not have.
+      UserError: The model lacks the layers or the pooler.
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
     forward = make_encode(runner.model.module, encoding)
     name, title = ('encode', encoding), 'encoding'
     rows = runner.run(name, forward, features, per_token=per_token, title=title, advance=advance)['features']
-    return list(_after_dense(np.stack(rows), encoding)) if encoding.dense and rows else rows
+    return list(_apply_dense(np.stack(rows), encoding)) if encoding.dense and rows else rows
 
 
-def _after_dense(x: np.ndarray, encoding: Encoding) -> np.ndarray:
-    """float32 [N, D] -> [N, D'], normalized where that is asked for."""
+def _apply_dense(x: np.ndarray, encoding: Encoding) -> np.ndarray:
+    """Applies the Dense layers and, if requested, the normalization: float32 [N, D] -> [N, D']."""
     for layer in encoding.dense:
         x = layer(x)
     return x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) if encoding.normalize else x

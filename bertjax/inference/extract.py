@@ -1,4 +1,4 @@
-"""Features of a part of a user's texts: what is computed and kept of it, and what tells it from others."""
+"""The features of one part of a user's texts, and the key that identifies the part."""
 
 import dataclasses
 import functools
@@ -13,26 +13,26 @@ import numpy as np
 
 from bertjax.convert.trees import flat_paths
 from bertjax.errors import UserError
-from bertjax.inference.encode import Encoding, check_encoding, encode, sequences, spans
-from bertjax.inference.input import InputSource, Item, texts_of
+from bertjax.inference.encode import Encoding, build_sequences, check_encoding, encode, token_spans
+from bertjax.inference.input import InputSource, Item, nonblank_texts
 from bertjax.inference.runner import Runner
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import checked_text, quoted
 
 VectorPart = dict[str, np.ndarray]
-# Of texts. A thousand vectors of width 768 are 3 MB; of every token, a hundred times as much.
+# The texts in a part. A thousand vectors of width 768 take 3 MB; with one vector per token, a hundred times as much.
 PART, PART_OF_TOKENS = 4096, 256
-_VERSION = 3  # raise it with any change after which the same texts give other parts
+_VERSION = 3  # Raise it with any change that gives other parts for the same texts.
 
 
 @dataclasses.dataclass(frozen=True)
 class Extractor:
-    """Features of texts, as a part of a file.
+    """Computes the features of texts, one part of a file at a time.
 
     Attributes:
-      runner: of the model.
-      encoding: which features.
-      max_length: longer texts are cut to so many tokens.
+      runner: The runner of the model.
+      encoding: The definition of the features.
+      max_length: The length in tokens to which longer texts are truncated.
     """
 
     runner: Runner
@@ -40,30 +40,30 @@ class Extractor:
     max_length: int
 
     def check(self) -> None:
-        """Refuses layers, or a pooler, that the model does not have.
+        """Checks that the model has the layers, and the pooler if the encoding uses it.
 
         Raises:
-          UserError: it does not.
+          UserError: The model lacks one of them.
         """
         check_encoding(self.runner.model, self.encoding)
 
     @property
     def width(self) -> int:
-        """Of the features."""
+        """The width of the features."""
         return self.encoding.width(self.runner.model.config)
 
     @property
     def of_tokens(self) -> bool:
-        """Whether every token has its features."""
+        """Whether there is one vector per token."""
         return self.encoding.pool == 'none'
 
     @functools.cached_property
     def identity(self) -> bytes:
-        """A hash of all that determines the features of a text."""
+        """A hash of everything that determines the features of a text."""
         model = self.runner.model
         digest = hashlib.sha256(repr((_VERSION, model.config, self.encoding, self.max_length)).encode())
         digest.update(model.tokenizer.fingerprint.encode())
-        if model.tokenizer.separators != 1:  # the fingerprint is of single texts
+        if model.tokenizer.separators != 1:  # The fingerprint covers single texts only.
             digest.update(b'%d separators' % model.tokenizer.separators)
         for layer in self.encoding.dense:
             digest.update(layer.kernel.tobytes() + layer.bias.tobytes())
@@ -73,43 +73,42 @@ class Extractor:
         return digest.digest()
 
     def key(self, items: Sequence[Item]) -> str:
-        """Of the part that these items make: another model, other texts or other features have another."""
+        """Returns a key of the part; it changes with the model, the texts and the definition of the features."""
         texts = [item.values if isinstance(item, Row) else None for item in items]
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
     def part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
-        """The features of items, in their order.
+        """Computes the features of items, in their order.
 
         Args:
-          items: rows, and blank ones among them.
-          advance: is told of how many more the features are there; None for a progress bar of its own.
+          items: The rows, which may include blank ones.
+          advance: Called with the number of newly finished rows; None shows a progress bar.
 
         Returns:
-          lengths: int32 [n], the tokens of each, [CLS] and [SEP] among them; 0 of a blank one.
-          features: float32 [n, D], of blank ones NaN. Or, of every token, [T, D] with, int32 [T]:
-          ids: of the pieces.
-          segments: 0 in the first text, 1 in the second.
-          starts, ends: the characters of that text that a piece stands for; -1 of [CLS] and [SEP].
+          A dict with `lengths`, int32 [n], the number of tokens of each item including [CLS] and [SEP], 0 for a blank
+          one; and `features`, float32 [n, D], NaN for a blank item. With one vector per token `features` is [T, D],
+          and there are four more arrays, int32 [T]: `ids` of the pieces; `segments`, 0 for the first text and 1 for
+          the second; `starts` and `ends`, the character span of the piece in its text, -1 for [CLS] and [SEP].
         """
-        numbers, first, second = texts_of(items)
+        numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
         if not numbers:
-            return self._nothing(lengths)
+            return self._blank_part(lengths)
         tokenizer = self.runner.model.tokenizer
-        features = sequences(tokenizer, self.encoding.prompted(first), second, self.max_length)
+        features = build_sequences(tokenizer, self.encoding.add_prompt(first), second, self.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
         if not self.of_tokens:
-            part = self._nothing(lengths)
+            part = self._blank_part(lengths)
             part['features'][numbers] = rows
             return part
-        starts, ends = spans(tokenizer, features, first, second)
-        inside = np.concatenate([np.arange(length) for length in features.lengths])
-        segments = inside >= np.repeat(features.second, features.lengths)
-        located = {'segments': segments.astype(np.int32), 'starts': starts, 'ends': ends}
-        return {'lengths': lengths, 'features': np.concatenate(rows), 'ids': features.tokens, **located}
+        starts, ends = token_spans(tokenizer, features, first, second)
+        positions = np.concatenate([np.arange(length) for length in features.lengths])
+        segments = positions >= np.repeat(features.second, features.lengths)
+        token_arrays = {'segments': segments.astype(np.int32), 'starts': starts, 'ends': ends}
+        return {'lengths': lengths, 'features': np.concatenate(rows), 'ids': features.tokens, **token_arrays}
 
-    def _nothing(self, lengths: np.ndarray) -> VectorPart:
+    def _blank_part(self, lengths: np.ndarray) -> VectorPart:
         if not self.of_tokens:
             return {'lengths': lengths, 'features': np.full((len(lengths), self.width), np.nan, np.float32)}
         empty = {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
@@ -117,26 +116,29 @@ class Extractor:
 
 
 def labels(item: Item, source: InputSource, id: str) -> dict[str, Any]:
-    """What stands beside the features of an item: its texts, None of a blank one, and before them what the field
-    `id` of its record has.
+    """Returns the columns that accompany the features of an item: its texts (None for a blank one), preceded by the
+    record's field `id` if `id` is not ''.
 
     Raises:
-      UserError: there is no such field, or in it what cannot be written.
+      UserError: The field is missing, or its value cannot be written.
     """
     names = ('text', 'pair')[: len(source.columns)]
     texts = dict(zip(names, item.values if isinstance(item, Row) else (None, None), strict=False))
     if not id:
         return texts
     if item.fields is None or id not in item.fields:
-        found = 'a plain line' if item.fields is None else f'the fields {quoted(item.fields)}'
-        fix = 'leave config.extract.id out: the rows are in the order of the texts'
-        raise UserError(item.where, found, f'the field {id!r} of config.extract.id', fix)
+        raise UserError(
+            item.where,
+            found='a plain line' if item.fields is None else f'the fields {quoted(item.fields)}',
+            expected=f'the field {id!r} of config.extract.id',
+            fix='leave config.extract.id out: the rows are in the order of the texts',
+        )
     value, where = item.fields[id], f'{item.where}, field {quoted([id])}'
     if not isinstance(value, str | int | float | None):
-        found, fix = f'a {type(value).__name__}', 'name another field in config.extract.id'
-        raise UserError(where, found, 'a string or a number', fix)
+        fix = 'name another field in config.extract.id'
+        raise UserError(where, found=f'a {type(value).__name__}', expected='a string or a number', fix=fix)
     if isinstance(value, str):
         checked_text(value, where)
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has none
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
         raise UserError(where, str(value), 'a string or a number', 'leave the field empty')
     return {'id': value, **texts}

@@ -1,6 +1,6 @@
-"""The parts of an extraction as one file: npy, safetensors, Parquet or JSON lines, a part in memory at a time.
+"""Combines the parts of an extraction into one file: npy, safetensors, Parquet or JSON lines.
 
-Parts are safetensors files of their own, with the arrays of `extract.Extractor.part`.
+Only one part is in memory at a time. A part is a safetensors file with the arrays of `extract.Extractor.part`.
 """
 
 import json
@@ -18,33 +18,33 @@ from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.inference.extract import VectorPart
 from bertjax.tasks.reading.json_rows import as_text
 
-Labels = Mapping[str, Any]  # of a row: id, text, pair
+Labels = Mapping[str, Any]  # The columns of a row beside its features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
 
 
 def save_part(path: pathlib.Path, part: VectorPart) -> None:
-    """Writes a part, whole or not at all."""
+    """Writes a part atomically."""
     write_atomic(path, save(part))
 
 
-def files_of(path: pathlib.Path, *, of_tokens: bool, id: bool) -> list[pathlib.Path]:
-    """All files of features in `path`: what `write_npy` has beside it of every token, and a line for each id."""
+def output_files(path: pathlib.Path, *, of_tokens: bool, id: bool) -> list[pathlib.Path]:
+    """Returns all files that are written for `path`: with per-token .npy features two more, and the ids if any."""
     arrays = path.suffix in ('.npy', '.safetensors')
     tokens = ('.offsets.npy', '.tokens.npy') if of_tokens and path.suffix == '.npy' else ()
     return [path, *(path.with_suffix(suffix) for suffix in (*tokens, *(('.ids.jsonl',) if id and arrays else ())))]
 
 
 def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.npy, float32 [N, D] or [T, D]; of tokens also NAME.offsets.npy and NAME.tokens.npy.
+    """Writes NAME.npy, float32 [N, D] or [T, D]; per-token features also get NAME.offsets.npy and NAME.tokens.npy.
 
-    Row i has the tokens from offsets[i] to offsets[i + 1]; the latter is a table with a row a token.
+    Text i has the tokens from offsets[i] to offsets[i + 1]. NAME.tokens.npy is a structured array with a row per token.
     """
     shapes = _shapes(parts)
-    _npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
+    _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
     if 'ids' not in shapes:
         return
-    _, offsets, tokens = files_of(path, of_tokens=True, id=False)
-    _npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
+    _, offsets, tokens = output_files(path, of_tokens=True, id=False)
+    _write_npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
 
     def table(part: VectorPart) -> np.ndarray:
@@ -53,11 +53,12 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
             rows[name.removesuffix('s')] = part[name]
         return rows
 
-    _npy(tokens, kind, shapes['ids'], map(table, map(load_file, parts)))
+    _write_npy(tokens, kind, shapes['ids'], map(table, map(load_file, parts)))
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; of tokens also `offsets`, and TOKEN as arrays."""
+    """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; per-token features also get `offsets` and the
+    arrays of TOKEN."""
     shapes = _shapes(parts)
     tensors: dict[str, Tensor] = {}
     if 'ids' in shapes:
@@ -71,14 +72,14 @@ def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None
 def write_jsonl(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
-    """Writes NAME.jsonl, an object a row: its labels, `features` (null of a blank one), and of tokens `pieces`,
-    `segments`, `starts` and `ends`, a list each.
+    """Writes NAME.jsonl with an object per text: its labels, `features` (null for a blank text), and with per-token
+    features the lists `pieces`, `segments`, `starts` and `ends`.
 
     Args:
-      path: of the file.
-      parts: of the extraction.
-      labels: of the rows of each part.
-      pieces: of the tokenizer.
+      path: The path of the file.
+      parts: The parts of the extraction.
+      labels: The labels of the rows of each part.
+      pieces: The pieces of the tokenizer.
     """
     with AtomicFile(path) as file:
         for part, rows in zip(parts, labels, strict=True):
@@ -86,17 +87,17 @@ def write_jsonl(
 
 
 def json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
-    """The lines of a part, see `write_jsonl`."""
+    """Yields the lines of a part; see `write_jsonl`."""
     for label, row in zip(labels, _rows(part, pieces), strict=True):
         features = row.pop('features')
-        text = 'null' if features is None else _numbers(features)
+        text = 'null' if features is None else _format_numbers(features)
         yield f'{json.dumps({**label, **row}, ensure_ascii=False)[:-1]}, "features": {text}}}\n'
 
 
 def write_parquet(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
-    """Writes NAME.parquet, with the columns of `write_jsonl`, ids as text; vectors are lists of fixed size.
+    """Writes NAME.parquet with the columns of `write_jsonl`; ids are strings, vectors are lists of fixed size.
 
     Raises:
       UserError: pyarrow is not installed.
@@ -104,38 +105,38 @@ def write_parquet(
     pa, pq = need_arrow()
     width = _shapes(parts)['features'][1]
     vector = pa.list_(pa.float32(), width)
-    of_tokens = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
+    token_types = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
     writer = None
     with AtomicFile(path) as file:
         for name, rows in zip(parts, labels, strict=True):
             part = load_file(name)
             kinds = {label: pa.string() for label in rows[0]}
-            kinds |= {**of_tokens, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
-            named = [{**label, 'id': as_text(label['id'], '')} if 'id' in label else label for label in rows]
-            whole = [{**label, **row} for label, row in zip(named, _rows(part, pieces), strict=True)]
-            columns = {column: pa.array([row[column] for row in whole], kind) for column, kind in kinds.items()}
+            kinds |= {**token_types, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
+            columns_beside = [{**label, 'id': as_text(label['id'], '')} if 'id' in label else label for label in rows]
+            records = [{**label, **row} for label, row in zip(columns_beside, _rows(part, pieces), strict=True)]
+            columns = {column: pa.array([row[column] for row in records], kind) for column, kind in kinds.items()}
             writer = writer or pq.ParquetWriter(file.file, pa.schema(kinds))
             writer.write_table(pa.table(columns, schema=pa.schema(kinds)))
         writer.close()
 
 
 def need_arrow() -> tuple[Any, Any]:
-    """pyarrow, and its module for Parquet.
+    """Imports pyarrow and its Parquet module.
 
     Raises:
-      UserError: it is not installed.
+      UserError: pyarrow is not installed.
     """
     try:
         import pyarrow
         import pyarrow.parquet
     except ImportError:
         fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError('config.extract.format', "'parquet' without pyarrow", 'pyarrow to write it with', fix) from None
+        raise UserError('config.extract.format', "'parquet' without pyarrow", 'pyarrow to write it', fix) from None
     return pyarrow, pyarrow.parquet
 
 
-def token_counts(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
-    """How many tokens there are, and how many rows have `full` of them."""
+def count_tokens(parts: Sequence[pathlib.Path], full: int) -> tuple[int, int]:
+    """Returns the number of tokens, and the number of rows with exactly `full` tokens."""
     total = rows = 0
     for path in parts:
         lengths = _tensor(path, 'lengths')
@@ -149,21 +150,21 @@ def _rows(part: VectorPart, pieces: Sequence[str]) -> Iterator[dict[str, Any]]:
         if 'ids' not in part:
             yield {'features': part['features'][number] if length else None}
             continue
-        own = slice(end - length, end)
-        names = [pieces[id] for id in part['ids'][own].tolist()]
-        located = {name: part[name][own].tolist() for name in TOKEN[1:]}
-        yield {'pieces': names, **located, 'features': list(part['features'][own]) if length else None}
+        tokens = slice(end - length, end)
+        names = [pieces[id] for id in part['ids'][tokens].tolist()]
+        columns = {name: part[name][tokens].tolist() for name in TOKEN[1:]}
+        yield {'pieces': names, **columns, 'features': list(part['features'][tokens]) if length else None}
 
 
-def _numbers(features: np.ndarray | list[np.ndarray]) -> str:
-    """As JSON: each number as short as it can be without being another float32."""
+def _format_numbers(features: np.ndarray | list[np.ndarray]) -> str:
+    """Formats numbers as JSON, each with the fewest digits that identify its float32 value."""
     if isinstance(features, list):
-        return f'[{", ".join(map(_numbers, features))}]'
+        return f'[{", ".join(map(_format_numbers, features))}]'
     return f'[{", ".join(features.astype(str).tolist())}]'
 
 
 def _shapes(parts: Sequence[pathlib.Path]) -> dict[str, tuple[int, ...]]:
-    """Of the arrays of all parts, one after the other."""
+    """Returns the shapes of the arrays after all parts are concatenated."""
     shapes: dict[str, tuple[int, ...]] = {}
     for path in parts:
         with safe_open(path, 'numpy') as part:
@@ -179,7 +180,7 @@ def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
-    """int64: 0, then the end of each row."""
+    """Yields int64 arrays: 0, then the end of each row."""
     yield np.zeros(1, np.int64)
     total = 0
     for path in parts:
@@ -188,10 +189,10 @@ def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
         total = int(ends[-1])
 
 
-def _npy(path: pathlib.Path, kind: Any, shape: tuple[int, ...], arrays: Iterable[np.ndarray]) -> None:
-    """As numpy.save, of arrays one after the other."""
+def _write_npy(path: pathlib.Path, kind: Any, shape: tuple[int, ...], arrays: Iterable[np.ndarray]) -> None:
+    """Writes the concatenation of arrays as numpy.save does."""
     with AtomicFile(path) as file:
-        described = {'descr': np.lib.format.dtype_to_descr(np.dtype(kind)), 'fortran_order': False, 'shape': shape}
-        np.lib.format.write_array_header_1_0(file, described)
+        header = {'descr': np.lib.format.dtype_to_descr(np.dtype(kind)), 'fortran_order': False, 'shape': shape}
+        np.lib.format.write_array_header_1_0(file, header)
         for array in arrays:
             file.write(np.ascontiguousarray(array))

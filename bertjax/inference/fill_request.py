@@ -1,4 +1,4 @@
-"""What run=fill is asked of each text, and its answer as an object of JSON."""
+"""The requests of run=fill, and their answers as JSON objects."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -9,15 +9,15 @@ from rich.table import Table
 
 from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.input import Item, texts_of
-from bertjax.inference.masked import follow_probabilities
+from bertjax.inference.input import Item, nonblank_texts
+from bertjax.inference.masked import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
-REQUIRED_HEAD = {'pairs': 'nsp'}  # else 'mlm'
-# The options that not every question takes, as they stand in the recipe.
+REQUIRED_HEAD = {'pairs': 'nsp'}  # The other requests need 'mlm'.
+# The recipe's defaults of the options that only some requests use.
 DEFAULTS = {
     'top_k': 5,
     'jointly': False,
@@ -31,40 +31,44 @@ DEFAULTS = {
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Refuses options of config.fill that would change nothing.
+    """Checks that config.fill sets no option that has no effect.
 
     Raises:
-      UserError: one of USUAL is another than usual, where what is asked does not take it.
+      UserError: An option of DEFAULTS is changed, but the request does not use it.
     """
-    ask, of_file = options['ask'], not options['text']
-    continued, drawn = ask == 'continue', options['temperature'] > 0
-    takes = {
+    ask, reads_file = options['ask'], not options['text']
+    continues, samples = ask == 'continue', options['temperature'] > 0
+    uses = {  # option: (whether the request uses it, the settings that do)
         'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
         'jointly': (ask == 'masks', "ask='masks'"),
-        'tokens': (continued, "ask='continue'"),
-        'temperature': (continued, "ask='continue'"),
-        'sample': (continued and drawn, "ask='continue', and a temperature above 0"),
-        'seed': (continued and drawn, "ask='continue', and a temperature above 0"),
-        'field': (of_file, 'the records of config.input'),
-        'pair_field': (of_file and ask == 'pairs', "ask='pairs' of the records of config.input"),
+        'tokens': (continues, "ask='continue'"),
+        'temperature': (continues, "ask='continue'"),
+        'sample': (continues and samples, "ask='continue', and a temperature above 0"),
+        'seed': (continues and samples, "ask='continue', and a temperature above 0"),
+        'field': (reads_file, 'the records of config.input'),
+        'pair_field': (reads_file and ask == 'pairs', "ask='pairs' of the records of config.input"),
     }
-    for name, usual in DEFAULTS.items():
-        taken, by = takes[name]
-        if not taken and options[name] != usual:
-            found = f'{options[name]!r}, which changes nothing here'
-            raise UserError(f'config.fill.{name}', found, f'it only with {by}', 'leave it out')
+    for name, default in DEFAULTS.items():
+        used, settings = uses[name]
+        if not used and options[name] != default:
+            raise UserError(
+                f'config.fill.{name}',
+                found=f'{options[name]!r}, which changes nothing here',
+                expected=f'it only with {settings}',
+                fix='leave it out',
+            )
 
 
 @dataclasses.dataclass(frozen=True)
 class FillRequest:
-    """What is asked of texts.
+    """A request to a masked language model about texts.
 
     Attributes:
-      runner: of the model.
+      runner: The runner of the model.
       ask: 'masks', 'score', 'pairs' or 'continue'.
-      max_length: longer texts are cut to so many tokens.
-      top_k, jointly: of 'masks'.
-      tokens, temperature, sample, seed: of 'continue'.
+      max_length: The length in tokens to which longer texts are truncated.
+      top_k, jointly: Options of 'masks'.
+      tokens, temperature, sample, seed: Options of 'continue'.
     """
 
     runner: Runner
@@ -78,55 +82,55 @@ class FillRequest:
     seed: int
 
     def check(self) -> None:
-        """Refuses a model without the head that answers.
+        """Checks that the model has the head that answers the request.
 
         Raises:
-          UserError: it has none.
+          UserError: The model lacks it.
         """
         self.runner.model.require(REQUIRED_HEAD.get(self.ask, 'mlm'), f"config.fill.ask='{self.ask}'")
 
     def check_texts(self, items: Sequence[Item]) -> None:
-        """Refuses texts that there is no answer to.
+        """Checks that the request can be answered for the texts.
 
         Raises:
-          UserError: one without mask, where masks are asked for.
+          UserError: A text has no mask, but `ask` is 'masks'.
         """
         if self.ask == 'masks':
-            self._masked(items)
+            self._masked_texts(items)
 
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
-        """An object for each item that is not blank: its text or texts, and the answer.
+        """Returns an object with text and answer for each item that is not blank.
 
         Args:
-          items: rows, and blank ones among them.
-          advance: is told how many more are done; None for a progress bar.
+          items: The rows, which may include blank ones.
+          advance: Called with the number of newly finished items; None shows a progress bar.
         """
-        _, texts, seconds = texts_of(items)
+        _, texts, seconds = nonblank_texts(items)
         if not texts:
             return []
         if self.ask == 'score':
-            found = score_texts(self.runner, texts, self.max_length, advance)
-            return [{'text': text, **score} for text, score in zip(texts, found, strict=True)]
+            scores = score_texts(self.runner, texts, self.max_length, advance)
+            return [{'text': text, **score} for text, score in zip(texts, scores, strict=True)]
         if self.ask == 'pairs':
-            found = follow_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
-            return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, found, strict=True)]
+            follows = next_sentence_probabilities(self.runner, texts, seconds, self.max_length, advance).tolist()
+            return [{'text': a, 'pair': b, 'probability': p} for a, b, p in zip(texts, seconds, follows, strict=True)]
         if self.ask == 'continue':
-            chosen = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}
-            found = extend(self.runner, texts, **chosen, max_length=self.max_length, advance=advance)
-            return [{'text': text, 'continued': longer} for text, longer in zip(texts, found, strict=True)]
+            options = {'tokens': self.tokens, 'temperature': self.temperature, 'top_k': self.sample, 'seed': self.seed}
+            extended = extend(self.runner, texts, **options, max_length=self.max_length, advance=advance)
+            return [{'text': text, 'continued': longer} for text, longer in zip(texts, extended, strict=True)]
         if self.jointly:
-            found = fill_jointly(self.runner, self._masked(items), advance)
-            return [{'text': text, 'filled': own.pop('text'), **own} for text, own in zip(texts, found, strict=True)]
-        found = fill_each(self.runner, self._masked(items), self.top_k, advance)
-        return [{'text': text, 'masks': masks} for text, masks in zip(texts, found, strict=True)]
+            results = fill_jointly(self.runner, self._masked_texts(items), advance)
+            return [{'text': text, 'filled': r.pop('text'), **r} for text, r in zip(texts, results, strict=True)]
+        fillings = fill_each(self.runner, self._masked_texts(items), self.top_k, advance)
+        return [{'text': text, 'masks': masks} for text, masks in zip(texts, fillings, strict=True)]
 
-    def _masked(self, items: Sequence[Item]) -> list[MaskedText]:
+    def _masked_texts(self, items: Sequence[Item]) -> list[MaskedText]:
         tokenizer, longest = self.runner.model.tokenizer, self.max_length
         return [MaskedText(item.values[0], item.where, tokenizer, longest) for item in items if isinstance(item, Row)]
 
 
 def table(answer: dict[str, Any]) -> Table:
-    """An answer as a person reads it."""
+    """Returns an answer as a table for the terminal."""
     table = Table(title=escape(answer['text']), title_justify='left', box=None, pad_edge=False)
     if 'masks' in answer:
         several = len(answer['masks']) > 1
@@ -140,11 +144,11 @@ def table(answer: dict[str, Any]) -> Table:
     table.show_header = False
     for name, value in answer.items():
         if name != 'text':
-            table.add_row(name.replace('_', ' '), escape(_shown(value)))
+            table.add_row(name.replace('_', ' '), escape(_format(value)))
     return table
 
 
-def _shown(value: Any) -> str:
+def _format(value: Any) -> str:
     if isinstance(value, list):
-        return ' '.join(map(_shown, value))
+        return ' '.join(map(_format, value))
     return f'{value:,.4f}' if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""The texts that config.input names: a file of lines or of records, read as often as need be, or standard input."""
+"""The texts of config.input: a file of lines or records, which can be read several times, or standard input."""
 
 import contextlib
 import dataclasses
@@ -21,20 +21,21 @@ from bertjax.tasks.sentence.input import read_input
 
 Item = Row | Blank
 STANDARD_INPUT = '-'
-_CALLED = 'standard input'  # in messages
-Each = TypeVar('Each')
+_TITLE = 'standard input'  # In messages.
+T = TypeVar('T')
 
 
 @dataclasses.dataclass(frozen=True)
 class InputSource:
-    """A user's texts, or pairs of them.
+    """A user's texts or text pairs.
 
     Attributes:
-      path: of a file: plain lines (of pairs with a tab between), JSON lines, a JSON list, a table with tabs or commas,
-        Parquet or Arrow, each by its suffix or its first line; text files may be compressed. '-' is standard input.
-      columns: the names of the fields of records that hold the texts, one or two.
-      tabs: of plain lines, a tab in the first one makes all of them pairs, whatever `columns` are.
-      spool: a file that holds all of standard input, see `spooled`; '' to read it as it comes.
+      path: The path of a file with plain lines (pairs are separated by a tab), JSON lines, a JSON list, a table with
+        tabs or commas, Parquet or Arrow. The suffix or the first line tells the format; text files may be compressed.
+        '-' is standard input.
+      columns: The record fields that hold the texts, one or two.
+      tabs: Whether a tab in the first plain line makes all lines pairs, whatever `columns` are.
+      spool: A file that holds all of standard input, see `spooled`; '' to read standard input directly.
     """
 
     path: str
@@ -44,7 +45,7 @@ class InputSource:
 
     @property
     def name(self) -> str:
-        """Of the file, without its suffixes; of standard input 'stdin'."""
+        """The file name without its suffixes, or 'stdin' for standard input."""
         if self.path == STANDARD_INPUT:
             return 'stdin'
         path = pathlib.PurePath(self.path)
@@ -52,69 +53,69 @@ class InputSource:
 
     @property
     def origin(self) -> str:
-        """Which input it is, for the facts beside results: the path of a file from the root on."""
+        """The identity of the input for the metadata of results: the absolute path of a file."""
         if self.path == STANDARD_INPUT or is_remote(self.path):
             return self.path
         return str(pathlib.Path(self.path).expanduser().resolve())
 
     def check(self) -> None:
-        """Refuses what cannot be read twice.
+        """Checks that the input can be read twice.
 
         Raises:
-          UserError: nothing, or a pipe.
+          UserError: No input is given, or it is a pipe.
         """
         if not self.path:
             raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'give --config.input=FILE')
         kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, 'config.input'))
         if kind:
             fix = 'give a file, or --config.input=- and the texts on standard input'
-            raise UserError('config.input', f'{self.path}, {kind}', 'a file, which is read more than once', fix)
+            raise UserError('config.input', f'{self.path}, {kind}', 'a file that can be read more than once', fix)
 
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
-        """The records in their order, each as soon as it is read; blank ones keep their place.
+        """Yields the records in order, each as soon as it is read, including blank ones.
 
         Args:
-          quiet: do not print the format that was detected.
+          quiet: Whether to skip printing the detected format.
 
         Raises:
-          UserError: no such file, no record, or a malformed one, with file and line.
+          UserError: The file does not exist, has no record, or has a malformed one; the message names file and line.
         """
-        asked = {'quiet': quiet, 'tabs': self.tabs}
+        options = {'quiet': quiet, 'tabs': self.tabs}
         if self.path == STANDARD_INPUT:
-            lines = _spooled_lines(self.spool) if self.spool else standard_input(_CALLED)
-            rows = read_input(lines, _CALLED, self.columns, **asked)
+            lines = _spooled_lines(self.spool) if self.spool else standard_input(_TITLE)
+            rows = read_input(lines, _TITLE, self.columns, **options)
         elif is_binary(self.path) or is_saved_dataset(user_path(self.path, 'config.input')):
             if not quiet:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = rows_of(read_records([user_path(self.path, 'config.input')]), self.columns)
         else:
-            # A list of records is one value, often on one line, which may be as long as it likes.
-            whole = bare_suffix(self.path) == '.json'
-            lines = number_lines(read_text(self.path)) if whole else read_lines(self.path)
-            rows = read_input(lines, self.path, self.columns, **asked)
+            # A JSON list is often one line, so its length must not be limited.
+            is_json = bare_suffix(self.path) == '.json'
+            lines = number_lines(read_text(self.path)) if is_json else read_lines(self.path)
+            rows = read_input(lines, self.path, self.columns, **options)
         return map(_blank_or_row, rows)
 
 
 @contextlib.contextmanager
 def spooled(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
-    """Standard input to its end as a file in `folder`, so that it can be read more than once within the block."""
+    """Copies all of standard input to a file in `folder`, so that it can be read more than once within the block."""
     path = folder / f'{source.name}.input'
-    for left in folder.glob(f'.{path.name}.tmp-*'):  # of a run that was killed
-        left.unlink()
+    for partial in folder.glob(f'.{path.name}.tmp-*'):  # Left by a killed run.
+        partial.unlink()
     try:
-        with open_standard_input() as given, AtomicFile(path) as file:
-            while data := given.read(CHUNK):
+        with open_standard_input() as stream, AtomicFile(path) as file:
+            while data := stream.read(CHUNK):
                 file.write(data)
         yield dataclasses.replace(source, spool=str(path))
     finally:
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # there is more in it
+        with contextlib.suppress(OSError):  # The folder holds other files.
             folder.rmdir()
 
 
 def _spooled_lines(path: str) -> Iterator[Line]:
     with open(path, 'rb') as file:
-        yield from stream_lines(file, _CALLED)
+        yield from stream_lines(file, _TITLE)
 
 
 def _blank_or_row(item: Item) -> Item:
@@ -124,21 +125,22 @@ def _blank_or_row(item: Item) -> Item:
 
 
 def columns(field: str, second: str, where: str) -> tuple[Column, ...]:
-    """The columns of config.VERB.field and, unless it is '', of a second one; `where` is config.VERB."""
+    """Returns the columns of config.VERB.field and, unless `second` is '', of config.VERB.pair_field; `where` is
+    config.VERB."""
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
     return (Column((field,), key=f'{where}.field'), *pair)
 
 
-def texts_of(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
-    """Of the items that are not blank their numbers, their texts, and the second texts where there are some."""
+def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
+    """Returns the indices, the first texts and the second texts (None for single texts) of the non-blank items."""
     numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
     first = [items[number].values[0] for number in numbers]
     paired = bool(numbers) and len(items[numbers[0]].values) > 1
     return numbers, first, [items[number].values[1] for number in numbers] if paired else None
 
 
-def chunks(items: Iterable[Each], size: int) -> Iterator[list[Each]]:
-    """Lists of `size` items in their order, the last of what is left."""
+def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yields lists of `size` items in order; the last one may be shorter."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
         yield chunk

@@ -1,4 +1,4 @@
-"""What a masked language model expects at some positions of some sequences."""
+"""Predictions of a masked language model at given positions of sequences."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,14 +9,14 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, FeatureBuilder
-from bertjax.inference.encode import sequences as sequences_of
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.runner import Forward, Runner
-from bertjax.progress import Advance, in_proportion, telling
+from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.train.predict import no_op
 
 
-class Expected(NamedTuple):
-    """The most probable pieces at M positions, the first the most.
+class TopPieces(NamedTuple):
+    """The K most probable pieces at M positions, in descending order of probability.
 
     Attributes:
       ids: int32 [M, K].
@@ -27,40 +27,41 @@ class Expected(NamedTuple):
     log_probabilities: np.ndarray
 
 
-def expected(
+def predict_pieces(
     runner: Runner,
     sequences: Sequence[np.ndarray],
     positions: Sequence[Sequence[int]],
     top_k: int,
     *,
-    words: bool = False,
+    words_only: bool = False,
     title: str = '',
     advance: Advance | None = None,
-) -> list[Expected]:
-    """What the model expects.
+) -> list[TopPieces]:
+    """Predicts the most probable pieces at positions of sequences.
 
     Args:
-      runner: of a model with an MLM head.
-      sequences: ids, int32 [S] each, with [CLS] and [SEP].
-      positions: of each sequence, at least one.
-      top_k: K; at most the size of the vocabulary.
-      words: leave out special tokens, which are no part of a text; the probabilities of the others stay as they are.
-      title, advance: of the progress bar, and what is told in its place, see `Runner.run`.
+      runner: The runner of a model with an MLM head.
+      sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
+      positions: The positions in each sequence, at least one.
+      top_k: K; limited to the number of candidates.
+      words_only: Whether to leave out special tokens; the probabilities of the other pieces do not change.
+      title: The title of the progress bar, see `Runner.run`.
+      advance: See `Runner.run`.
 
     Returns:
-      For each sequence, of its positions.
+      The predictions at the positions of each sequence.
     """
     tokenizer = runner.model.tokenizer
-    # Rows that fill the embedding up to a round number are no pieces.
+    # The embedding may have padding rows behind the vocabulary.
     banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
-    banned = np.concatenate([banned, tokenizer.special_ids]) if words else banned
+    banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
-    forward = _make_expected(runner.model.module, top_k, banned)
-    # Sequences of many masks are not computed together with those of few, which would have as many.
-    size = np.array([1 << (len(own) - 1).bit_length() for own in positions])
-    results: list[Expected | None] = [None] * len(sequences)
+    forward = _make_predict_pieces(runner.model.module, top_k, banned)
+    # Grouped by the number of positions, because all rows of a batch are padded to the largest number.
+    size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
+    results: list[TopPieces | None] = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
-    with telling(advance, title, len(sequences)) as tell:
+    with ensure_progress(advance, title, len(sequences)) as tell:
         for most in np.unique(size).tolist():
             builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
             for number, row in enumerate(rows):
@@ -68,14 +69,16 @@ def expected(
                 padded = np.zeros(most, np.int32)
                 padded[: len(positions[row])] = positions[row]
                 builder.add_row(number, masked_positions=padded)
-            found = runner.run(('expected', top_k, words), forward, builder.build(), inputs=inputs, advance=tell)
-            for row, ids, scores in zip(rows, found['ids'], found['log_probabilities'], strict=True):
+            outputs = runner.run(
+                ('predict_pieces', top_k, words_only), forward, builder.build(), inputs=inputs, advance=tell
+            )
+            for row, ids, scores in zip(rows, outputs['ids'], outputs['log_probabilities'], strict=True):
                 count = len(positions[row])
-                results[row] = Expected(ids[:count], scores[:count])
+                results[row] = TopPieces(ids[:count], scores[:count])
     return results
 
 
-def _make_expected(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
+def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
     def forward(params, batch):
         scores = _log_probabilities(module, params, batch)
         scores, ids = jax.lax.top_k(scores.at[..., banned].set(-jnp.inf), top_k)
@@ -85,7 +88,7 @@ def _make_expected(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward
 
 
 def _log_probabilities(module: nn.Module, params, batch) -> jax.Array:
-    """float32 [B, P, V]."""
+    """Returns the log-probabilities of all pieces at the masked positions, float32 [B, P, V]."""
     inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
     logits = module.apply({'params': params}, *inputs)['mlm_logits']
     return jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)
@@ -94,15 +97,15 @@ def _log_probabilities(module: nn.Module, params, batch) -> jax.Array:
 def pseudo_log_likelihoods(
     runner: Runner, sequences: Sequence[np.ndarray], advance: Advance | None = None
 ) -> list[np.ndarray]:
-    """The log-probability of each piece, where it alone is masked: float32 [S - 2] of each sequence.
+    """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
-    Their sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A text of S - 2 pieces costs as many sequences; those of all texts are batched by length.
+    The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
+    equation 1). A text of S - 2 pieces needs S - 2 masked sequences; those of all texts are batched by length.
 
     Args:
-      runner: of a model with an MLM head.
-      sequences: ids, int32 [S] each, with [CLS] and [SEP].
-      advance: is told how many more are done, about; None for a progress bar.
+      runner: The runner of a model with an MLM head.
+      sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
+      advance: Called with the approximate number of newly finished texts; None shows a progress bar.
     """
     mask = runner.model.tokenizer.mask_id
     builder, rows = FeatureBuilder(), 0
@@ -117,11 +120,11 @@ def pseudo_log_likelihoods(
         (advance or no_op)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
     inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
-    with telling(advance, 'scoring', len(sequences)) as tell:
-        step = in_proportion(tell, len(sequences), rows)
-        found = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
+    with ensure_progress(advance, 'scoring', len(sequences)) as tell:
+        step = scale_progress(tell, len(sequences), rows)
+        outputs = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
     ends = np.cumsum([len(ids) - 2 for ids in sequences])
-    return np.split(np.concatenate(found['log_probabilities']), ends[:-1])
+    return np.split(np.concatenate(outputs['log_probabilities']), ends[:-1])
 
 
 def _make_score(module: nn.Module) -> Forward:
@@ -132,17 +135,17 @@ def _make_score(module: nn.Module) -> Forward:
     return forward
 
 
-def follow_probabilities(
+def next_sentence_probabilities(
     runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> np.ndarray:
-    """The probability that the second text of each pair follows the first, as the pair head has it: float64 [N].
+    """Computes the pair head's probability that the second text of each pair follows the first: float64 [N].
 
-    Of a model that was trained on the order of two segments (ALBERT's objective), that they are in order.
-    `advance` see `Runner.run`.
+    For a model trained on sentence order (ALBERT's objective) it is the probability that the pair is in order.
+    `advance` is explained in `Runner.run`.
     """
-    features = sequences_of(runner.model.tokenizer, first, second, max_length)
-    found = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)
-    return np.array(found['probabilities'], np.float64)
+    features = build_sequences(runner.model.tokenizer, first, second, max_length)
+    outputs = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)
+    return np.array(outputs['probabilities'], np.float64)
 
 
 def _make_pairs(module: nn.Module) -> Forward:

@@ -1,4 +1,4 @@
-"""The methods of `api.Bert` that ask a masked language model."""
+"""The methods of `api.Bert` that use the masked language model."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, TypedDict, Unpack, overload
@@ -6,26 +6,27 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 
 from bertjax.inference.answers import Filling, JointFilling, Score
-from bertjax.inference.arguments import Texts, check_count, check_values, like, several
+from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
-from bertjax.inference.masked import follow_probabilities
+from bertjax.inference.masked import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.loading.load_model import LoadedModel
 
 
-class _Extending(TypedDict, total=False):
+class _ExtendOptions(TypedDict, total=False):
     tokens: int
     temperature: float
     top_k: int
     seed: int
 
 
-OneFilled = list[Filling] | Any  # of a text with several masks a list of these, which nobody should have to tell apart
+# One list for a text with one mask, a list of lists for several masks; Any spares callers the type check.
+OneFilled = list[Filling] | Any
 
 
 class MaskedMethods:
-    """Masks filled, scores, pairs and continuations."""
+    """Methods that fill masks, score texts and text pairs, and continue texts."""
 
     _model: LoadedModel
     _runner: Runner
@@ -44,30 +45,31 @@ class MaskedMethods:
     def fill(self, texts: Sequence[str], *, top_k: int = ..., jointly: Literal[True]) -> list[JointFilling]: ...
 
     def fill(self, texts: Texts, *, top_k: int = 5, jointly: bool = False) -> Any:
-        """What the model would write for masks, [MASK] or <mask>, in texts.
+        """Predicts the masks, [MASK] or <mask>, in texts.
 
         Args:
-          texts: one or several, each with at least one mask.
-          top_k: fillings a mask.
-          jointly: fill all masks of a text together, the one that the model is most sure of first, then look again.
+          texts: One text or several, each with at least one mask.
+          top_k: The number of candidates per mask.
+          jointly: Whether to fill all masks of a text one after the other, the one with the most certain prediction
+            first, so that later predictions see earlier ones.
 
         Returns:
-          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first; where it has
-          several masks a list of such lists. Jointly `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`, see
-          `inference.fill.fill_jointly`.
+          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first; for a text with
+          several masks a list of such lists. With `jointly`, for each text
+          `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`, see `inference.fill.fill_jointly`.
 
         Raises:
-          UserError: a text without mask, or a model without a head for them.
+          UserError: A text has no mask, or the model has no MLM head.
         """
         top_k, jointly = check_values('fill', top_k=('top_k', top_k), jointly=('jointly', jointly)).values()
         self._model.require('mlm', 'filling')
-        where = [f'texts[{i}]' for i in range(len(several(texts)))]
-        places = zip(several(texts), where, strict=True)
-        masked = [MaskedText(text, place, self.tokenizer, self._max_length) for text, place in places]
+        where = [f'texts[{i}]' for i in range(len(as_text_list(texts)))]
+        located = zip(as_text_list(texts), where, strict=True)
+        masked = [MaskedText(text, place, self.tokenizer, self._max_length) for text, place in located]
         if jointly:
-            return like(texts, fill_jointly(self._runner, masked))
-        found = fill_each(self._runner, masked, top_k)
-        return like(texts, [masks[0] if len(masks) == 1 else masks for masks in found])
+            return match_input(texts, fill_jointly(self._runner, masked))
+        fillings = fill_each(self._runner, masked, top_k)
+        return match_input(texts, [masks[0] if len(masks) == 1 else masks for masks in fillings])
 
     @overload
     def score(self, texts: str) -> Score: ...
@@ -76,17 +78,18 @@ class MaskedMethods:
     def score(self, texts: Sequence[str]) -> list[Score]: ...
 
     def score(self, texts: Texts) -> Any:
-        """Pseudo-log-likelihoods of texts: each piece masked in turn (Salazar et al. 2020, arXiv 1910.14659).
+        """Computes pseudo-log-likelihoods of texts by masking each piece in turn (Salazar et al. 2020, arXiv
+        1910.14659).
 
         Returns:
-          For each `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`, in nats, over the pieces without
-          [CLS] and [SEP]; the perplexity is exp(-log_likelihood / tokens), None of a text without pieces.
+          For each text `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`, in nats, over the pieces
+          without [CLS] and [SEP]. The perplexity is exp(-log_likelihood / tokens), or None for a text without pieces.
 
         Raises:
-          UserError: a model without a head for masked words.
+          UserError: The model has no MLM head.
         """
         self._model.require('mlm', 'scoring')
-        return like(texts, score_texts(self._runner, several(texts), self._max_length))
+        return match_input(texts, score_texts(self._runner, as_text_list(texts), self._max_length))
 
     @overload
     def next_sentence(self, first: str, second: str) -> float: ...
@@ -95,48 +98,51 @@ class MaskedMethods:
     def next_sentence(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray: ...
 
     def next_sentence(self, first: Texts, second: Texts) -> Any:
-        """The probability that a text follows another; of a model trained on their order, that they are in order.
+        """Computes the probability that the second text follows the first.
+
+        For a model trained on sentence order (ALBERT's objective) it is the probability that the pair is in order.
 
         Returns:
-          A number, of several pairs float64 [N].
+          A number for one pair, float64 [N] for several.
 
         Raises:
-          UserError: a model without a head for sentence pairs.
+          UserError: The model has no head for sentence pairs.
         """
         self._model.require('nsp', 'next_sentence')
-        firsts, seconds = several(first, 'first'), several(second, 'second')
+        firsts, seconds = as_text_list(first, 'first'), as_text_list(second, 'second')
         check_count('second', seconds, firsts)
         if not firsts:
             return np.zeros(0)
-        found = follow_probabilities(self._runner, firsts, seconds, self._max_length)
-        return float(found[0]) if isinstance(first, str) else found
+        probabilities = next_sentence_probabilities(self._runner, firsts, seconds, self._max_length)
+        return float(probabilities[0]) if isinstance(first, str) else probabilities
 
     @overload
-    def extend(self, texts: str, **asked: Unpack[_Extending]) -> str: ...
+    def extend(self, texts: str, **options: Unpack[_ExtendOptions]) -> str: ...
 
     @overload
-    def extend(self, texts: Sequence[str], **asked: Unpack[_Extending]) -> list[str]: ...
+    def extend(self, texts: Sequence[str], **options: Unpack[_ExtendOptions]) -> list[str]: ...
 
     def extend(
         self, texts: Texts, *, tokens: int = 20, temperature: float = 1.0, top_k: int = 50, seed: int = 0
     ) -> Any:
-        """Texts continued by masks that are appended and filled from left to right: slow, and as weak as can be
-        expected of a model that was never trained for it.
+        """Continues texts by appending masks and filling them from left to right.
+
+        This is slow, and the continuations are weak, because masked language models are not trained for it.
 
         Args:
-          texts: one or several.
-          tokens: pieces to append.
-          temperature: of what is drawn from; 0 for always the most probable piece.
-          top_k: drawn among so many.
-          seed: the same seed continues the same text in the same way.
+          texts: One text or several.
+          tokens: The number of pieces to append.
+          temperature: The sampling temperature; 0 always takes the most probable piece.
+          top_k: The number of most probable pieces to sample from.
+          seed: The sampling seed; the same seed continues the same text in the same way.
 
         Returns:
-          For each the text with its continuation.
+          Each text with its continuation.
 
         Raises:
-          UserError: more tokens than the model has positions, or one without a head for masked words.
+          UserError: The model has too few positions for that many tokens, or no MLM head.
         """
-        asked = {'tokens': ('tokens', tokens), 'temperature': ('temperature', temperature)}
-        chosen = check_values('fill', **asked, top_k=('sample', top_k), seed=('seed', seed))
+        options = {'tokens': ('tokens', tokens), 'temperature': ('temperature', temperature)}
+        values = check_values('fill', **options, top_k=('sample', top_k), seed=('seed', seed))
         self._model.require('mlm', 'continuing')
-        return like(texts, extend(self._runner, several(texts), **chosen, max_length=self._max_length))
+        return match_input(texts, extend(self._runner, as_text_list(texts), **values, max_length=self._max_length))

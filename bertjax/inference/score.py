@@ -1,4 +1,4 @@
-"""How well texts fit a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
+"""Scores of texts under a masked language model: pseudo-log-likelihood and pseudo-perplexity."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,52 +6,54 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.inference.encode import sequences
+from bertjax.inference.encode import build_sequences
 from bertjax.inference.input import chunks
 from bertjax.inference.masked import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
-from bertjax.progress import Advance, telling
+from bertjax.progress import Advance, ensure_progress
 
-_LARGEST = 709  # exp of more is no float64
-_TOGETHER = 64  # texts that are masked at once: some thousand sequences
+_MAX_EXPONENT = 709  # exp overflows float64 above it.
+_CHUNK = 64  # The number of texts that are masked at once, which makes some thousand sequences.
 
 
 def score_texts(
     runner: Runner, texts: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> list[dict[str, Any]]:
-    """Pseudo-log-likelihoods (Salazar et al. 2020, arXiv 1910.14659), each piece masked in turn.
+    """Computes pseudo-log-likelihoods by masking each piece in turn (Salazar et al. 2020, arXiv 1910.14659).
 
     Args:
-      runner: of a model with an MLM head.
-      texts: cut to `max_length` tokens.
-      max_length: with [CLS] and [SEP].
-      advance: is told how many more texts are done; None for a progress bar.
+      runner: The runner of a model with an MLM head.
+      texts: The texts, which are truncated to `max_length` tokens.
+      max_length: The maximum length in tokens, including [CLS] and [SEP].
+      advance: Called with the number of newly finished texts; None shows a progress bar.
 
     Returns:
-      Of each text `log_likelihood`, in nats, over its `tokens`, the pieces without [CLS] and [SEP], of so many `words`
-      between blanks; and `perplexity`, exp(-log_likelihood / tokens); None of a text without pieces.
+      For each text a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
+      `words`, the number of whitespace-separated words; and `perplexity`, exp(-log_likelihood / tokens), or None for a
+      text without pieces.
     """
     tokenizer, results = runner.model.tokenizer, []
-    with telling(advance, 'scoring', len(texts)) as tell:
-        for together in chunks(texts, _TOGETHER):
-            features = sequences(tokenizer, together, None, max_length)
+    with ensure_progress(advance, 'scoring', len(texts)) as tell:
+        for chunk in chunks(texts, _CHUNK):
+            features = build_sequences(tokenizer, chunk, None, max_length)
             rows = np.split(features.tokens, features.offsets[1:-1])
-            found = pseudo_log_likelihoods(runner, rows, tell)
-            for text, ids, scores in zip(together, rows, found, strict=True):
+            likelihoods = pseudo_log_likelihoods(runner, rows, tell)
+            for text, ids, scores in zip(chunk, rows, likelihoods, strict=True):
                 total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
-                if len(ids) == max_length:  # it may have lost its end
+                if len(ids) == max_length:  # The text may have been truncated.
                     text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
-                facts = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
-                results.append({**facts, 'perplexity': _perplexity(total, tokens)})
+                score = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
+                results.append({**score, 'perplexity': _perplexity(total, tokens)})
     return results
 
 
 def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of all texts, or of several such sums, together; the perplexity as the paper has it (equation 3).
+    """Combines the scores of texts, or several such totals; the perplexity follows equation 3 of the paper.
 
     Returns:
-      `texts`, `tokens`, `words`, `log_likelihood`, `perplexity`, and `word_perplexity`, exp(-log_likelihood / words),
-      which models of different vocabularies can be compared by. What is more than a float holds is None.
+      A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity`, and `word_perplexity`,
+      exp(-log_likelihood / words), which is comparable between vocabularies. A perplexity that overflows float64 is
+      None.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}
     for score in scores:
@@ -63,4 +65,4 @@ def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _perplexity(log_likelihood: float, count: int) -> float | None:
-    return math.exp(-log_likelihood / count) if -log_likelihood < _LARGEST * count else None
+    return math.exp(-log_likelihood / count) if -log_likelihood < _MAX_EXPONENT * count else None

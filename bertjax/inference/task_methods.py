@@ -1,10 +1,10 @@
-"""The methods of `api.Bert` that ask a model of a task."""
+"""The methods of `api.Bert` that use a model fine-tuned on a task."""
 
 from collections.abc import Sequence
 from typing import Any, overload
 
 from bertjax.inference.answers import Answer, ChoiceAnswer, Label, Tagged
-from bertjax.inference.arguments import Texts, check_count, check_list, like, several
+from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import (
     answer_records,
@@ -19,7 +19,7 @@ from bertjax.tasks.task import Task
 
 
 class TaskMethods:
-    """Labels, answers, tags and choices."""
+    """Methods that classify texts, answer questions, tag words and choose endings."""
 
     task: Task | None
     _model: LoadedModel
@@ -32,17 +32,17 @@ class TaskMethods:
     def classify(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[Label]: ...
 
     def classify(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Labels (or scores) of texts, or of pairs.
+        """Predicts the labels or scores of texts or text pairs.
 
         Returns:
-          For each `{'label': …, 'probabilities': {label: …}}`, or `{'score': …}` of a regression.
+          For each text `{'label': …, 'probabilities': {label: …}}`, or `{'score': …}` for a regression.
 
         Raises:
-          UserError: a model that was not tuned to such a task.
+          UserError: The model was not fine-tuned on a classification or regression task.
         """
-        seconds = None if pairs is None else several(pairs, 'pairs')
-        check_count('pairs', seconds, several(texts))
-        return self._answers(texts, text_records(self.task, self._model.where, several(texts), seconds))
+        seconds = None if pairs is None else as_text_list(pairs, 'pairs')
+        check_count('pairs', seconds, as_text_list(texts))
+        return self._answers(texts, text_records(self.task, self._model.where, as_text_list(texts), seconds))
 
     @overload
     def answer(self, question: str, context: str) -> Answer: ...
@@ -51,15 +51,16 @@ class TaskMethods:
     def answer(self, question: Sequence[str], context: Sequence[str]) -> list[Answer]: ...
 
     def answer(self, question: Texts, context: Texts) -> Any:
-        """Answers to questions, each in the context beside it.
+        """Answers questions, each from its context.
 
         Returns:
-          For each `{'answer': …, 'start': …, 'end': …, 'probability': …}`, characters of the context.
+          For each question `{'answer': …, 'start': …, 'end': …, 'probability': …}`; `start` and `end` are characters of
+          the context.
 
         Raises:
-          UserError: a model that was not tuned to SQuAD or the like.
+          UserError: The model was not fine-tuned on a task like SQuAD.
         """
-        questions, contexts = several(question, 'question'), several(context, 'context')
+        questions, contexts = as_text_list(question, 'question'), as_text_list(context, 'context')
         check_count('context', contexts, questions)
         records = question_records(self.task, self._model.where, questions, contexts)
         return self._answers(question, records)
@@ -71,26 +72,26 @@ class TaskMethods:
     def tag(self, sentences: Sequence[str | Sequence[str]], *, aggregation_strategy: str = ...) -> list[Tagged]: ...
 
     def tag(self, sentences: str | Sequence[str | Sequence[str]], *, aggregation_strategy: str = 'first') -> Any:
-        """Tags of words, and the entities that they mark.
+        """Tags words, and finds the entities that the tags mark.
 
         Args:
-          sentences: one text or several, split so that punctuation is apart from words; or lists of words.
-          aggregation_strategy: how a word of several pieces gets its tag, as in transformers' pipeline: that of its
-            'first' piece, for which models are trained here; of the 'average' of their probabilities; of the piece with
-            the highest ('max'); or 'simple', each piece of a text is tagged by itself, in place of words.
+          sentences: One text or several, which are split into words and punctuation; or lists of words.
+          aggregation_strategy: How a word of several pieces gets its tag, as in transformers' pipeline: from its
+            'first' piece, as in training; from the 'average' of the pieces' probabilities; from the piece with the
+            highest probability ('max'); or 'simple', which tags each piece of a text instead of words.
 
         Returns:
-          For each `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has `type`,
-          `text`, `start` and `end`, and as `score` the mean of its words' probabilities; `start` and `end` are
-          characters of a text, or words of a list. `offsets`, characters of the words, are given for texts.
+          For each sentence `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
+          `type`, `text`, `start`, `end` and `score`, the mean of its words' probabilities. `start` and `end` count the
+          characters of a text, or the words of a list. `offsets`, the character spans of the words, exist for texts.
 
         Raises:
-          UserError: a model that was not tuned to tag, or no such strategy.
+          UserError: The model was not fine-tuned on tagging, or the strategy is unknown.
         """
-        each = [sentences] if isinstance(sentences, str) else sentences
-        check_list('sentences', each, 'a text or a list')
-        records = sentence_records(self.task, self._model.where, each)
-        return like(sentences, tag_records(self._runner, records, aggregation_strategy))
+        values = [sentences] if isinstance(sentences, str) else sentences
+        check_list('sentences', values, 'a text or a list')
+        records = sentence_records(self.task, self._model.where, values)
+        return match_input(sentences, tag_records(self._runner, records, aggregation_strategy))
 
     @overload
     def choose(self, context: str, endings: Sequence[str]) -> ChoiceAnswer: ...
@@ -99,17 +100,18 @@ class TaskMethods:
     def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[ChoiceAnswer]: ...
 
     def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
-        """The best ending of each context.
+        """Chooses the best ending of each context.
 
         Returns:
-          For each `{'prediction': its number, 'ending': …, 'probabilities': of all endings, …}`.
+          For each context `{'prediction': index of the ending, 'ending': …, 'probabilities': of all endings, …}`.
 
         Raises:
-          UserError: a model that was not tuned to choose, or fewer than two endings.
+          UserError: The model was not fine-tuned on multiple choice, or a context has fewer than two endings.
         """
-        each = [endings] if isinstance(context, str) else endings
-        check_count('endings', each, several(context, 'context'))
-        return self._answers(context, choice_records(self.task, self._model.where, several(context, 'context'), each))
+        endings = [endings] if isinstance(context, str) else endings
+        contexts = as_text_list(context, 'context')
+        check_count('endings', endings, contexts)
+        return self._answers(context, choice_records(self.task, self._model.where, contexts, endings))
 
-    def _answers(self, asked: Any, records: Sequence[Any]) -> Any:
-        return like(asked, answer_records(self._runner, records))
+    def _answers(self, texts: Any, records: Sequence[Any]) -> Any:
+        return match_input(texts, answer_records(self._runner, records))

@@ -1,4 +1,4 @@
-"""Any model by its path: a workdir, finished or not, or a directory that a training left or somebody else wrote."""
+"""Loads a model by its path: a workdir, finished or not, an exported directory, or a name on the hub."""
 
 import dataclasses
 import os
@@ -40,17 +40,17 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_directory
 
 _RESTORE = 'restore the file from a copy'
-_WHOLE_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # every device has all parameters, and its share of the rows
+_DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # Every device holds all parameters and a share of the rows.
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """What the files of a model say beyond its parameters: it goes along when the model is written again.
+    """The content of a model's files besides its parameters, which is written along when the model is saved.
 
     Attributes:
-      dtype: in which they store the parameters: 'float32', 'float16' or 'bfloat16'.
-      task_json: text of the task.json of a task's model, '' of another.
-      values, files: config.json and further files of a Hugging Face directory, see `export_huggingface`.
+      dtype: The dtype in which the files store the parameters: 'float32', 'float16' or 'bfloat16'.
+      task_json: The text of the task.json of a fine-tuned model, else ''.
+      values, files: The config.json and further files of a Hugging Face directory, see `export_huggingface`.
     """
 
     dtype: str = 'float32'
@@ -58,28 +58,28 @@ class Origin:
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
-    def of_other_parameters(self) -> 'Origin':
-        """The same of a model whose parameters have changed: they keep their precision, and have no model card."""
+    def with_changed_params(self) -> 'Origin':
+        """Returns the origin of the same model with changed parameters: dtype 'float32', and no model card."""
         files = {name: content for name, content in self.files.items() if name != CARD}
         return dataclasses.replace(self, dtype='float32', files=files)
 
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A trained model, ready to be used.
+    """A trained model, ready for use.
 
     Attributes:
-      where: the path that it was asked for by, and of a checkpoint the step.
-      module: BertForPreTraining, or of a task its model.
-      params: of the module, on the mesh.
-      tokenizer: of the model.
-      task: that it was tuned to; None for a model that was only pre-trained.
-      mesh: its devices.
-      missing: paths of parameters that the files lack, and that were drawn: what needs them has learned nothing.
-      unused: names of what the files have and the module does not.
-      said: in a line or two, what was loaded, what was drawn and what was left over.
-      origin: of its files.
-      sentence_modules: what a folder of sentence-transformers says of the vectors of texts; None of any other.
+      where: The path of the model as the user gave it, with the step if it is a checkpoint.
+      module: BertForPreTraining, or the module of a task.
+      params: The parameters of the module, on the mesh.
+      tokenizer: The tokenizer of the model.
+      task: The task that the model was fine-tuned on; None for a model that was only pre-trained.
+      mesh: The mesh of the devices.
+      missing: The paths of parameters that the files lack and that were drawn at random; they are untrained.
+      unused: The names of tensors in the files that the module does not use.
+      summary: One or two lines that list loaded, randomly drawn and unused parameters.
+      origin: The content of the model's files besides the parameters.
+      sentence_modules: The modules of a sentence-transformers folder; None for other models.
     """
 
     where: str
@@ -90,52 +90,52 @@ class LoadedModel:
     mesh: Mesh
     missing: tuple[str, ...] = ()
     unused: tuple[str, ...] = ()
-    said: str = ''
+    summary: str = ''
     origin: Origin = Origin()
     sentence_modules: SentenceModules | None = None
 
     @property
     def config(self) -> BertConfig:
-        """Of the encoder."""
+        """The configuration of the encoder."""
         return self.module.config
 
     @property
     def max_length(self) -> int:
-        """The tokens that a text is cut to where nobody asks for another number."""
-        said = self.sentence_modules.max_length if self.sentence_modules else 0
-        return min(said or self.config.max_positions, self.config.max_positions)
+        """The default length in tokens to which texts are truncated."""
+        limit = self.sentence_modules.max_length if self.sentence_modules else 0
+        return min(limit or self.config.max_positions, self.config.max_positions)
 
     def __getstate__(self) -> dict[str, Any]:
-        """For pickle: devices belong to a process."""
+        """Supports pickle: moves the parameters to the host, because devices belong to a process."""
         return {**self.__dict__, 'params': jax.device_get(self.params), 'mesh': None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        mesh = make_mesh(_WHOLE_MESH, claim_devices())
+        mesh = make_mesh(_DATA_MESH, claim_devices())
         self.__dict__.update({**state, 'params': jax.device_put(state['params'], replicated(mesh)), 'mesh': mesh})
 
     def require(self, part: str, what: str) -> None:
-        """Refuses what needs a part of the model that it does not have, or that was never trained.
+        """Checks that the model has a trained part.
 
         Args:
-          part: first name of the parameters' path, such as 'mlm'.
-          what: needs it.
+          part: The first name in the path of the part's parameters, such as 'mlm'.
+          what: The feature that needs the part, for the message.
 
         Raises:
-          UserError: it is not there.
+          UserError: The part is missing, or was drawn at random.
         """
-        drawn = any(path.split('/')[0] == part for path in self.missing)
-        if drawn or part not in self.params:
+        is_untrained = any(path.split('/')[0] == part for path in self.missing)
+        if is_untrained or part not in self.params:
             names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
-            found = f'no {names.get(part, part)}' + (' (a model that was tuned to a task)' if self.task else '')
+            found = f'no {names.get(part, part)}' + (' (a model that was fine-tuned on a task)' if self.task else '')
             fix = 'give a model that was pre-trained with one, such as a workdir of a pre-training'
-            raise UserError(self.where, found, f'one, for {what}', fix)
+            raise UserError(self.where, found, expected=f'one, for {what}', fix=fix)
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
-    """The model of config.init, or without it the workdir's own.
+    """Loads the model of config.init, or of the workdir if config.init is ''.
 
     Raises:
-      UserError: see `load_model`.
+      UserError: See `load_model`.
     """
     if not settings.init and classify_path(str(workdir)) not in (
         PathKind.EXPORTED,
@@ -144,105 +144,110 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', fix)
-    asked = 'config.init' if settings.init else '--workdir'
-    return _told(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, asked=asked))
+    key = 'config.init' if settings.init else '--workdir'
+    return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
 
 
-def load_compared_model(path: str, dtype: str, asked: str) -> LoadedModel:
-    """Another model beside it, that of the key `asked`; see `load_model`."""
-    return _told(load_model(path, dtype=dtype, asked=asked))
+def load_compared_model(path: str, dtype: str, key: str) -> LoadedModel:
+    """Loads another model to compare with; `key` is its config key. See `load_model`."""
+    return _print_summary(load_model(path, dtype=dtype, key=key))
 
 
-def _told(model: LoadedModel) -> LoadedModel:
-    print(model.said)
+def _print_summary(model: LoadedModel) -> LoadedModel:
+    print(model.summary)
     return model
 
 
 def load_model(
-    path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32', asked: str = 'bertjax.load'
+    path: str | os.PathLike, *, step: int = 0, dtype: str = 'float32', key: str = 'bertjax.load'
 ) -> LoadedModel:
-    """The model of a path.
+    """Loads a model.
 
     Args:
-      path: a workdir of ours: with `step` 0 what it exported, else its newest checkpoint (its best, where
-        config.select='best'), else the checkpoint of that step; or what config.init takes, see
-        `experiment.text.huggingface_directory`.
-      step: see `path`.
-      dtype: of computation, 'float32' or 'bfloat16'.
-      asked: by which key or function, for messages.
+      path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
+      step: The checkpoint step of a workdir. 0 loads the export, or without one the newest checkpoint (the best with
+        config.select='best').
+      dtype: The dtype of computation, 'float32' or 'bfloat16'.
+      key: The config key or function that named the path, for messages.
 
     Raises:
-      UserError: nothing there, or nothing that is a model.
+      UserError: The path does not exist, or is not a model.
     """
-    name = str(user_path(path, asked)) if is_remote(path) else os.path.expanduser(os.fspath(path))
+    name = str(user_path(path, key)) if is_remote(path) else os.path.expanduser(os.fspath(path))
     folder = pathlib.Path(name)
-    mesh = make_mesh(_WHOLE_MESH, claim_devices())
+    mesh = make_mesh(_DATA_MESH, claim_devices())
     if has_checkpoints(folder) if step else classify_path(name) is PathKind.CHECKPOINTS:
         return _from_checkpoints(folder, step, dtype)
     if step:
         raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
-    return _from_directory(huggingface_directory(name, asked), name, mesh, dtype)
+    return _from_directory(huggingface_directory(name, key), name, mesh, dtype)
 
 
 def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> LoadedModel:
     config = read_config(directory, dtype=dtype)
     tokenizer = load_tokenizer(directory)
     if tokenizer.vocab_size > config.vocab_size:
-        found = f'{tokenizer.vocab_size:,} pieces in the tokenizer'
         raise UserError(
-            where, found, f'at most {config.vocab_size:,}, as the embedding has', 'copy both from one source'
+            where,
+            found=f'{tokenizer.vocab_size:,} pieces in the tokenizer',
+            expected=f'at most {config.vocab_size:,}, the rows of the embedding',
+            fix='copy both from one source',
         )
-    task, learned = _task_of(pathlib.Path(directory), config)
+    task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
-        found = load_pretraining_model(directory, dtype=dtype)
-        module = BertForPreTraining(found.config)
+        loaded = load_pretraining_model(directory, dtype=dtype)
+        module = BertForPreTraining(loaded.config)
     else:
         module = task.model(config)
-        found = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
-        if any(path.startswith('head/') for path in found.missing):
+        loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
+        if any(path.startswith('head/') for path in loaded.missing):
             fix = 'give the directory of a model that was fine-tuned'
             raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', fix)
-    params = jax.device_put(found.params, replicated(mesh))
-    drawn, left, said = tuple(found.missing), tuple(found.unused), found.describe(where, 'using')
+    params = jax.device_put(loaded.params, replicated(mesh))
+    missing, unused, summary = tuple(loaded.missing), tuple(loaded.unused), loaded.describe(where, 'using')
     values, files = {}, {}
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.read_further_files(epath.Path(directory))
-    origin = Origin(found.dtype, learned, values, files)
+    origin = Origin(loaded.dtype, task_text, values, files)
     modules = read_sentence_modules(directory)
-    said += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
-    return LoadedModel(where, module, params, tokenizer, task, mesh, drawn, left, said, origin, modules)
+    summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
+    return LoadedModel(where, module, params, tokenizer, task, mesh, missing, unused, summary, origin, modules)
 
 
-def _task_of(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
-    """The task of a directory, and the text of its task.json, which is made where only config.json says it."""
+def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
+    """Returns the task of a directory and the text of its task.json, which is derived from config.json if missing."""
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
         source = read_source(directory)
         task = task_of_class(source.values, longest, source.description_file)
         return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
     facts = read_json_object(path, _RESTORE)
-    seq_len = facts.get('seq_len', longest)  # of the training; exports of the first versions do not say it
+    seq_len = facts.get('seq_len', longest)  # The length of the training; exports of the first versions lack it.
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
-    task = recorded_options(_kind_of(facts, path), seq_len)
+    task = recorded_options(_task_options(facts, path), seq_len)
     task.restore(recorded_task(path, task)['learned'])
     return task, path.read_text(encoding='utf-8')
 
 
-def _kind_of(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
-    """The options that a task.json or config.json has of its task."""
+def _task_options(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
+    """Returns the options of the task in a task.json or config.json.
+
+    Raises:
+      UserError: There is no task, or it has an unknown option.
+    """
     task = facts.get('task')
     if not isinstance(task, dict) or not isinstance(task.get('kind'), str):
         raise UserError(str(path), 'no kind of task', 'the task of a fine-tuning', _RESTORE)
-    strange = sorted(task.keys() - options(task['kind']).keys() - {'kind'})
-    if strange:
-        raise UserError(f'{path}: task', f'the key {strange[0]}', f'the options of {task["kind"]}', _RESTORE)
+    unknown = sorted(task.keys() - options(task['kind']).keys() - {'kind'})
+    if unknown:
+        raise UserError(f'{path}: task', f'the key {unknown[0]}', f'the options of {task["kind"]}', _RESTORE)
     return task
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
-    # Here, because Orbax and what belongs to a training take as long to import as JAX, and an export needs none of it.
+    # Imported lazily, because Orbax and the training code take as long to import as JAX, and exports need neither.
     from bertjax.finetune.restore import load_tuned
     from bertjax.finetune.settings import finetuning_settings
     from bertjax.pretrain.restore import load_pretraining
@@ -250,19 +255,19 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
 
     path = folder / CONFIG
     saved = read_json_object(path, 'restore the file from a copy, or name the export')
-    tuned = 'task' in saved
-    recipe = finetuning_config(_kind_of(saved, path)['kind']) if tuned else pretraining_config()
+    is_finetuning = 'task' in saved
+    recipe = finetuning_config(_task_options(saved, path)['kind']) if is_finetuning else pretraining_config()
     config = from_plain(recorded_config(path, plain(recipe)))
-    config.mesh, config.step, config.model.dtype = from_plain(_WHOLE_MESH), step, dtype
-    if tuned:
-        found = load_tuned(finetuning_settings(config), folder)
-        where, module, task = f'{folder}, step {found.step}', found.setup.model, found.data.task
-        tokenizer, params, mesh = found.data.tokenizer, found.params, found.setup.mesh
-        learned = found.data.learned(finished=found.data.finished)
+    config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
+    if is_finetuning:
+        run = load_tuned(finetuning_settings(config), folder)
+        where, module, task = f'{folder}, step {run.step}', run.setup.model, run.data.task
+        tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
+        task_text = run.data.learned(finished=run.data.finished)
     else:
-        found = load_pretraining(pretraining_settings(config), folder)
-        where, module, task = f'{folder}, step {found.saved.position.step}', BertForPreTraining(found.config), None
-        tokenizer, params, mesh, learned = found.tokenizer, found.params, found.mesh, ''
-    said = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
-    origin = Origin(module.config.param_dtype, learned)
-    return LoadedModel(where, module, params, tokenizer, task, mesh, said=said, origin=origin)
+        run = load_pretraining(pretraining_settings(config), folder)
+        where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None
+        tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''
+    summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
+    origin = Origin(module.config.param_dtype, task_text)
+    return LoadedModel(where, module, params, tokenizer, task, mesh, summary=summary, origin=origin)

@@ -1,4 +1,4 @@
-"""A loaded model written in another format: `bert.save` and run=convert."""
+"""Writes a loaded model in another format, for `bert.save` and run=convert."""
 
 import dataclasses
 import os
@@ -22,16 +22,15 @@ from bertjax.workdir.resolve_path import PathKind, classify_path
 
 
 def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None:
-    """Writes a model to a new local directory, whole or not at all.
+    """Writes a model to a new local directory, atomically.
 
     Args:
-      model: as loaded, perhaps with other parameters.
-      path: of the directory, which must not exist or be empty.
-      format: one of FORMATS.
+      model: The model as loaded, possibly with other parameters.
+      path: The path of the directory, which must not exist or be empty.
+      format: One of FORMATS.
 
     Raises:
-      UserError: the path is in use, not local or cannot be written; an unknown format, or one that cannot hold the
-        model.
+      UserError: The path is in use, not local or not writable; or the format is unknown or cannot hold the model.
     """
     if format not in FORMATS:
         raise UserError('format', format_value(format), 'one of ' + ', '.join(FORMATS), "for example format='hf'")
@@ -47,18 +46,18 @@ def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None
 
 
 def model_to_export(model: LoadedModel, formats: Collection[str], where: str) -> ExportContent:
-    """A loaded model as one to export.
+    """Makes the export content of a loaded model.
 
-    Parameters that its files lacked and that were drawn at random are left out; the others keep the type in which the
-    files store them, where the format has it (otherwise float32, which holds the same values).
+    Parameters that were drawn at random are left out. The others keep the dtype of the files if the format supports
+    it, and are otherwise written as float32, which holds the same values.
 
     Args:
-      model: as loaded, perhaps with other parameters.
-      formats: to write, some of FORMATS.
-      where: the key or argument that names the formats, for messages.
+      model: The model as loaded, possibly with other parameters.
+      formats: The formats to write, some of FORMATS.
+      where: The config key or argument that names the formats, for messages.
 
     Raises:
-      UserError: one of the formats cannot hold the model.
+      UserError: One of the formats cannot hold the model.
     """
     task, origin = model.task, model.origin
     head = None if task is None else task.head
@@ -68,16 +67,16 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
             check_formats([format], model.config, vocabulary=model.tokenizer.family, model=module, head=head)
         except UserError as error:
             raise _format_error(error, format, where) from None
-    drawn = {name.partition('/')[0] for name in model.missing}
+    left_out = {name.partition('/')[0] for name in model.missing}
     if find_family(origin.values.get('model_type', BERT.name)) is not BERT:
-        drawn.add('nsp')  # no class of RoBERTa or DistilBERT has a head on pairs
-    stored = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype has no float16
-    params = {part: tree for part, tree in model.params.items() if part not in drawn}
-    config = dataclasses.replace(model.config, param_dtype=stored)
+        left_out.add('nsp')  # No class of RoBERTa or DistilBERT has a pair head.
+    dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype has no float16.
+    params = {part: tree for part, tree in model.params.items() if part not in left_out}
+    config = dataclasses.replace(model.config, param_dtype=dtype)
     hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
         model=model.module.clone(config=config),
-        params=jax.tree.map(lambda x: x if x.dtype == stored else np.asarray(x).astype(stored), params),
+        params=jax.tree.map(lambda x: x if x.dtype == dtype else np.asarray(x).astype(dtype), params),
         tokenizer=model.tokenizer,
         card={'title': 'BERT' if task is None else f'BERT for {task.name}', 'made': 'saved'},
         about={'base_model': hub[0]} if hub else {},
@@ -96,18 +95,17 @@ def _new_directory(path: Any) -> pathlib.Path:
     if is_remote(path):
         fix = 'save it on this machine and copy it, or give run=convert that --workdir'
         raise UserError('path', os.fspath(path), 'a folder on this machine', fix)
-    directory = pathlib.Path(os.path.expanduser(path))  # as it is where there is no such user
+    directory = pathlib.Path(os.path.expanduser(path))  # `~user` is left as it is if the user does not exist.
     if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
         found = 'a folder with files' if directory.is_dir() else 'a file'
-        raise UserError(
-            str(directory), found, 'nothing, or an empty folder', 'give another path, or remove what is there'
-        )
+        fix = 'give another path, or remove what is there'
+        raise UserError(str(directory), found, 'nothing, or an empty folder', fix)
     return directory
 
 
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a task for config.json, with the names that the model's own config.json has for as many outputs: a task
-    knows none of the output of a regression."""
+    """Returns the task's fields for config.json, with the label names of the model's own config.json if their number
+    matches, because a regression task has no name for its output."""
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
         return dict(fields)
@@ -115,7 +113,7 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """The same in terms of a model that exists: what checks a recipe speaks of its keys."""
+    """Rewords an error of `check_formats`, which speaks of a recipe's keys, for an existing model."""
     key = error.where.removeprefix('config.')
     found, expected = f'{format}, for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':

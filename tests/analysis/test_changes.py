@@ -1,4 +1,4 @@
-"""How far layers moved: distances of parameters, states and distributions that are known exactly."""
+"""Tests the changes of layers on parameters, states and distributions with known distances."""
 
 import types
 
@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 
 
 def tree(stacked: bool, query: float = 1.0) -> dict:
-    """An encoder of two blocks whose kernels are ones; the second block's query kernel is `query`."""
+    """Makes an encoder of two blocks with kernels of ones; the second block's query kernel is `query`."""
     query = np.stack([np.ones((2, 3)), np.full((2, 3), query)])
     layers = {
         'attention': {'query': {'kernel': query, 'bias': np.zeros((2, 3))}},
@@ -31,11 +31,11 @@ def tree(stacked: bool, query: float = 1.0) -> dict:
 
 @pytest.mark.parametrize('stacked', [True, False])
 def test_relative_distance_of_parameters(stacked):
-    """Whatever the shape of either stack; a head of a task does not count."""
+    """Either model may have stacked layers; the head of a task does not count."""
     embeddings, first, second = parameter_changes(tree(True), tree(stacked, query=3.0))
     assert embeddings == {'layer': 0, 'whole': 0.0}
     assert first == {'layer': 1, 'whole': 0.0, 'attention/query': 0.0, 'norms': 0.0}
-    # 6 weights that moved by 2 from 1; 6 + 4 weights of 1 in the layer.
+    # 6 weights move from 1 to 3; the layer has 6 + 4 weights of 1.
     assert second == pytest.approx({'layer': 2, 'whole': (24 / 10) ** 0.5, 'attention/query': 2.0, 'norms': 0.0})
 
 
@@ -44,14 +44,14 @@ def test_states_and_attention():
     hidden = np.zeros((2, 1, 3, 2), np.float32)
     hidden[..., 0] = 1
     other = hidden.copy()
-    other[1, 0, 0] = [0, 5]  # [CLS] after the block: at a right angle
-    other[1, 0, 2] = [-1, 0]  # padding
-    same, apart = np.zeros((1, 1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 3, 3), np.float32)
-    same[..., 0] = apart[0, 0, 0, :, 0] = 1
-    same[0, 0, :, :, 2] = 1.5e-38  # whose half is denormal, on some devices 0
-    apart[0, 0, 1, :, 1] = 1  # the second head looks at another one
-    both = {'hidden': hidden, 'probabilities': same}, {'hidden': other, 'probabilities': apart}
-    means = change_means(jax.device_get(jax.jit(change_sums)(*both, mask)))
+    other[1, 0, 0] = [0, 5]  # The state of [CLS] after the block turns by a right angle.
+    other[1, 0, 2] = [-1, 0]  # Padding.
+    same, different = np.zeros((1, 1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 3, 3), np.float32)
+    same[..., 0] = different[0, 0, 0, :, 0] = 1
+    same[0, 0, :, :, 2] = 1.5e-38  # Half of it is subnormal, and 0 on some devices.
+    different[0, 0, 1, :, 1] = 1  # The second head attends to another position.
+    states = {'hidden': hidden, 'probabilities': same}, {'hidden': other, 'probabilities': different}
+    means = change_means(jax.device_get(jax.jit(change_sums)(*states, mask)))
     np.testing.assert_allclose(means['cosine'], [0, 0.5], atol=1e-6)
     np.testing.assert_allclose(means['cosine_cls'], [0, 1], atol=1e-6)
     np.testing.assert_allclose(means['divergence'], [[0, 1]], atol=1e-6)

@@ -1,4 +1,4 @@
-"""Dependency trees from CoNLL-U, read strictly."""
+"""Tests the strict reading of dependency trees from CoNLL-U."""
 
 import pathlib
 
@@ -37,7 +37,7 @@ def parsed(text: str) -> list[Tree]:
 
 @pytest.mark.parametrize('end', ['', '\n', '\n\n'])
 def test_words_heads_and_relations(end):
-    """Comments, multiword tokens and empty nodes are passed over; the end may lack its blank line."""
+    """Comments, multiword tokens and empty nodes are skipped; the last blank line may be missing."""
     first, second = parsed(GOOD + end)
     assert first == Tree('a.conllu:4', ('Do', 'n’t', 'go'), (3, 3, 0), ('aux', 'advmod', 'root'))
     assert second == Tree('a.conllu:12', ('# yes',), (0,), ('root',))
@@ -63,10 +63,10 @@ def test_words_heads_and_relations(end):
         ([line(1, 'a', 0, 'root'), '# late'], 2, 'comment inside'),
     ],
 )
-def test_what_is_malformed_is_told_with_its_line(rows, where, says):
-    with pytest.raises(UserError) as wrong:
+def test_a_malformed_line_is_reported_with_its_number(rows, where, says):
+    with pytest.raises(UserError) as error:
         parsed('# text\n' + '\n'.join(rows) + '\n')
-    assert wrong.value.where == f'a.conllu:{where + 1}' and says in str(wrong.value)
+    assert error.value.where == f'a.conllu:{where + 1}' and says in str(error.value)
 
 
 def test_a_real_treebank(shared: pathlib.Path):

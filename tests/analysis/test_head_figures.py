@@ -1,4 +1,4 @@
-"""Figures of heads, from attention that was made by hand, and from attention between words."""
+"""Tests the statistics of heads on hand-made attention, and attention between words."""
 
 import math
 
@@ -13,18 +13,19 @@ NAMES = tuple(MEASURES)
 
 
 def made_by_hand() -> np.ndarray:
-    """[1, 2, 3, 4, 4]: two texts of 4 and 3 positions; heads that look at [CLS], at the one before, at all alike."""
+    """Returns [1, 2, 3, 4, 4]: two texts of 4 and 3 positions; the heads attend to [CLS], to the position before, and
+    uniformly to all."""
     weights = np.zeros((1, 2, 3, 4, 4), np.float32)
     for text, length in enumerate((4, 3)):
         weights[0, text, 0, :, 0] = 1
         for i in range(length):
             weights[0, text, 1, i, max(i - 1, 0)] = 1
         weights[0, text, 2, :, :length] = 1 / length
-    weights[0, 1, :, 3] = 0.25  # what stands behind a text must count for nothing
+    weights[0, 1, :, 3] = 0.25  # Positions behind the text must not count.
     return weights
 
 
-def test_figures_of_heads_made_by_hand():
+def test_statistics_of_hand_made_heads():
     mask = np.array([[1, 1, 1, 1], [1, 1, 1, 0]], np.float32)
     separators = np.array([[0, 0, 0, 1], [0, 0, 1, 0]], np.float32)
     sums = jax.device_get(jax.jit(head_sums)(made_by_hand(), mask, separators))
@@ -46,17 +47,17 @@ def test_figures_of_heads_made_by_hand():
     assert [(row['layer'], row['head']) for row in head_rows(head_means(sums))] == [(1, 1), (1, 2), (1, 3)]
 
 
-def test_words_are_the_sum_of_what_comes_and_the_mean_of_what_goes():
+def test_weights_to_words_are_summed_and_weights_from_words_are_averaged():
     rng = np.random.default_rng(0)
     weights = rng.dirichlet(np.ones(5), (2, 2, 3, 5)).astype(np.float32)
     units = np.array([[0, 1, 1, 1, 2], [0, 1, 2, 0, 0]])
     mask = np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]])
     weights[:, 1, :, :, 3:] = 0
     merged = np.asarray(jax.jit(merge_units)(weights, units, mask))
-    for text, (own, count) in enumerate(zip(units.tolist(), (5, 3), strict=True)):
+    for text, (unit_ids, count) in enumerate(zip(units.tolist(), (5, 3), strict=True)):
         for a in range(3):
             for b in range(3):
-                pieces = [[p for p in range(count) if own[p] == unit] for unit in (a, b)]
+                pieces = [[p for p in range(count) if unit_ids[p] == unit] for unit in (a, b)]
                 expected = sum(weights[:, text, :, i, j] for i in pieces[0] for j in pieces[1]) / len(pieces[0])
                 np.testing.assert_allclose(merged[:, text, :, a, b], expected, rtol=1e-5)
     np.testing.assert_allclose(merged[:, 0, :, :3].sum(-1), 1, rtol=1e-5)
@@ -64,7 +65,7 @@ def test_words_are_the_sum_of_what_comes_and_the_mean_of_what_goes():
 
 
 class Letters:
-    """A tokenizer that makes each letter a piece; those behind the first of a word continue it."""
+    """A tokenizer with a piece per letter; all but the first letter of a word are continuation pieces."""
 
     cls_id, sep_id, pad_id, separators = 1, 2, 0, 1
     continues_word = np.array([False] * 40 + [True] * 40)

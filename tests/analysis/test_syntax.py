@@ -1,4 +1,4 @@
-"""Heads that find syntactic heads: attention made by hand, and an independent implementation beside ours."""
+"""Tests heads that find syntax on hand-made attention, and against an independent implementation."""
 
 import collections
 
@@ -37,8 +37,11 @@ def arrays() -> tuple[np.ndarray, np.ndarray]:
 
 
 def made_by_hand() -> np.ndarray:
-    """[2, 2, 2, U, U]: layer 1, head 1 looks mostly at [CLS] and itself, then at the true head; head 2 always at the
-    next word. Layer 2, head 1: the true head looks at its dependents; head 2 looks at [SEP] and the first word."""
+    """Returns [2, 2, 2, U, U].
+
+    In layer 1, head 1 attends mostly to [CLS] and the word itself, then to the true head; head 2 attends to the next
+    word. In layer 2, head 1 attends from the true head to its dependents; head 2 attends to [SEP] and the first word.
+    """
     weights = np.full((2, 2, 2, UNITS, UNITS), 1e-3, np.float32)
     for text, tree in enumerate(TREES):
         for word, head in enumerate(tree.heads, 1):
@@ -51,20 +54,21 @@ def made_by_hand() -> np.ndarray:
     return weights
 
 
-def test_the_right_answer_of_attention_made_by_hand():
+def test_hand_made_attention():
     heads, relations = arrays()
-    found = np.asarray(jax.jit(predicted_heads)(made_by_hand(), relations > 0))  # [2, L, B, H, U]
-    assert found[0, 0, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
-    assert found[0, 0, 0, 1, 1:6].tolist() == [2, 3, 4, 5, 6]  # the next word; [SEP] is none
-    assert found[1, 1, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
-    assert found[0, 1, 0, 1, 2:7].tolist() == [1] * 5 and found[0, 1, 0, 1, 1] == 2  # of equal ones the first
+    predicted = np.asarray(jax.jit(predicted_heads)(made_by_hand(), relations > 0))  # [2, L, B, H, U]
+    assert predicted[0, 0, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
+    assert predicted[0, 0, 0, 1, 1:6].tolist() == [2, 3, 4, 5, 6]  # The next word; [SEP] is not a candidate.
+    assert predicted[1, 1, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
+    assert predicted[0, 1, 0, 1, 2:7].tolist() == [1] * 5
+    assert predicted[0, 1, 0, 1, 1] == 2  # The first of equal weights.
 
     correct = np.asarray(jax.jit(relation_sums, static_argnums=3)(made_by_hand(), heads, relations, len(NAMES)))
     assert correct.shape == (2, 2, 2, len(NAMES))
-    assert correct[0, 0, 0].tolist() == [1, 2, 2, 1, 1, 0]  # all, and the roots are not counted
+    assert correct[0, 0, 0].tolist() == [1, 2, 2, 1, 1, 0]  # All words are correct; roots are not counted.
     assert correct[0, 0, 1].tolist() == [0, 2, 2, 0, 0, 0]
     assert correct[1, 1, 0].tolist() == [1, 2, 2, 1, 1, 0]
-    # Who looks at loudly? Its head, one before it. At a first word nobody does, so the second is taken.
+    # Only its head attends to "loudly". No word attends to the first word, so the second one is predicted.
     assert correct[1, 0, 1].tolist() == [1, 1, 1, 0, 0, 0]
 
     offsets: dict[str, collections.Counter[int]] = {}
@@ -81,8 +85,8 @@ def test_the_right_answer_of_attention_made_by_hand():
 
 
 @pytest.mark.parametrize('seed', range(3))
-def test_beside_an_independent_implementation(seed: int):
-    """Word by word, in plain Python."""
+def test_against_an_independent_implementation(seed: int):
+    """Compares with a word-by-word implementation in plain Python."""
     rng = np.random.default_rng(seed)
     weights = rng.dirichlet(np.full(UNITS, 0.5), (3, 2, 4, UNITS)).astype(np.float32)  # [L, B, H, U, U]
     heads, relations = arrays()
@@ -91,28 +95,28 @@ def test_beside_an_independent_implementation(seed: int):
     count_offsets(offsets, TREES)
     table = {row['relation']: row for row in relation_table(correct, NAMES, offsets)}
 
-    every = [(text, tree, word) for text, tree in enumerate(TREES) for word in range(1, len(tree.words) + 1)]
-    every = [(text, tree, word) for text, tree, word in every if tree.heads[word - 1]]
+    words = [(text, tree, word) for text, tree in enumerate(TREES) for word in range(1, len(tree.words) + 1)]
+    words = [(text, tree, word) for text, tree, word in words if tree.heads[word - 1]]
     for name, row in table.items():
-        wanted = [x for x in every if name in (ALL, x[1].relations[x[2] - 1])]
+        selected = [x for x in words if name in (ALL, x[1].relations[x[2] - 1])]
         if name == WORDS:
-            wanted = [x for x in every if x[1].relations[x[2] - 1] != 'punct']
+            selected = [x for x in words if x[1].relations[x[2] - 1] != 'punct']
         scores = {}
         for layer in range(3):
             for head in range(4):
                 for direction in DIRECTIONS:
-                    right = 0
-                    for text, tree, word in wanted:
-                        best, most = None, -1.0
+                    correct_count = 0
+                    for text, tree, word in selected:
+                        best, highest = None, -1.0
                         for other in range(1, len(tree.words) + 1):
                             pair = (word, other) if direction == DIRECTIONS[0] else (other, word)
-                            if other != word and weights[layer, text, head][pair] > most:
-                                best, most = other, weights[layer, text, head][pair]
-                        right += best == tree.heads[word - 1]
-                    scores[layer + 1, head + 1, direction] = right
-        assert row['words'] == len(wanted)
+                            if other != word and weights[layer, text, head][pair] > highest:
+                                best, highest = other, weights[layer, text, head][pair]
+                        correct_count += best == tree.heads[word - 1]
+                    scores[layer + 1, head + 1, direction] = correct_count
+        assert row['words'] == len(selected)
         assert scores[row['layer'], row['head'], row['direction']] == max(scores.values())
-        assert row['accuracy'] == pytest.approx(max(scores.values()) / len(wanted), abs=1e-6)
-        hits = [sum(t.heads[w - 1] - w == offset for _, t, w in wanted) for offset in range(-9, 10)]
-        assert row['baseline'] == pytest.approx(max(hits) / len(wanted), abs=1e-6)
+        assert row['accuracy'] == pytest.approx(max(scores.values()) / len(selected), abs=1e-6)
+        hits = [sum(t.heads[w - 1] - w == offset for _, t, w in selected) for offset in range(-9, 10)]
+        assert row['baseline'] == pytest.approx(max(hits) / len(selected), abs=1e-6)
         assert hits[row['offset'] + 9] == max(hits)

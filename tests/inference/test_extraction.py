@@ -1,4 +1,4 @@
-"""The parts of an extraction, and the files that they become, without a model."""
+"""Tests the parts of an extraction and its output files, without a model."""
 
 import pathlib
 import shutil
@@ -18,7 +18,7 @@ TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house'
 
 
 class Lengths:
-    """In place of an Extractor: the features of a text are the lengths of its words, a token a word."""
+    """Replaces an Extractor: each word is a token, and its feature is its length."""
 
     width, max_length, of_tokens = 1, 8, True
     runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
@@ -31,26 +31,26 @@ class Lengths:
 
     def part(self, items, advance):
         words = [item.values[0].split() if isinstance(item, Row) else [] for item in items]
-        features = np.float32([[len(word)] for own in words for word in own]).reshape(-1, 1)
+        features = np.float32([[len(word)] for row in words for word in row]).reshape(-1, 1)
         self.computed += len(items)
         zeros = np.zeros(len(features), np.int32)
-        located = {'ids': zeros, 'segments': zeros, 'starts': zeros, 'ends': zeros}
-        return {'lengths': np.int32([*map(len, words)]), 'features': features, **located}
+        arrays = {'ids': zeros, 'segments': zeros, 'starts': zeros, 'ends': zeros}
+        return {'lengths': np.int32([*map(len, words)]), 'features': features, **arrays}
 
 
 @pytest.fixture
 def extract(tmp_path: pathlib.Path):
-    """extract(folder, model='', suffix='npy') -> how many texts were computed; of tmp_path/in.txt, three to a part."""
+    """extract(folder, model='', suffix='npy') -> the number of computed texts of tmp_path/in.txt, three per part."""
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
 
     def run(folder: str, model: str = '', suffix: str = 'npy') -> int:
         extractor, source = Lengths(model), InputSource(str(tmp_path / 'in.txt'), columns('text', '', ''))
-        own = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
-        assert own.read() == len(TEXTS)
-        if not own.is_done():
-            own.check()
-            own.compute(lambda rows: None)
-            assert list(own.write({}))
+        extraction = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
+        assert extraction.read() == len(TEXTS)
+        if not extraction.is_done():
+            extraction.check()
+            extraction.compute(lambda rows: None)
+            assert list(extraction.write({}))
         return extractor.computed
 
     return run
@@ -62,25 +62,25 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize('suffix', ['safetensors', 'jsonl'])
-def test_killed_at_any_moment_it_ends_in_the_same_bytes(extract, tmp_path, suffix):
-    assert extract('whole', suffix=suffix) == len(TEXTS)
-    killed, wanted, computed = tmp_path / 'killed', files(tmp_path / 'whole'), set()
+def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path, suffix):
+    assert extract('complete', suffix=suffix) == len(TEXTS)
+    killed, expected, computed = tmp_path / 'killed', files(tmp_path / 'complete'), set()
     for _ in killed_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
         computed.add(extract('killed', suffix=suffix))
-        assert files(killed) == wanted
+        assert files(killed) == expected
         shutil.rmtree(killed)
-    assert computed == {0, 1, 4, 7}  # parts that were whole are not computed again
+    assert computed == {0, 1, 4, 7}  # Complete parts are not computed again.
 
 
-def test_what_is_done_is_not_done_again_unless_something_differs(extract, tmp_path):
+def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract, tmp_path):
     assert extract('out') == len(TEXTS) and extract('out') == 0
     assert extract('out', model='other') == len(TEXTS)
     (tmp_path / 'out' / 'in.npy').unlink()
     assert extract('out', model='other') == len(TEXTS)
 
 
-def test_parts_of_other_texts_are_left(extract, tmp_path):
-    """Of a run that was killed, and whose input changed behind the first part."""
+def test_parts_of_other_texts_are_not_reused(extract, tmp_path):
+    """The input changes behind the first part after a run was killed."""
     parts = tmp_path / 'out' / 'in.parts'
     for _ in killed_at_each(lambda: extract('out'), tmp_path / 'out'):
         if parts.is_dir() and len([*parts.iterdir()]) == 3:
@@ -90,25 +90,26 @@ def test_parts_of_other_texts_are_left(extract, tmp_path):
     assert np.load(tmp_path / 'out' / 'in.npy')[-1] == len('another') and not parts.exists()
 
 
-def test_an_input_that_changes_on_the_way_is_told(tmp_path):
+def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
     path = tmp_path / 'in.txt'
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
-        own = Extraction(Lengths(), InputSource(str(path), columns('text', '', '')), tmp_path / 'out' / 'in.npy', '', 2)
-        own.read()
+        source = InputSource(str(path), columns('text', '', ''))
+        extraction = Extraction(Lengths(), source, tmp_path / 'out' / 'in.npy', '', 2)
+        extraction.read()
         path.write_text(changed)
         with pytest.raises(UserError, match='other texts than a moment ago'):
-            own.compute(lambda rows: None)
+            extraction.compute(lambda rows: None)
 
 
-def test_a_log_has_a_line_now_and_then(monkeypatch, capsys):
-    monkeypatch.setattr(progress, '_LINES', 0.0)
+def test_a_log_gets_progress_lines(monkeypatch, capsys):
+    monkeypatch.setattr(progress, '_LINE_INTERVAL', 0.0)
     with progress.progress('texts', 3000, lines=True) as advance:
         advance(1000)
     assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000 (33%), ')
-    with progress.progress('texts', None, lines=True) as advance:  # nobody knows of how many
+    with progress.progress('texts', None, lines=True) as advance:  # The total is unknown.
         advance(1000)
     assert capsys.readouterr().out.startswith('texts: 1,000, ')
-    with progress.progress('texts', 3000) as advance:  # in a program of one's own
+    with progress.progress('texts', 3000) as advance:  # Without `lines`.
         advance(1000)
     assert capsys.readouterr() == ('', '')

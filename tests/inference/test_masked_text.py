@@ -1,4 +1,4 @@
-"""Texts with masks are read as the whole text is: what stands behind a mask goes on without a space of its own."""
+"""A text with masks is tokenized like the text without masks: no space is added behind a mask."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ TRAINERS = {'wordpiece': train_wordpiece, 'bpe': train_byte_bpe, 'sentencepiece'
 
 
 @pytest.mark.parametrize('family', TRAINERS)
-def test_a_word_masked_is_the_text_without_it(family):
+def test_masking_a_word_changes_no_other_pieces(family):
     size = 60 if family == 'sentencepiece' else 330
     tokenizer = TRAINERS[family]([TEXT] * 40, vocab_size=size, lowercase=False)
-    (whole,) = tokenizer.encode([TEXT])
+    (text_ids,) = tokenizer.encode([TEXT])
     for word, behind in (('mat', ', it'), ('loud', '; the'), ('old', '.')):
-        written = MaskedText(TEXT.replace(f' {word}{behind}', f' [MASK]{behind}'), 'texts[0]', tokenizer, 512)
-        (place,) = written.positions
-        count = len(written.ids) - place - 2  # without [SEP]
-        np.testing.assert_array_equal(written.ids[1:place], whole[: place - 1])
-        np.testing.assert_array_equal(written.ids[place + 1 : -1], whole[len(whole) - count :])
-        assert written.filled([tokenizer.encode([word])[0][0]]).endswith(TEXT.partition(behind)[2])
+        masked = MaskedText(TEXT.replace(f' {word}{behind}', f' [MASK]{behind}'), 'texts[0]', tokenizer, 512)
+        (position,) = masked.positions
+        count = len(masked.ids) - position - 2  # Pieces behind the mask, without [SEP].
+        np.testing.assert_array_equal(masked.ids[1:position], text_ids[: position - 1])
+        np.testing.assert_array_equal(masked.ids[position + 1 : -1], text_ids[len(text_ids) - count :])
+        assert masked.fill([tokenizer.encode([word])[0][0]]).endswith(TEXT.partition(behind)[2])

@@ -1,4 +1,4 @@
-"""How sequences become batches: each once, no longer than it must be, in rows that the mesh can share out."""
+"""Tests the batches of a Runner: each sequence once, little padding, sizes that the mesh can divide."""
 
 import types
 
@@ -32,34 +32,35 @@ def rows(lengths: list[int]) -> Features:
     return builder.build()
 
 
-def summed(params, batch) -> dict:
+def count_tokens(params, batch) -> dict:
     by_text = jnp.bincount(batch['input_ids'].ravel(), length=40)
     return {'tokens': params * batch['attention_mask'].sum(), 'by_text': by_text}
 
 
 @pytest.mark.parametrize('devices', [1, 4])
-def test_a_total_sees_every_row_once(devices: int):
+def test_a_sum_covers_every_row_once(devices: int):
     lengths = np.random.default_rng(0).integers(3, 97, 30).tolist()
-    most, told = (lambda length: 300 // length), []
-    of = runner(devices)
-    total = of.total('sum', summed, rows(lengths), most=most, advance=told.append)
-    assert total['tokens'] == 2 * sum(lengths) and sum(told) == 30
+    max_rows, finished = (lambda length: 300 // length), []
+    test_runner = runner(devices)
+    total = test_runner.sum('sum', count_tokens, rows(lengths), max_rows=max_rows, advance=finished.append)
+    assert total['tokens'] == 2 * sum(lengths) and sum(finished) == 30
     np.testing.assert_array_equal(total['by_text'][1:31], lengths)
-    for chosen, length in of._batches(np.array(lengths), most):
-        assert len(chosen) % devices == 0 and len(chosen) <= max(6, most(length)) + devices - 1
-        assert max(lengths[i] for i in chosen if i >= 0) <= length
+    for batch, length in test_runner._batches(np.array(lengths), max_rows):
+        assert len(batch) % devices == 0 and len(batch) <= max(6, max_rows(length)) + devices - 1
+        assert max(lengths[i] for i in batch if i >= 0) <= length
 
 
-def test_what_is_short_is_not_padded_to_the_longest(monkeypatch: pytest.MonkeyPatch):
-    seen, batch = [], Features.batch
+def test_short_sequences_are_not_padded_to_the_longest_length(monkeypatch: pytest.MonkeyPatch):
+    padded_lengths, make_batch = [], Features.batch
 
-    def noted(features: Features, rows: np.ndarray, length: int, pad_id: int) -> dict:
-        seen.append(length)
-        return batch(features, rows, length, pad_id)
+    def record_length(features: Features, rows: np.ndarray, length: int, pad_id: int) -> dict:
+        padded_lengths.append(length)
+        return make_batch(features, rows, length, pad_id)
 
-    monkeypatch.setattr(Features, 'batch', noted)
-    of = runner()
-    found = of.run('ids', lambda params, batch: {'ids': batch['input_ids']}, rows([5, 12, 3]), per_token=('ids',))
-    assert set(seen) == {16} and [len(ids) for ids in found['ids']] == [5, 12, 3]
-    of.total('sum', summed, rows([5, 7, 3]))
-    assert set(seen) == {16, 8}
+    monkeypatch.setattr(Features, 'batch', record_length)
+    test_runner = runner()
+    forward = lambda params, batch: {'ids': batch['input_ids']}  # noqa: E731
+    outputs = test_runner.run('ids', forward, rows([5, 12, 3]), per_token=('ids',))
+    assert set(padded_lengths) == {16} and [len(ids) for ids in outputs['ids']] == [5, 12, 3]
+    test_runner.sum('sum', count_tokens, rows([5, 7, 3]))
+    assert set(padded_lengths) == {16, 8}

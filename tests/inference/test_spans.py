@@ -1,8 +1,8 @@
-"""Where the pieces of a sequence stand in their texts."""
+"""Tests the character spans of the pieces of a sequence."""
 
 import pytest
 
-from bertjax.inference.encode import sequences, spans
+from bertjax.inference.encode import build_sequences, token_spans
 from bertjax.text.byte_bpe_training import train_byte_bpe
 from bertjax.text.vocabulary import train_wordpiece
 
@@ -11,20 +11,20 @@ FIRST, SECOND = 'The cat sat on the mat, it is loud', 'A dog barks at the moon'
 
 @pytest.mark.parametrize('train', [train_wordpiece, train_byte_bpe], ids=['one separator', 'two'])
 @pytest.mark.parametrize('longest', [40, 17])
-def test_pieces_of_pairs_are_found_in_their_texts(train, longest):
+def test_spans_of_pairs_match_the_pieces(train, longest):
     tokenizer = train([FIRST, SECOND] * 30, vocab_size=330, lowercase=False)
-    features = sequences(tokenizer, [FIRST, SECOND], [SECOND, FIRST], longest)
-    starts, ends = spans(tokenizer, features, [FIRST, SECOND], [SECOND, FIRST])
-    found = {}
+    features = build_sequences(tokenizer, [FIRST, SECOND], [SECOND, FIRST], longest)
+    starts, ends = token_spans(tokenizer, features, [FIRST, SECOND], [SECOND, FIRST])
+    spans = {}
     for row, (first, second) in enumerate([(FIRST, SECOND), (SECOND, FIRST)]):
         begin, end = features.offsets[row : row + 2]
         middle = begin + int(features.second[row])
         for token in range(begin, end):
             text, piece = (first if token < middle else second), features.tokens[token]
-            place = text[max(starts[token], 0) : max(ends[token], 0)]
+            span = text[max(starts[token], 0) : max(ends[token], 0)]
             if piece in tokenizer.special_ids:
                 assert (starts[token], ends[token]) == (-1, -1)
             else:
-                assert place.strip() == tokenizer.decode([piece]).strip().removeprefix('##')
-                found.setdefault((row, token < middle), []).append(place.strip())
-    assert len(found) == 4 and (longest == 17 or ''.join(found[0, True]) == FIRST.replace(' ', ''))
+                assert span.strip() == tokenizer.decode([piece]).strip().removeprefix('##')
+                spans.setdefault((row, token < middle), []).append(span.strip())
+    assert len(spans) == 4 and (longest == 17 or ''.join(spans[0, True]) == FIRST.replace(' ', ''))

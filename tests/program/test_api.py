@@ -91,7 +91,7 @@ def test_parameters_of_ones_own_take_the_place_of_its_own(bert):
     other, before = bert.with_params(changed), bert.encode(TEXTS)
     assert np.abs(other.encode(TEXTS) - before).max() > 1e-3
     np.testing.assert_array_equal(bert.encode(TEXTS), before)
-    with pytest.raises(ValueError, match='other names or shapes'):
+    with pytest.raises(ValueError, match='differ in names or shapes'):
         bert.with_params(changed['encoder'])
 
 
@@ -108,7 +108,7 @@ def test_what_a_model_is_not_for_is_told(bert):
         lambda: bert.tag('a bird'),
         lambda: bert.choose('a bird', ['sings', 'falls']),
     ):
-        with pytest.raises(UserError, match='was not tuned to a task'):
+        with pytest.raises(UserError, match='was not fine-tuned on a task'):
             ask()
     with pytest.raises(UserError, match='as many as there are texts'):
         bert.encode(TEXTS, ['one'])

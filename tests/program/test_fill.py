@@ -228,9 +228,9 @@ IGNORED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(('asked', 'options'), IGNORED)
-def test_an_option_that_would_change_nothing_is_refused(program: Program, trained, tmp_path, fill_request, options):
-    recipe = {'recipe': f'configs/fill.py:{fill_request}', 'small': False}
+@pytest.mark.parametrize(('kind', 'options'), IGNORED)
+def test_an_option_that_would_change_nothing_is_refused(program: Program, trained, tmp_path, kind, options):
+    recipe = {'recipe': f'configs/fill.py:{kind}', 'small': False}
     changes = ('--config.fill.' + options).split()
     line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', *changes, **recipe)
     assert changes[-1].removeprefix('--').partition('=')[0] in line and 'which changes nothing here' in line
@@ -255,7 +255,7 @@ def test_one_bar_for_all_of_a_call(bert, monkeypatch):
         yield advance
 
     monkeypatch.setattr(progress, 'progress', noted)
-    monkeypatch.setattr('bertjax.inference.score._TOGETHER', 2)
+    monkeypatch.setattr('bertjax.inference.score._CHUNK', 2)
     for ask in (
         lambda: bert.fill(TEXTS),
         lambda: bert.fill(TEXTS, jointly=True),
