@@ -40,7 +40,7 @@ from bertjax.inference.arguments import (
 )
 from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.description import describe_model
-from bertjax.inference.encode import build_sequences, chosen_encoding, encode, token_spans
+from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
@@ -271,7 +271,7 @@ class Bert(MaskedMethods, TaskMethods):
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
         options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
         values = check_values('extract', **{name: (name, value) for name, value in options.items()})
-        encoding, firsts = chosen_encoding(self._model, **values), as_text_list(texts)
+        encoding, firsts = resolve_encoding(self._model, **values), as_text_list(texts)
         rows = encode(self._runner, self._features(encoding.add_prompt(firsts), pairs), encoding) if firsts else []
         if isinstance(texts, str):
             return rows[0]

@@ -127,7 +127,7 @@ def _guarded(function):
                 print(LostError(), file=sys.stderr, flush=True)
                 distributed.leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
-            refused = disk.refused(e, workdir or '.') or memory.refused(e)
+            refused = disk.refused(e, workdir or '.') or memory.out_of_memory_error(e)
             if refused is None and not distributed.is_multiprocess():
                 raise
             sys.stdout.flush()

@@ -20,7 +20,7 @@ _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|c
 _FIX = 'lower config.batch_size, raise config.accumulate, or give it more memory; the same command continues'
 
 
-def give_back_freed() -> None:
+def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system at once.
 
     By default glibc raises its threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. Arrays
@@ -35,7 +35,7 @@ def give_back_freed() -> None:
         mallopt(_TRIM_THRESHOLD, _THRESHOLD)
 
 
-def refused(error: BaseException) -> UserError | None:
+def out_of_memory_error(error: BaseException) -> UserError | None:
     """Converts an out-of-memory exception of the host or a device to a UserError; returns None for other exceptions."""
     while error is not None:
         no_memory = isinstance(error, OSError) and error.errno == errno.ENOMEM

@@ -32,7 +32,7 @@ def make_bar(*columns: ProgressColumn, console: Console, **options: Any) -> Prog
 
 
 @contextlib.contextmanager
-def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Advance]:
+def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[Advance]:
     """Shows a progress bar in a terminal or a notebook, once the work has taken two seconds.
 
     Args:
@@ -69,8 +69,8 @@ def progress(title: str, total: int | None, *, lines: bool = False) -> Iterator[
 
 
 def ensure_progress(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
-    """Returns a context manager that yields `advance`, or if it is None the function of a new `progress` bar."""
-    return contextlib.nullcontext(advance) if advance else progress(title, total)
+    """Returns a context manager that yields `advance`, or if it is None the function of a new `show_progress` bar."""
+    return contextlib.nullcontext(advance) if advance else show_progress(title, total)
 
 
 def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
@@ -87,7 +87,7 @@ def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
     return step
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Formats a duration as '0:01:02' or '1 day, 0:01:02'."""
     return str(datetime.timedelta(seconds=round(seconds)))
 
@@ -99,5 +99,5 @@ class _Time(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         if task.finished:
-            return Text(f'took {clock(task.finished_time)}')
-        return Text('left -:--:--' if task.time_remaining is None else f'left {clock(task.time_remaining)}')
+            return Text(f'took {format_duration(task.finished_time)}')
+        return Text('left -:--:--' if task.time_remaining is None else f'left {format_duration(task.time_remaining)}')

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.attention_analysis.changes import change_means, change_rows, parameter_changes
+from bertjax.attention_analysis.corpus_pass import Totals
 from bertjax.attention_analysis.heads import head_means, head_rows
-from bertjax.attention_analysis.measuring import Totals
 from bertjax.attention_analysis.page import attention_page
-from bertjax.attention_analysis.relations import relation_table, together
-from bertjax.attention_analysis.shown import ShownText, to_safetensors
+from bertjax.attention_analysis.relations import best_heads_accuracy, relation_table
+from bertjax.attention_analysis.shown_texts import ShownText, to_safetensors
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.loading.load_model import LoadedModel
@@ -30,7 +30,7 @@ class Findings:
     Attributes:
       unit: 'piece' or 'word'.
       texts, positions: The numbers of measured texts and positions; positions count `unit`s and special tokens.
-      cut, left_out: See measuring.py:Totals.
+      cut, left_out: See corpus_pass.py:Totals.
       means: {name in heads.py:MEASURES: float64 [L, H]}.
       relations: The rows of `relation_table`; empty for texts.
       changes: The rows of `change_rows`; empty without a model to compare with.
@@ -46,10 +46,10 @@ class Findings:
     changes: list[dict[str, Any]]
 
 
-def findings(
+def make_findings(
     totals: Totals, unit: str, relations: Sequence[str], model: LoadedModel, before: LoadedModel | None
 ) -> Findings:
-    """Makes the statistics from the totals of a pass; see `measuring.measure` for the arguments."""
+    """Makes the statistics from the totals of a pass; see `corpus_pass.measure` for the arguments."""
     sums, changes = totals.sums, []
     if before is not None:
         changes = change_rows(parameter_changes(before.params, model.params), change_means(sums['changes']))
@@ -103,12 +103,14 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
         files[RELATIONS] = {
             'sentences': results.texts,
             'left_out': results.left_out,
-            'each_by_its_best_head': round(together(results.relations), 6),
+            'each_by_its_best_head': round(best_heads_accuracy(results.relations), 6),
             'relations': results.relations,
         }
     if results.changes:
         files[CHANGES] = {**counts, 'layers': results.changes}
-    page = attention_page(title, described(results), shown_texts, results.means, results.relations, results.changes)
+    page = attention_page(
+        title, describe_findings(results), shown_texts, results.means, results.relations, results.changes
+    )
     with atomic_directory(folder) as target:
         for name, value in files.items():
             text = json.dumps(value, ensure_ascii=False, indent=1) + '\n'
@@ -118,7 +120,7 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
             pathlib.Path(target, WEIGHTS).write_bytes(to_safetensors(shown_texts))
 
 
-def described(results: Findings) -> str:
+def describe_findings(results: Findings) -> str:
     """Describes in a sentence how much was measured."""
     layers, heads = results.means['entropy'].shape
     text = f'{layers} layers of {heads} heads, measured on {results.texts:,} texts'

@@ -8,8 +8,8 @@ from markupsafe import Markup
 
 from bertjax.attention_analysis.changes import NORMS, PARTS, WHOLE
 from bertjax.attention_analysis.heads import MEASURES
-from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, together
-from bertjax.attention_analysis.shown import MAX_SHOWN_TOKENS, ShownText, encode_for_page
+from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, best_heads_accuracy
+from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, encode_for_page
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
@@ -107,7 +107,7 @@ def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
                 f'head {best["layer"]}-{best["head"]}, of {best["words"]:,} words',
             ),
             'best fixed offset': (_percent(best['baseline']), f'always the word at {best["offset"]:+d}'),
-            'each relation by its best head': (_percent(together(rows)), 'if the relation were known'),
+            'each relation by its best head': (_percent(best_heads_accuracy(rows)), 'if the relation were known'),
         },
         'overall': len(overall),
         'rows': [_relation_row(row) for row in (*overall.values(), *frequent)],

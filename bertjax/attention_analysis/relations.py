@@ -21,7 +21,7 @@ PUNCTUATION = 'punct'
 ALL, WORDS = 'all', 'all but punct'
 
 
-def predicted_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
+def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
     """Predicts the syntactic head of each unit with each attention head, in both directions.
 
     Args:
@@ -41,12 +41,12 @@ def relation_sums(weights: jax.Array, heads: jax.Array, relations: jax.Array, co
     """Counts the words of each relation whose head is predicted correctly, int32 [2, L, H, R].
 
     Args:
-      weights: See `predicted_heads`.
+      weights: See `predict_heads`.
       heads: int32 [B, U], the unit of each word's head; 0 for none.
       relations: int32 [B, U], the relation of each word, from 1; 0 for units that are not words.
       count: R, the number of relations.
     """
-    correct = (predicted_heads(weights, relations > 0) == heads[:, None]) & (heads > 0)[:, None]  # [2, L, B, H, U]
+    correct = (predict_heads(weights, relations > 0) == heads[:, None]) & (heads > 0)[:, None]  # [2, L, B, H, U]
     one_hot = jax.nn.one_hot(relations - 1, count, dtype=jnp.float32)  # [B, U, R]; -1 gives zeros.
     return jnp.einsum('DLBHU,BUR->DLHR', correct.astype(jnp.float32), one_hot, precision='highest').astype(jnp.int32)
 
@@ -112,7 +112,7 @@ def _row(
     }
 
 
-def together(rows: Sequence[Mapping[str, Any]]) -> float:
+def best_heads_accuracy(rows: Sequence[Mapping[str, Any]]) -> float:
     """Returns the share of words whose head is predicted if each relation uses its own best attention head, which
     assumes that the relation of a word is known."""
     single = [row for row in rows if row['relation'] not in (ALL, WORDS)]

@@ -18,7 +18,9 @@ from bertjax.text.tokenizer import Tokenizer
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
-def text_rows(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int) -> Features:
+def make_text_features(
+    tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] | None, max_length: int
+) -> Features:
     """Makes the features of texts or pairs, with UNIT; see `encode.build_sequences`."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
     # `##ly` behind a special token starts a word; only truncation can leave it there.
@@ -29,7 +31,7 @@ def text_rows(tokenizer: Tokenizer, texts: Sequence[str], pairs: Sequence[str] |
     return dataclasses.replace(features, token={UNIT: (starts - first).astype(np.int32)})
 
 
-def tree_rows(
+def make_tree_features(
     tokenizer: Tokenizer, trees: Sequence[Tree], relations: Sequence[str], max_length: int
 ) -> Features | None:
     """Makes the features of trees, with UNIT, HEAD and RELATION; each word is tokenized by itself.

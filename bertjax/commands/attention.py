@@ -8,29 +8,36 @@ import numpy as np
 from ml_collections import ConfigDict
 from rich.table import Table
 
-from bertjax.attention_analysis.changes import check_comparable
-from bertjax.attention_analysis.findings import PAGE, Findings, check_replaceable, described, findings, write_findings
-from bertjax.attention_analysis.heads import MEASURES
-from bertjax.attention_analysis.measuring import measure
-from bertjax.attention_analysis.reading import (
-    as_texts,
+from bertjax.attention_analysis.analysis_input import (
     count_texts,
     has_trees,
+    make_texts,
     read_chunks,
     split_texts,
     tree_relations,
 )
-from bertjax.attention_analysis.relations import WORDS, together
-from bertjax.attention_analysis.shown import attend
+from bertjax.attention_analysis.changes import check_comparable
+from bertjax.attention_analysis.corpus_pass import measure
+from bertjax.attention_analysis.findings import (
+    PAGE,
+    Findings,
+    check_replaceable,
+    describe_findings,
+    make_findings,
+    write_findings,
+)
+from bertjax.attention_analysis.heads import MEASURES
+from bertjax.attention_analysis.relations import WORDS, best_heads_accuracy
+from bertjax.attention_analysis.shown_texts import make_shown_texts
 from bertjax.config.using import TextKeys, using_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
-from bertjax.inference.input import STANDARD_INPUT, InputSource, columns
+from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel, load_compared_model, load_requested_model
 from bertjax.pages.charts import check_plotly
-from bertjax.progress import progress
+from bertjax.progress import show_progress
 from bertjax.remote.paths import user_path
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
@@ -49,7 +56,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings, folder = using_settings(config, 'attention'), pathlib.Path(workdir)
     asked, path = settings.options, settings.input
-    texts = [as_texts(split_texts(asked['texts'], 'config.attention.texts'))] if asked['texts'] else []
+    texts = [make_texts(split_texts(asked['texts'], 'config.attention.texts'))] if asked['texts'] else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to look at', fix)
@@ -59,15 +66,15 @@ def run(config: ConfigDict, workdir: str) -> None:
     check_replaceable(folder / 'attention', path)
     if asked['compare']:
         check_plotly()
-    source = InputSource(path, columns(asked['field'], asked['pair_field'], 'config.attention'), tabs=True)
+    source = InputSource(path, make_columns(asked['field'], asked['pair_field'], 'config.attention'), tabs=True)
     relations, count = _looked_at(source, len(texts[0].first) if texts else 0)
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
-        longest, before = settings.longest(model.config, model.max_length), _before(settings, model)
+        longest, before = settings.truncation_length(model.config, model.max_length), _before(settings, model)
         runner = Runner(model, batch_size=settings.batch_size)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)
-        with progress('texts', count, lines=True) as advance:
+        with show_progress('texts', count, lines=True) as advance:
             totals = measure(
                 runner,
                 itertools.chain([first], parts),
@@ -81,8 +88,8 @@ def run(config: ConfigDict, workdir: str) -> None:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter ones', 'raise config.max_length, or give other sentences')
         part, count = (texts[0], len(texts[0].first)) if texts else (first, asked['show'])
-        shown = attend(runner, part, relations, asked['unit'], count)
-        found = findings(totals, asked['unit'], relations, model, before)
+        shown = make_shown_texts(runner, part, relations, asked['unit'], count)
+        found = make_findings(totals, asked['unit'], relations, model, before)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', found, shown, f'Attention in {name}')
     _tell(found)
@@ -115,7 +122,7 @@ def _before(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
 
 def _tell(found: Findings) -> None:
     """The most telling figures, for the terminal."""
-    print(described(found))
+    print(describe_findings(found))
     console = Console()
     console.print(_extremes(found))
     if found.relations:
@@ -147,7 +154,7 @@ def _syntax(rows: Sequence[dict]) -> Table:
             row['relation'], f'{row["words"]:,}', head, f'{row["accuracy"]:.1%}', offset, f'{row["baseline"]:.1%}'
         )
     own = [row for row in rows if row['relation'] != WORDS]
-    table.caption = f'each relation by its own best head: {together(own):.1%}'
+    table.caption = f'each relation by its own best head: {best_heads_accuracy(own):.1%}'
     table.caption_justify = 'left'
     return table
 

@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import user_name
 from bertjax.loading.load_model import load_requested_model
 from bertjax.loading.save_model import model_to_export
-from bertjax.memory import give_back_freed
+from bertjax.memory import return_freed_memory
 from bertjax.terminal import Console
 from bertjax.workdir.exports import EXPORT_FOLDERS, formats_of, write_exports
 from bertjax.workdir.lock import has_run, lock_workdir
@@ -32,7 +32,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     settings, folder = using_settings(config, 'convert'), pathlib.Path(workdir)
     formats = formats_of(settings.options['formats'])
     _check_target(folder, formats, bool(settings.init))
-    give_back_freed()
+    return_freed_memory()
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         write_exports(model_to_export(model, formats, 'config.convert.formats'), folder, formats)

@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.restore import config_of_run, load_task
 from bertjax.finetune.results import RESULTS, STEP, export_task
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.memory import give_back_freed
+from bertjax.memory import return_freed_memory
 from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.summary import export_pretraining, heldout_rows
@@ -36,7 +36,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Raises:
       UserError: no such checkpoint, a recipe of another model, or a model that the format cannot hold.
     """
-    give_back_freed()
+    return_freed_memory()
     folder = pathlib.Path(workdir)
     if not has_checkpoints(folder):
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')

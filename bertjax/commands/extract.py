@@ -10,14 +10,14 @@ from ml_collections import ConfigDict
 from bertjax.config.using import TextKeys, using_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.inference.encode import chosen_encoding
-from bertjax.inference.extract import PART, PART_OF_TOKENS, Extractor, labels
+from bertjax.inference.encode import resolve_encoding
+from bertjax.inference.extract import PART_SIZE, TOKEN_PART_SIZE, Extractor, item_columns
 from bertjax.inference.extraction import Extraction
-from bertjax.inference.feature_files import json_rows, need_arrow
-from bertjax.inference.input import STANDARD_INPUT, InputSource, columns, spooled
+from bertjax.inference.feature_files import format_json_rows, import_arrow
+from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, spool_standard_input
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
-from bertjax.progress import progress
+from bertjax.progress import show_progress
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import data_output
 from bertjax.workdir.lock import lock_workdir
@@ -45,14 +45,14 @@ def run(config: ConfigDict, workdir: str) -> None:
     """
     settings = using_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
-    source = InputSource(settings.input, columns(options['field'], options['pair_field'], 'config.extract'))
+    source = InputSource(settings.input, make_columns(options['field'], options['pair_field'], 'config.extract'))
     source.check()
     as_it_comes = settings.input == STANDARD_INPUT and not options['format']
     if as_it_comes and options['part']:
         found = f'{options["part"]}, where each text is answered as it comes'
         raise UserError('config.extract.part', found, '0', "name a file's format with config.extract.format")
     if options['format'] == 'parquet':
-        need_arrow()
+        import_arrow()
     with lock_workdir(folder, results_only=True):
         if as_it_comes:
             out = data_output()
@@ -61,7 +61,11 @@ def run(config: ConfigDict, workdir: str) -> None:
             return
         target = _target(settings, folder, source)
         extractor, results = _extractor(settings, folder), target.parent
-        kept = spooled(source, results) if settings.input == STANDARD_INPUT else contextlib.nullcontext(source)
+        kept = (
+            spool_standard_input(source, results)
+            if settings.input == STANDARD_INPUT
+            else contextlib.nullcontext(source)
+        )
         with kept as source:
             _extract_file(settings, extractor, source, target)
 
@@ -71,9 +75,11 @@ def _extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     model = load_requested_model(settings, folder)
     chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
     lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
-    encoding = chosen_encoding(model, **lists, **chosen)
+    encoding = resolve_encoding(model, **lists, **chosen)
     extractor = Extractor(
-        Runner(model, batch_size=settings.batch_size), encoding, settings.longest(model.config, model.max_length)
+        Runner(model, batch_size=settings.batch_size),
+        encoding,
+        settings.truncation_length(model.config, model.max_length),
     )
     extractor.check()
     return extractor
@@ -83,8 +89,8 @@ def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSourc
     extractor, id = _extractor(settings, folder), settings.options['id']
     pieces = extractor.runner.model.tokenizer.pieces
     for items in as_they_come(source.items(), settings.batch_size):
-        beside = [labels(item, source, id) for item in items]
-        out.write(''.join(json_rows(extractor.part(items), beside, pieces)))
+        beside = [item_columns(item, source, id) for item in items]
+        out.write(''.join(format_json_rows(extractor.compute_part(items), beside, pieces)))
         out.flush()
 
 
@@ -98,14 +104,14 @@ def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pa
 
 def _extract_file(settings: TextKeys, extractor: Extractor, source: InputSource, target: pathlib.Path) -> None:
     options = settings.options
-    size = options['part'] or (PART_OF_TOKENS if extractor.of_tokens else PART)
+    size = options['part'] or (TOKEN_PART_SIZE if extractor.per_token else PART_SIZE)
     extraction = Extraction(extractor, source, target, options['id'], size)
     texts = extraction.read()
     if extraction.is_done():
         print(f'{target} is there already, of these texts and this model')
         return
     extraction.check()
-    with progress('texts', texts, lines=True) as advance:
+    with show_progress('texts', texts, lines=True) as advance:
         extraction.compute(advance)
     names = ('layers', 'combine', 'weights', 'pool', 'normalize', 'prompt')
     facts = {name: getattr(extractor.encoding, name) for name in names}

@@ -14,13 +14,13 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.finetune.results import json_lines, result_extras
-from bertjax.inference.fill_request import FillRequest, check_options, table
-from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, chunks, columns
+from bertjax.inference.fill_request import FillRequest, answer_table, check_options
+from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import corpus_score
 from bertjax.loading.load_model import load_requested_model
-from bertjax.progress import progress
+from bertjax.progress import show_progress
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.stream import as_they_come
 from bertjax.terminal import Console, data_output
@@ -53,7 +53,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     check_options(options)
     paired = options['ask'] == 'pairs'
     source = InputSource(
-        settings.input, columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
+        settings.input, make_columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
     )
     if options['text'] and settings.input:
         raise UserError('config.fill.text', 'a text, beside config.input', 'one of the two', 'leave one out')
@@ -79,7 +79,7 @@ def _question(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = 
     names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
     model = load_requested_model(settings, folder)
     chosen = {name: settings.options[name] for name in names}
-    longest = settings.longest(model.config, model.max_length)
+    longest = settings.truncation_length(model.config, model.max_length)
     question = FillRequest(Runner(model, batch_size=settings.batch_size), max_length=longest, **chosen)
     question.check()
     question.check_texts(items)
@@ -89,7 +89,7 @@ def _question(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = 
 def _print(answers: Sequence[dict[str, Any]]) -> None:
     console = Console(highlight=False)
     for answer in answers:
-        console.print(table(answer))
+        console.print(answer_table(answer))
 
 
 def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
@@ -112,7 +112,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     # Answers of the first versions have no facts beside them, or do not name themselves there.
     known = recorded_files([facts]) or {target.name}
     check_overwrite([facts], source.origin, [target], known)
-    for items in chunks(source.items(), _TOGETHER):
+    for items in split_chunks(source.items(), _TOGETHER):
         question.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
     of = {INPUT: source.origin, FILES: [target.name]}
@@ -120,8 +120,8 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     for left in target.parent.glob('.*.tmp-*'):  # of a run that was killed
         left.unlink()
     scores: list[dict[str, Any]] = []
-    with AtomicFile(target) as file, progress('texts', total - blank, lines=True) as advance:
-        for items in chunks(source.items(quiet=True), _TOGETHER):
+    with AtomicFile(target) as file, show_progress('texts', total - blank, lines=True) as advance:
+        for items in split_chunks(source.items(quiet=True), _TOGETHER):
             answers = question.answers(items, advance)
             if ask == 'score':
                 scores.append(corpus_score(answers))

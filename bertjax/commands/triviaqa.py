@@ -10,7 +10,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.progress import progress
+from bertjax.progress import show_progress
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.squad.trivia import WORDS, Counts, read_questions, squad_of_trivia
 from bertjax.workdir.lock import lock_workdir
@@ -62,7 +62,7 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
     """Writes the questions of a file in SQuAD's form, one after the other."""
     questions = read_questions(path)
     between = '{"version": "1.1", "data": ['
-    with progress('questions', len(questions), lines=True) as advance:
+    with show_progress('questions', len(questions), lines=True) as advance:
         # As each is asked for, the one before it is done.
         counted = (advance(1) or question for question in questions)
         for entry in squad_of_trivia(data, path, counted, counts):

@@ -43,7 +43,7 @@ class TextKeys(ModelKeys):
     batch_size: int = key(64, ROWS, 'texts at a time')
     max_length: int = key(0, _LENGTH, 'longer texts are cut to so many tokens; 0: the positions of the model')
 
-    def longest(self, config: BertConfig, usual: int) -> int:
+    def truncation_length(self, config: BertConfig, usual: int) -> int:
         """Tokens that a text of a model is cut to; `usual` where config.max_length does not say.
 
         Raises:

@@ -37,7 +37,7 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
-from bertjax.progress import progress
+from bertjax.progress import show_progress
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -146,7 +146,7 @@ def augment_split(
     chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_OWN_LABEL)
     tokens = rows.tokens.copy()
     sequence, place = token_positions(rows)
-    with progress('words become others', int(chosen.sum()), lines=True) as advance:
+    with show_progress('words become others', int(chosen.sum()), lines=True) as advance:
         ask = _asking(model, tokenizer, np.unique(features.tokens[stays]), count)  # nor do other words become marks
         for at, candidates in _candidates(rows, chosen, tokenizer, model, ask, batch_size):
             tokens[at] = choose_candidates(candidates, rows.tokens[at], sequence[at], place[at], seed=seed)

@@ -76,7 +76,7 @@ class _Tagged(TypedDict):
     probabilities: Sequence[float]
 
 
-class Tagged(_Tagged, total=False):
+class TaggedWords(_Tagged, total=False):
     """A tag and its probability for each word.
 
     `entities` is present if the tags follow a scheme such as BIO, `offsets` if the input was a text.

@@ -82,7 +82,7 @@ class Encoding:
         return config.width * (len(self.layers) if self.combine == 'concat' else 1)
 
 
-def chosen_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **options: Any) -> Encoding:
+def resolve_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **options: Any) -> Encoding:
     """Makes an Encoding from options and, with pool='auto', the modules of a sentence-transformers folder.
 
     Args:

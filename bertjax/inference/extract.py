@@ -21,7 +21,7 @@ from bertjax.tasks.reading.texts import checked_text, quoted
 
 VectorPart = dict[str, np.ndarray]
 # The texts in a part. A thousand vectors of width 768 take 3 MB; with one vector per token, a hundred times as much.
-PART, PART_OF_TOKENS = 4096, 256
+PART_SIZE, TOKEN_PART_SIZE = 4096, 256
 _VERSION = 3  # Raise it with any change that gives other parts for the same texts.
 
 
@@ -53,7 +53,7 @@ class Extractor:
         return self.encoding.width(self.runner.model.config)
 
     @property
-    def of_tokens(self) -> bool:
+    def per_token(self) -> bool:
         """Whether there is one vector per token."""
         return self.encoding.pool == 'none'
 
@@ -72,12 +72,12 @@ class Extractor:
             digest.update(np.ascontiguousarray(jax.device_get(x)).view(np.uint8))
         return digest.digest()
 
-    def key(self, items: Sequence[Item]) -> str:
+    def part_key(self, items: Sequence[Item]) -> str:
         """Returns a key of the part; it changes with the model, the texts and the definition of the features."""
         texts = [item.values if isinstance(item, Row) else None for item in items]
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
-    def part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
+    def compute_part(self, items: Sequence[Item], advance: Callable[[int], object] | None = None) -> VectorPart:
         """Computes the features of items, in their order.
 
         Args:
@@ -98,7 +98,7 @@ class Extractor:
         features = build_sequences(tokenizer, self.encoding.add_prompt(first), second, self.max_length)
         lengths[numbers] = features.lengths
         rows = encode(self.runner, features, self.encoding, advance=advance)
-        if not self.of_tokens:
+        if not self.per_token:
             part = self._blank_part(lengths)
             part['features'][numbers] = rows
             return part
@@ -109,13 +109,13 @@ class Extractor:
         return {'lengths': lengths, 'features': np.concatenate(rows), 'ids': features.tokens, **token_arrays}
 
     def _blank_part(self, lengths: np.ndarray) -> VectorPart:
-        if not self.of_tokens:
+        if not self.per_token:
             return {'lengths': lengths, 'features': np.full((len(lengths), self.width), np.nan, np.float32)}
         empty = {name: np.zeros(0, np.int32) for name in ('ids', 'segments', 'starts', 'ends')}
         return {'lengths': lengths, 'features': np.zeros((0, self.width), np.float32), **empty}
 
 
-def labels(item: Item, source: InputSource, id: str) -> dict[str, Any]:
+def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     """Returns the columns that accompany the features of an item: its texts (None for a blank one), preceded by the
     record's field `id` if `id` is not ''.
 

@@ -13,7 +13,7 @@ from bertjax.config.using import FEATURE_FORMATS
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
-from bertjax.inference.extract import Extractor, labels
+from bertjax.inference.extract import Extractor, item_columns
 from bertjax.inference.feature_files import (
     count_tokens,
     output_files,
@@ -23,7 +23,7 @@ from bertjax.inference.feature_files import (
     write_parquet,
     write_safetensors,
 )
-from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, chunks
+from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.tasks.reading.records import Row
 
@@ -58,8 +58,8 @@ class Extraction:
         self._claim = self._folder / 'input.json'
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
-        of_tokens = self.extractor.of_tokens
-        self._files = output_files(self.target, of_tokens=of_tokens, id=bool(self.id))
+        per_token = self.extractor.per_token
+        self._files = output_files(self.target, per_token=per_token, id=bool(self.id))
 
     def read(self) -> int:
         """Reads the whole input and counts the texts.
@@ -70,11 +70,11 @@ class Extraction:
         digest, texts = hashlib.sha256(f'{self.target.name} {self.id!r}'.encode()), hashlib.sha256()
         for number, items in enumerate(self._chunks(quiet=False)):
             for item in items:
-                columns = labels(item, self.source, self.id)
+                columns = item_columns(item, self.source, self.id)
                 texts.update(json.dumps(item.values if isinstance(item, Row) else None).encode())
                 if self.id:
                     digest.update(json.dumps(columns['id']).encode())
-            key = self.extractor.key(items)
+            key = self.extractor.part_key(items)
             self._parts.append(self._folder / f'{number:06d}-{key}')
             digest.update(key.encode())
             self._rows += len(items)
@@ -130,7 +130,7 @@ class Extraction:
         if existing & required:
             print(f'{len(existing & required):,} of {len(required):,} parts are there already')
         for path, items in itertools.zip_longest(self._parts, self._chunks()):
-            if path is None or items is None or not path.name.endswith(self.extractor.key(items)):
+            if path is None or items is None or not path.name.endswith(self.extractor.part_key(items)):
                 raise UserError(
                     self.source.path,
                     found='other texts than a moment ago',
@@ -140,7 +140,7 @@ class Extraction:
             if path.name in existing:
                 advance(len(items))
                 continue
-            save_part(path, self.extractor.part(items, advance))
+            save_part(path, self.extractor.compute_part(items, advance))
             advance(sum(not isinstance(item, Row) for item in items))
 
     def write(self, options: Mapping[str, Any]) -> Iterator[str]:
@@ -175,7 +175,7 @@ class Extraction:
         yield ', '.join(map(str, [*self._files, self._facts]))
 
     def _write_files(self) -> None:
-        columns = ([labels(item, self.source, self.id) for item in items] for items in self._chunks())
+        columns = ([item_columns(item, self.source, self.id) for item in items] for items in self._chunks())
         if self.target.suffix in ('.parquet', '.jsonl'):
             write = write_parquet if self.target.suffix == '.parquet' else write_jsonl
             write(self.target, self._parts, columns, self.extractor.runner.model.tokenizer.pieces)
@@ -187,4 +187,4 @@ class Extraction:
                     file.write(''.join(json.dumps(row['id']) + '\n' for row in rows).encode())
 
     def _chunks(self, quiet: bool = True) -> Iterator[list[Item]]:
-        return chunks(self.source.items(quiet=quiet), self.size)
+        return split_chunks(self.source.items(quiet=quiet), self.size)

@@ -1,6 +1,6 @@
 """Combines the parts of an extraction into one file: npy, safetensors, Parquet or JSON lines.
 
-Only one part is in memory at a time. A part is a safetensors file with the arrays of `extract.Extractor.part`.
+Only one part is in memory at a time. A part is a safetensors file with the arrays of `extract.Extractor.compute_part`.
 """
 
 import json
@@ -27,10 +27,10 @@ def save_part(path: pathlib.Path, part: VectorPart) -> None:
     write_atomic(path, save(part))
 
 
-def output_files(path: pathlib.Path, *, of_tokens: bool, id: bool) -> list[pathlib.Path]:
+def output_files(path: pathlib.Path, *, per_token: bool, id: bool) -> list[pathlib.Path]:
     """Returns all files that are written for `path`: with per-token .npy features two more, and the ids if any."""
     arrays = path.suffix in ('.npy', '.safetensors')
-    tokens = ('.offsets.npy', '.tokens.npy') if of_tokens and path.suffix == '.npy' else ()
+    tokens = ('.offsets.npy', '.tokens.npy') if per_token and path.suffix == '.npy' else ()
     return [path, *(path.with_suffix(suffix) for suffix in (*tokens, *(('.ids.jsonl',) if id and arrays else ())))]
 
 
@@ -43,7 +43,7 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
     if 'ids' not in shapes:
         return
-    _, offsets, tokens = output_files(path, of_tokens=True, id=False)
+    _, offsets, tokens = output_files(path, per_token=True, id=False)
     _write_npy(offsets, np.int64, (shapes['lengths'][0] + 1,), _offsets(parts))
     kind = np.dtype([(name.removesuffix('s'), np.int32) for name in TOKEN])
 
@@ -83,10 +83,10 @@ def write_jsonl(
     """
     with AtomicFile(path) as file:
         for part, rows in zip(parts, labels, strict=True):
-            file.write(''.join(json_rows(load_file(part), rows, pieces)).encode())
+            file.write(''.join(format_json_rows(load_file(part), rows, pieces)).encode())
 
 
-def json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
+def format_json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequence[str]) -> Iterator[str]:
     """Yields the lines of a part; see `write_jsonl`."""
     for label, row in zip(labels, _rows(part, pieces), strict=True):
         features = row.pop('features')
@@ -102,7 +102,7 @@ def write_parquet(
     Raises:
       UserError: pyarrow is not installed.
     """
-    pa, pq = need_arrow()
+    pa, pq = import_arrow()
     width = _shapes(parts)['features'][1]
     vector = pa.list_(pa.float32(), width)
     token_types = {'pieces': pa.list_(pa.string()), **{name: pa.list_(pa.int32()) for name in TOKEN[1:]}}
@@ -120,7 +120,7 @@ def write_parquet(
         writer.close()
 
 
-def need_arrow() -> tuple[Any, Any]:
+def import_arrow() -> tuple[Any, Any]:
     """Imports pyarrow and its Parquet module.
 
     Raises:

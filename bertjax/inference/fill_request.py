@@ -129,7 +129,7 @@ class FillRequest:
         return [MaskedText(item.values[0], item.where, tokenizer, longest) for item in items if isinstance(item, Row)]
 
 
-def table(answer: dict[str, Any]) -> Table:
+def answer_table(answer: dict[str, Any]) -> Table:
     """Returns an answer as a table for the terminal."""
     table = Table(title=escape(answer['text']), title_justify='left', box=None, pad_edge=False)
     if 'masks' in answer:

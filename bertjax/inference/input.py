@@ -35,7 +35,7 @@ class InputSource:
         '-' is standard input.
       columns: The record fields that hold the texts, one or two.
       tabs: Whether a tab in the first plain line makes all lines pairs, whatever `columns` are.
-      spool: A file that holds all of standard input, see `spooled`; '' to read standard input directly.
+      spool: A file that holds all of standard input, see `spool_standard_input`; '' to read standard input directly.
     """
 
     path: str
@@ -97,7 +97,7 @@ class InputSource:
 
 
 @contextlib.contextmanager
-def spooled(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
+def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
     """Copies all of standard input to a file in `folder`, so that it can be read more than once within the block."""
     path = folder / f'{source.name}.input'
     for partial in folder.glob(f'.{path.name}.tmp-*'):  # Left by a killed run.
@@ -124,7 +124,7 @@ def _blank_or_row(item: Item) -> Item:
     return Blank(item.where, 'an empty text', item.fields)
 
 
-def columns(field: str, second: str, where: str) -> tuple[Column, ...]:
+def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
     """Returns the columns of config.VERB.field and, unless `second` is '', of config.VERB.pair_field; `where` is
     config.VERB."""
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
@@ -139,7 +139,7 @@ def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[st
     return numbers, first, [items[number].values[1] for number in numbers] if paired else None
 
 
-def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def split_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
     """Yields lists of `size` items in order; the last one may be shorter."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):

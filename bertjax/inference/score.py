@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.input import chunks
+from bertjax.inference.input import split_chunks
 from bertjax.inference.masked import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress
@@ -34,7 +34,7 @@ def score_texts(
     """
     tokenizer, results = runner.model.tokenizer, []
     with ensure_progress(advance, 'scoring', len(texts)) as tell:
-        for chunk in chunks(texts, _CHUNK):
+        for chunk in split_chunks(texts, _CHUNK):
             features = build_sequences(tokenizer, chunk, None, max_length)
             rows = np.split(features.tokens, features.offsets[1:-1])
             likelihoods = pseudo_log_likelihoods(runner, rows, tell)

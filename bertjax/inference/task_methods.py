@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, overload
 
-from bertjax.inference.answers import Answer, ChoiceAnswer, Label, Tagged
+from bertjax.inference.answers import Answer, ChoiceAnswer, Label, TaggedWords
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_list, match_input
 from bertjax.inference.runner import Runner
 from bertjax.inference.tasks import (
@@ -66,10 +66,12 @@ class TaskMethods:
         return self._answers(question, records)
 
     @overload
-    def tag(self, sentences: str, *, aggregation_strategy: str = ...) -> Tagged: ...
+    def tag(self, sentences: str, *, aggregation_strategy: str = ...) -> TaggedWords: ...
 
     @overload
-    def tag(self, sentences: Sequence[str | Sequence[str]], *, aggregation_strategy: str = ...) -> list[Tagged]: ...
+    def tag(
+        self, sentences: Sequence[str | Sequence[str]], *, aggregation_strategy: str = ...
+    ) -> list[TaggedWords]: ...
 
     def tag(self, sentences: str | Sequence[str | Sequence[str]], *, aggregation_strategy: str = 'first') -> Any:
         """Tags words, and finds the entities that the tags mark.

@@ -12,7 +12,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.progress import clock
+from bertjax.progress import format_duration
 from bertjax.text.bert_settings import PREFIX, canonical_id_settings, is_bert, lowercases
 from bertjax.text.flat import flatten
 from bertjax.text.long_words import MAX_WORD, shorten_ascii_runs
@@ -192,5 +192,5 @@ def describe_fast_saving(size: float) -> str:
     """Returns a line on the time that the extra `fast` would save on `size` bytes; '' if installed or not useful."""
     if nanotoken is not None or size <= _MUCH_TEXT:
         return ''
-    before, after = clock(size / _SLOW), clock(size / _FAST)
+    before, after = format_duration(size / _SLOW), format_duration(size / _FAST)
     return f'the extra `fast` would encode this text in about {after} of processor time instead of {before}'

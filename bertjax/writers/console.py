@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.progress import MofNCompleteColumn, TextColumn
 
 from bertjax.files.paths import user_name
-from bertjax.progress import clock, make_bar
+from bertjax.progress import format_duration, make_bar
 from bertjax.terminal import Console, invocation
 from bertjax.writers.writer import Row
 
@@ -80,7 +80,7 @@ class TrainingConsole:
             self._progress.update(self._task, status=f'loss {loss}  {speed}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
-                until = f'  left {clock(left)}' if row['step'] < self._total else ''
+                until = f'  left {format_duration(left)}' if row['step'] < self._total else ''
                 self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}{until}')
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # derived from the other values

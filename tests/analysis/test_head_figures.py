@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bertjax.attention_analysis.heads import MEASURES, head_means, head_rows, head_sums
-from bertjax.attention_analysis.words import UNIT, merge_units, text_rows
+from bertjax.attention_analysis.words import UNIT, make_text_features, merge_units
 
 NAMES = tuple(MEASURES)
 
@@ -80,5 +80,5 @@ class Letters:
     [(None, [0, 1, 1, 2, 3, 0, 1, 2]), (['d', 'ee'], [0, 1, 1, 2, 3, 4, 5, 0, 1, 2, 3, 3, 4])],
 )
 def test_the_word_of_each_piece(second, expected):
-    rows = text_rows(Letters(), ['ab c', 'd'], second, 16)
+    rows = make_text_features(Letters(), ['ab c', 'd'], second, 16)
     assert rows.token[UNIT].tolist() == expected

@@ -11,11 +11,11 @@ from bertjax.attention_analysis.relations import (
     ALL,
     DIRECTIONS,
     WORDS,
+    best_heads_accuracy,
     count_offsets,
-    predicted_heads,
+    predict_heads,
     relation_sums,
     relation_table,
-    together,
 )
 
 # The cat saw a bird . / Birds sing loudly
@@ -56,7 +56,7 @@ def made_by_hand() -> np.ndarray:
 
 def test_hand_made_attention():
     heads, relations = arrays()
-    predicted = np.asarray(jax.jit(predicted_heads)(made_by_hand(), relations > 0))  # [2, L, B, H, U]
+    predicted = np.asarray(jax.jit(predict_heads)(made_by_hand(), relations > 0))  # [2, L, B, H, U]
     assert predicted[0, 0, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
     assert predicted[0, 0, 0, 1, 1:6].tolist() == [2, 3, 4, 5, 6]  # The next word; [SEP] is not a candidate.
     assert predicted[1, 1, 0, 0, [1, 2, 4, 5, 6]].tolist() == [2, 3, 5, 3, 3]
@@ -81,7 +81,7 @@ def test_hand_made_attention():
     assert table[WORDS] == {'relation': WORDS, 'words': 6, **best, 'offset': 1, 'baseline': round(4 / 6, 6)}
     assert table['det'] == {'relation': 'det', 'words': 2, **best, 'offset': 1, 'baseline': 1.0}
     assert table['obj'] == {'relation': 'obj', 'words': 1, **best, 'offset': -2, 'baseline': 1.0}
-    assert together(list(table.values())) == 1
+    assert best_heads_accuracy(list(table.values())) == 1
 
 
 @pytest.mark.parametrize('seed', range(3))

@@ -11,7 +11,7 @@ from killing import killed_at_each
 from bertjax import progress
 from bertjax.errors import UserError
 from bertjax.inference.extraction import Extraction
-from bertjax.inference.input import InputSource, columns
+from bertjax.inference.input import InputSource, make_columns
 from bertjax.tasks.reading.records import Row
 
 TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house']
@@ -20,16 +20,16 @@ TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house'
 class Lengths:
     """Replaces an Extractor: each word is a token, and its feature is its length."""
 
-    width, max_length, of_tokens = 1, 8, True
+    width, max_length, per_token = 1, 8, True
     runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
 
     def __init__(self, name: str = ''):
         self.name, self.computed = name, 0
 
-    def key(self, items) -> str:
+    def part_key(self, items) -> str:
         return str(abs(hash((self.name, tuple(item.values if isinstance(item, Row) else () for item in items)))))
 
-    def part(self, items, advance):
+    def compute_part(self, items, advance):
         words = [item.values[0].split() if isinstance(item, Row) else [] for item in items]
         features = np.float32([[len(word)] for row in words for word in row]).reshape(-1, 1)
         self.computed += len(items)
@@ -44,7 +44,7 @@ def extract(tmp_path: pathlib.Path):
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
 
     def run(folder: str, model: str = '', suffix: str = 'npy') -> int:
-        extractor, source = Lengths(model), InputSource(str(tmp_path / 'in.txt'), columns('text', '', ''))
+        extractor, source = Lengths(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
         extraction = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
         assert extraction.read() == len(TEXTS)
         if not extraction.is_done():
@@ -94,7 +94,7 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
     path = tmp_path / 'in.txt'
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
-        source = InputSource(str(path), columns('text', '', ''))
+        source = InputSource(str(path), make_columns('text', '', ''))
         extraction = Extraction(Lengths(), source, tmp_path / 'out' / 'in.npy', '', 2)
         extraction.read()
         path.write_text(changed)
@@ -104,12 +104,12 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
 
 def test_a_log_gets_progress_lines(monkeypatch, capsys):
     monkeypatch.setattr(progress, '_LINE_INTERVAL', 0.0)
-    with progress.progress('texts', 3000, lines=True) as advance:
+    with progress.show_progress('texts', 3000, lines=True) as advance:
         advance(1000)
     assert capsys.readouterr().out.startswith('texts: 1,000 of 3,000 (33%), ')
-    with progress.progress('texts', None, lines=True) as advance:  # The total is unknown.
+    with progress.show_progress('texts', None, lines=True) as advance:  # The total is unknown.
         advance(1000)
     assert capsys.readouterr().out.startswith('texts: 1,000, ')
-    with progress.progress('texts', 3000) as advance:  # Without `lines`.
+    with progress.show_progress('texts', 3000) as advance:  # Without `lines`.
         advance(1000)
     assert capsys.readouterr() == ('', '')

@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 import bertjax
 from bertjax.errors import UserError
-from bertjax.inference.answers import ChoiceAnswer, Filling, JointFilling, Score, Tagged
+from bertjax.inference.answers import ChoiceAnswer, Filling, JointFilling, Score, TaggedWords
 
 TEXTS = ['the river runs', 'a bird sings over the old house', 'stone']
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_answered_is_told(tuned, trained, tmp_path):
     with pytest.raises(UserError, match='the endings of each text'):
         chooser.batch('a')
     assert chooser.choose('a', ['bird', 'stone']).keys() == ChoiceAnswer.__annotations__.keys()
-    assert tagger.tag('a bird').keys() == Tagged.__annotations__.keys()
+    assert tagger.tag('a bird').keys() == TaggedWords.__annotations__.keys()
     for endings in (3, [['bird', 3]], [3, 'bird']):
         with pytest.raises(UserError, match=r'^endings'):
             chooser.choose(['a'], endings)

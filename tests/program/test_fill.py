@@ -215,7 +215,7 @@ def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program
     other = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={tmp_path / "b" / "t.txt"}')
     assert f'results of {tmp_path / "a" / "t.txt"}' in program.error(*other, **RECIPE)
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() == before
-    monkeypatch.setattr(progress, 'progress', None)  # no other bar than that of the file
+    monkeypatch.setattr(progress, 'show_progress', None)  # no other bar than that of the file
     ask(program, trained, tmp_path, f'--config.input={tmp_path / "a" / "t.txt"}', '--config.fill.top_k=2')
     assert (tmp_path / 'fill' / 't.masks.jsonl').read_bytes() != before
 
@@ -254,7 +254,7 @@ def test_one_bar_for_all_of_a_call(bert, monkeypatch):
 
         yield advance
 
-    monkeypatch.setattr(progress, 'progress', noted)
+    monkeypatch.setattr(progress, 'show_progress', noted)
     monkeypatch.setattr('bertjax.inference.score._CHUNK', 2)
     for ask in (
         lambda: bert.fill(TEXTS),

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.progress import clock
+from bertjax.progress import format_duration
 from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
 
 LOST = 'lost'  # steps after the last checkpoint that a later process did again
@@ -53,7 +53,7 @@ class Goodput:
     def __str__(self) -> str:
         processes = f' of {self.processes} processes' if self.processes > 1 else ''
         rest = ', '.join(f'{name} {share:.1%}' for name, share in self.rest() if share >= 0.0005)
-        return f'{self.share:.1%} of {clock(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
+        return f'{self.share:.1%} of {format_duration(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
 
 
 def read_goodput(folder: pathlib.Path) -> Goodput | None:

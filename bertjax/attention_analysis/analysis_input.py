@@ -6,7 +6,7 @@ from typing import NamedTuple
 from bertjax.attention_analysis.conllu import Tree, read_trees
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
-from bertjax.inference.input import InputSource, chunks
+from bertjax.inference.input import InputSource, split_chunks
 from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import Line
 
@@ -70,12 +70,12 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
       UserError: The file does not exist, has no text, is not UTF-8, or has a malformed line.
     """
     if has_trees(source.path):
-        yield from chunks(read_trees(source.path), size)
+        yield from split_chunks(read_trees(source.path), size)
         return
     empty = True
-    for rows in chunks((item for item in source.items(quiet=quiet) if isinstance(item, Row)), size):
+    for rows in split_chunks((item for item in source.items(quiet=quiet) if isinstance(item, Row)), size):
         empty = False
-        yield as_texts([row.values for row in rows])
+        yield make_texts([row.values for row in rows])
     if empty:
         raise _no_text(source)
 
@@ -84,7 +84,7 @@ def _no_text(source: InputSource) -> UserError:
     return UserError(source.path, 'no text', 'at least one', 'check the input')
 
 
-def as_texts(rows: Sequence[Sequence[str]]) -> Texts:
+def make_texts(rows: Sequence[Sequence[str]]) -> Texts:
     """Converts rows to Texts; all rows have one text, or all have two."""
     pairs = len(rows[0]) == 2
     return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from bertjax.attention_analysis.measuring import make_features
-from bertjax.attention_analysis.reading import Chunk, Texts
+from bertjax.attention_analysis.analysis_input import Chunk, Texts
+from bertjax.attention_analysis.corpus_pass import make_features
 from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
@@ -32,7 +32,7 @@ class ShownText:
     weights: np.ndarray
 
 
-def attend(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
+def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
     """Computes the attention in the first `count` texts of a chunk, truncated to MAX_SHOWN_TOKENS tokens, or in its
     first `count` trees of at most MAX_SHOWN_TOKENS tokens."""
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)

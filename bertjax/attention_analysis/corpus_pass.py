@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bertjax.attention_analysis import relations as rel
+from bertjax.attention_analysis.analysis_input import Chunk, Texts
 from bertjax.attention_analysis.changes import change_sums
 from bertjax.attention_analysis.heads import head_sums
-from bertjax.attention_analysis.reading import Chunk, Texts
-from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, merge_units, text_rows, tree_rows
+from bertjax.attention_analysis.words import HEAD, RELATION, UNIT, make_text_features, make_tree_features, merge_units
 from bertjax.data.features import INPUTS, Features
 from bertjax.inference.attention import apply_encoder, max_batch_size
 from bertjax.inference.runner import Forward, Runner
@@ -91,8 +91,8 @@ def measure(
 def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
     """Makes the features of a chunk; None if all its trees are too long."""
     if isinstance(chunk, Texts):
-        return text_rows(tokenizer, *chunk, max_length)
-    return tree_rows(tokenizer, chunk, relations, max_length)
+        return make_text_features(tokenizer, *chunk, max_length)
+    return make_tree_features(tokenizer, chunk, relations, max_length)
 
 
 def _count_truncated(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
