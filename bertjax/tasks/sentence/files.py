@@ -87,4 +87,4 @@ class TableFiles:
         folder = None
         if self._data and (not self._one_file or self._path.stem in STEMS['train']):
             folder = self._path.parent if self._one_file else self._path
-        return describe_splits(files, folder, judged=labelled, lacking='labels')
+        return describe_splits(files, folder, labelled=labelled, missing='labels')
