@@ -41,7 +41,7 @@ def text_features(
         of the longer text; a quarter of the remaining tokens come from its start, the others from its end. 'windows'
         cuts the longer text into overlapping windows, each a row with an equal share of the record's weight. With the
         last two methods the shorter text has at most half of the room.
-      stride: The distance separators the starts of two windows, in tokens; 0 for half a window.
+      stride: The distance between the starts of two windows, in tokens; 0 for half a window.
     """
     room = seq_len - (2 if second is None else 2 + tokenizer.separators)
     left = tokenizer.encode(first)
