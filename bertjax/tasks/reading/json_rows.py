@@ -44,7 +44,7 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(place, f'wrong JSON ({error})', 'a JSON object a line', 'correct the line') from None
+            raise UserError(place, f'wrong JSON ({error})', 'one JSON object per line', 'correct the line') from None
         yield Record(place, _check_object(record, place))
 
 

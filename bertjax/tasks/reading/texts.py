@@ -167,7 +167,7 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
             if isinstance(line, streams.Broken):
                 expected, fix = 'UTF-8 text', 'correct the line, or convert the file, for example with iconv'
                 if raw is streams.TOO_LONG:
-                    expected, fix = 'a record a line', 'correct the line; a list of all records is a .json'
+                    expected, fix = 'one record per line', 'correct the line; a list of all records is a .json'
                 raise UserError(f'{where}:{line.line}', line.detail, expected, fix)
             yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:

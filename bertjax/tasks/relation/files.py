@@ -193,7 +193,7 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
     format = FORMATS.get(bare_suffix(where), 'lines')
     if format == 'lines' and first_lines and is_object(first_lines[-1]):
         format = 'jsonl'
-    print(f'{where}: read as {"marked texts, one a line" if format == "lines" else format}')
+    print(f'{where}: read as {"marked texts, one per line" if format == "lines" else format}')
     if format == 'lines':
         return _read_marked_lines(lines, where)
     rows = parse_records(lines, where, format, blank='skipped')

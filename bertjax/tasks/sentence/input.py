@@ -37,7 +37,7 @@ def read_input(
     names = {'tsv': 'a table with tabs', 'csv': 'a table with commas', 'jsonl': 'JSON lines', 'json': 'JSON'}
     texts = 2 if tabs and first_lines and '\t' in first_lines[-1] else len(columns)
     if not quiet:
-        print(f'{where}: read as {names.get(format, "a text a line" if texts == 1 else "a pair a line")}')
+        print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
         return _plain_rows(lines, where, texts)
     return rows_of(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)
@@ -55,7 +55,7 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
         blanks, empty = [], False
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
-            expected = 'a text a line, without tabs' if texts == 1 else 'two texts a line with a tab between'
+            expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
             fix = 'correct the line, or put the names of the columns in the first line'
             raise UserError(place, f'{len(cells) - 1} tabs', expected, fix)
         yield Row(place, cells)

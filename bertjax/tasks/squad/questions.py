@@ -196,7 +196,7 @@ def _objects(lines: Iterable[Line], where: str) -> Iterator[Record]:
             at, row = f'{where}:{number}', load_json(line, where, number)
             if not isinstance(row, dict):
                 found, form = f'a JSON {type(row).__name__}', 'an object {"question": "…", "context": "…"}'
-                raise UserError(at, found, form, 'write one question a line')
+                raise UserError(at, found, form, 'write one question per line')
             yield Record(at, row)
 
 

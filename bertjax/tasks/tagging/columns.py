@@ -92,7 +92,7 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
     blocks = list(read_blocks(enumerate(split_lines(text), 1), where, options.comment))
     sentences = [_sentence(block, where, options, tagged=tagged) for block in blocks]
     if not sentences:
-        raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
+        raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
     hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.before)
     if hashes and not options.comment:
         print(f'{where}: {hashes:,} lines before sentences that begin with # are read as comments')
@@ -131,7 +131,7 @@ def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) ->
         empty = False
         yield _sentence(block, where, options, tagged=False)
     if empty:
-        raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
+        raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
 
 
 def _places(block: ColumnBlock, where: str) -> list[str]:

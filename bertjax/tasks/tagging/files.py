@@ -151,7 +151,7 @@ def read_input(
     if format == 'auto':
         lines, format = _detect_format(lines, options, labels)
         blanks = "with config.task.input_format='words' blanks alone separate words"
-        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'a text a line; {blanks}'}
+        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'one text per line; {blanks}'}
         print(f'{where}: read as {names[format]}')
     if format == 'columns':
         return stream_columns(lines, where, options)
@@ -207,4 +207,4 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
         text = line if raw else None
         yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
     if empty:
-        raise UserError(where, 'no word', 'a sentence a line', 'check the file')
+        raise UserError(where, 'no word', 'one sentence per line', 'check the file')

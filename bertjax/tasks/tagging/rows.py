@@ -89,7 +89,7 @@ def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where
     if not isinstance(tags, list) or len(tags) != len(words):
         found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quoted(row)}'
         fix = 'correct the record, or name the field in config.task.tags'
-        raise UserError(where, found, f'{len(words)}, one a word', fix)
+        raise UserError(where, found, f'{len(words)}, one for each word', fix)
     return tuple(_name(tag, fields, where) for tag in tags)
 
 
