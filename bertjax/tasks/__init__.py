@@ -1,1 +1,1 @@
-"""What a model is tuned to."""
+"""The tasks that a model can be fine-tuned for."""

@@ -1,4 +1,4 @@
-"""What is needed of scikit-learn to measure a model by simple answers."""
+"""Simple baselines by scikit-learn: TF-IDF features and logistic regression."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,53 +7,55 @@ import numpy as np
 
 from bertjax.errors import UserError
 
-MOST_FREQUENT, TFIDF = 'most frequent', 'TF-IDF'  # names of answers
+MOST_FREQUENT, TFIDF = 'most frequent', 'TF-IDF'  # names of baselines
 _WORDS = r'(?u)\b\w+\b'
-_MOST_FEATURES = 50_000  # words and pairs of neighbours, the most frequent ones
-_NEVER = -50.0  # the logarithm of a probability of nothing
-_RARE = 1000  # texts from which on what occurs once is left out
+_MOST_FEATURES = 50_000  # the most frequent words and word pairs
+_LOG_ZERO = -50.0  # stands for the logarithm of probability 0
+_MIN_DF_TEXTS = 1000  # with at least so many texts, terms that occur in one text are ignored
 
 
 def vectorizer(texts: Sequence[str]) -> Any:
-    """A TfidfVectorizer of words and pairs of neighbouring words, fitted to the texts.
+    """Fits a TfidfVectorizer of words and pairs of neighbouring words to the texts.
 
     Raises:
-      UserError: scikit-learn is not installed, or no text has a word.
+      UserError: scikit-learn is not installed, or no text contains a word.
     """
     try:
         from sklearn.feature_extraction.text import TfidfVectorizer
     except ModuleNotFoundError:
         fix = "pip install 'bertjax[baseline]'"
-        raise UserError('config.run=baseline', 'no scikit-learn', 'it, for TF-IDF and linear models', fix) from None
-    fitted = TfidfVectorizer(
+        raise UserError(
+            'config.run=baseline', 'no scikit-learn', 'scikit-learn, for TF-IDF and linear models', fix
+        ) from None
+    result = TfidfVectorizer(
         token_pattern=_WORDS,
         ngram_range=(1, 2),
         sublinear_tf=True,
-        min_df=2 if len(texts) >= _RARE else 1,
+        min_df=2 if len(texts) >= _MIN_DF_TEXTS else 1,
         max_features=_MOST_FEATURES,
         dtype=np.float32,
     )
     try:
-        return fitted.fit(texts)
+        return result.fit(texts)
     except ValueError:
         raise UserError('config.data', 'no word in the training texts', 'texts', 'check the columns') from None
 
 
 def class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """What logistic regression says.
+    """Fits a logistic regression and returns its predictions.
 
     Args:
-      train: features [N, F] of scikit-learn.
-      targets: int [N], below `classes`.
-      inputs: features [M, F].
-      classes: C.
+      train: The training features [N, F], dense or sparse.
+      targets: The classes, int [N], each below `classes`.
+      inputs: The features [M, F] to predict on.
+      classes: The number of classes C.
 
     Returns:
-      Logarithms of probabilities, float64 [M, C]; of a class that is not among the targets, of nothing.
+      Logarithms of probabilities, float64 [M, C]; -50 for a class that is not among the targets.
     """
     from sklearn.linear_model import LogisticRegression
 
-    logits = np.full((inputs.shape[0], classes), _NEVER)
+    logits = np.full((inputs.shape[0], classes), _LOG_ZERO)
     seen = np.unique(targets)
     if len(seen) == 1:
         logits[:, seen] = 0

@@ -1,4 +1,4 @@
-"""The task of a fine-tuned model, from what lies beside its weights: ours has a task.json, others a config.json."""
+"""The task of a fine-tuned model, read from the task.json of our models or the config.json of others."""
 
 import copy
 import dataclasses
@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
-# What transformers calls a class, without the name of its family -> the kind of task.
+# Name of a class of transformers, without the name of its model family -> kind of task.
 _KINDS = {
     'ForSequenceClassification': 'classification',
     'ForTokenClassification': 'tagging',
@@ -22,42 +22,49 @@ _OUTPUTS = whole(1, MANY)  # of a head
 
 
 def recorded_options(task: Mapping[str, Any], seq_len: int) -> Task:
-    """The task of a task.json, whose options are `task`, with their `kind`; it has not learned its labels yet."""
-    options = {name: tuple(x) if isinstance(x, list) else x for name, x in task.items() if name != 'kind'}
+    """Builds the task of a task.json, without its labels.
+
+    Args:
+      task: The options of the task and its `kind`.
+      seq_len: The maximum sequence length, in tokens.
+    """
+    options = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in task.items() if name != 'kind'
+    }
     return build_task(task['kind'], data='', seq_len=seq_len, **options)
 
 
 def with_length(task: Task, seq_len: int) -> Task:
-    """The same task, with all that it has learned, for sequences of another length.
+    """Returns a copy of a task, with its learned state, for another maximum sequence length.
 
     Raises:
-      UserError: its options do not go with that length.
+      UserError: The options of the task do not allow that length.
     """
     changes = {'seq_len': seq_len}
     if hasattr(task, 'max_query'):
         changes['max_query'] = min(task.max_query, seq_len - 4)
-    dataclasses.replace(task, **changes)  # raises
-    other = copy.copy(task)
+    dataclasses.replace(task, **changes)  # checks the options
+    result = copy.copy(task)
     for name, value in changes.items():
-        setattr(other, name, value)
-    return other
+        setattr(result, name, value)
+    return result
 
 
 def task_of_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
-    """The task that transformers' class is for; None for an encoder, or a model for pre-training.
+    """Builds the task of a model class of transformers; None for an encoder, or a model for pre-training.
 
     Args:
-      values: of a config.json: `architectures`, `id2label`, `problem_type`.
-      seq_len: S, the longest sequence.
-      where: the directory, for messages.
+      values: The fields of a config.json: `architectures`, `id2label`, `problem_type`.
+      seq_len: S, the maximum sequence length in tokens.
+      where: The directory, for messages.
 
     Raises:
-      UserError: a config.json that does not say how many labels there are.
+      UserError: The number of labels in the config.json is missing or wrong.
     """
     names = values.get('architectures') or ['']
     kind = next((kind for suffix, kind in _KINDS.items() if str(names[0]).endswith(suffix)), None)
     if kind == 'squad':
-        # Without a threshold tuned on dev the best span is the answer.
+        # No threshold was tuned on dev, so the best span is always the answer.
         return build_task(kind, data='', seq_len=seq_len, max_query=min(64, seq_len - 4))
     if kind in (None, 'multiple_choice'):
         return kind and build_task(kind, data='', seq_len=seq_len)
@@ -77,7 +84,7 @@ def task_of_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task |
 
 
 def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
-    """Names of the outputs, in order; transformers' own LABEL_0, LABEL_1 where nobody has named them."""
+    """Returns the names of the outputs, in order; unnamed ones are LABEL_0, LABEL_1 as in transformers."""
     names = values.get('id2label') or {}
     if not isinstance(names, Mapping):
         raise _wrong_names(where, names)
@@ -85,18 +92,18 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     if not _OUTPUTS.holds(count):
         raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'take the original file')
     try:
-        found = {int(number): str(name) for number, name in names.items()}
+        named = {int(number): str(name) for number, name in names.items()}
     except ValueError:
         raise _wrong_names(where, names) from None
-    if not all(0 <= number < count for number in found):
+    if not all(0 <= number < count for number in named):
         raise _wrong_names(where, names)
-    labels = [found.get(i, f'LABEL_{i}') for i in range(count)]
+    labels = [named.get(i, f'LABEL_{i}') for i in range(count)]
     if len(set(labels)) < len(labels):
-        fix = 'give each output a name of its own'
+        fix = 'give each output a different name'
         raise UserError(where, 'two outputs of one name in id2label', 'different names', fix)
     return labels
 
 
 def _wrong_names(where: str, names: Any) -> UserError:
-    fix = 'correct id2label there: the number of each output, from 0, and its name'
+    fix = 'correct id2label there: it maps the number of each output, from 0, to its name'
     return UserError(where, f'id2label {format_value(names)}', 'an object such as {"0": "no", "1": "yes"}', fix)

@@ -1,20 +1,20 @@
-"""The options of a kind of task: the fields of its class, each of which declares what depends on it."""
+"""The options of a kind of task: the fields of its class, each declared with its default, range and effect."""
 
 from typing import Any, Literal
 
 from bertjax.config.ranges import Range, whole
 from bertjax.config.schema import Change, Key, Trained, key, keys_of
 
-# What an option decides, and so when it may still change:
-# 'model': the parameters. Neither a run that resumes nor a finished one can take another value.
-# 'training': what the model learns from. A run that resumes reports the change; a finished model keeps its value.
-# 'reading': where records are, how they are read, how answers are chosen. A finished model can be asked with another.
+# The part of a run that an option affects; it limits when the option may still change:
+# 'model': the parameters. Neither a resumed nor a finished run can change the value.
+# 'training': the data or the loss of training. A resumed run reports a change; a finished model keeps its value.
+# 'reading': where and how records are read and how answers are chosen. A finished model can be used with another value.
 _POLICIES = {
     'model': (Change.STATE, Trained.SAME),
     'training': (Change.TRAINING, Trained.SAME),
     'reading': (Change.RUN, Trained.COMMAND_LINE),
 }
-BILSTM_UNITS = whole(0, 65_536)  # of each direction, where a kind can have a BiLSTM; 0: none
+BILSTM_UNITS = whole(0, 65_536)  # units of each direction, for the kinds that can have a BiLSTM; 0 for none
 
 
 def option(
@@ -28,17 +28,17 @@ def option(
     """A field of a task's class that is a key of config.task; a plain field with a default decides 'training'.
 
     Args:
-      default: its value where a recipe does not have it.
-      allowed: its range; may be left out for True or False, and for any text.
-      about: one line of documentation; '' where the docstring of the class has one among its attributes.
-      decides: see above.
-      named: whether the first argument of the kind's recipe names it, as in configs/glue.py:rte.
+      default: the value if a recipe does not set it.
+      allowed: the range of values; it may be left out for True and False, and for any text.
+      about: one line of documentation; '' takes the entry of the attribute from the docstring of the class.
+      decides: the part of a run that the option affects, see above.
+      named: whether the first argument of the kind's recipe sets it, as in configs/glue.py:rte.
     """
     change, trained = _POLICIES[decides]
     return key(default, allowed, about, change=change, trained=trained, named=named)
 
 
 def options_of(task: type) -> dict[str, Key]:
-    """The options of a task's class by name: all fields but `data` and `seq_len`, which have no default."""
+    """Returns the options of a task's class by name: all fields except `data` and `seq_len`, which have no default."""
     change, trained = _POLICIES['training']
     return keys_of(task, change=change, trained=trained)

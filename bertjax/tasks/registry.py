@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
 
-# kind -> 'module:class', imported when the kind is asked for.
+# kind -> 'module:class', imported on first use.
 KINDS = {
     'glue': 'bertjax.tasks.sentence.glue:GlueTask',
     'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
@@ -23,31 +23,31 @@ KINDS = {
 
 
 def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
-    """The task of this kind.
+    """Builds a task.
 
     Args:
-      kind: one of KINDS.
-      data: folder of its files; '' for tensorflow-datasets.
-      seq_len: the longest sequence, in tokens.
-      **options: of the kind; the fields of its class.
+      kind: One of KINDS.
+      data: The folder of its files; '' for tensorflow-datasets.
+      seq_len: The maximum sequence length, in tokens.
+      **options: The options of the kind, which are the fields of its class.
 
     Raises:
-      UserError: an unknown kind, or an invalid value of an option.
+      UserError: The kind is unknown, or the value of an option is invalid.
     """
     return _class(kind)(data=data, seq_len=seq_len, **options)
 
 
 def options(kind: str) -> Mapping[str, Key]:
-    """The options of a kind, by name.
+    """Returns the options of a kind, by name.
 
     Raises:
-      UserError: an unknown kind.
+      UserError: The kind is unknown.
     """
     return options_of(_class(kind))
 
 
 def options_with_kind(task: Task) -> dict[str, Any]:
-    """The kind of a task and its options in plain form, as a task.json has them."""
+    """Returns the kind of a task and its options as plain values, in the form of task.json."""
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
     return {'kind': kind, **{option: plain(getattr(task, option)) for option in options(kind)}}

@@ -1,6 +1,6 @@
-"""What every task is, in two halves: what training needs of it, and what reporting needs of it.
+"""The interface of a task, in two halves: `TrainableTask` for training and `ReportableTask` for reporting.
 
-Methods that most kinds of task share have their usual implementation here.
+Methods that are the same for most kinds of task have a default implementation.
 """
 
 import abc
@@ -23,20 +23,20 @@ from bertjax.text.tokenizer import Tokenizer
 Record = TypeVar('Record')
 Prediction = TypeVar('Prediction')
 
-# {name of a model output: an array for each row of the features}; those of Head.per_token are cut to the row's length.
+# {name of a model output: an array for each row of the features}; those in Head.per_token are cut to the row's length.
 Outputs = Mapping[str, Sequence[np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Judgment:
-    """A labelled record beside its prediction, for a person to read.
+    """A labelled record with its prediction, for a person to read.
 
     Attributes:
-      texts: the record, {what it is: text}.
-      true, predicted: the two answers.
-      wrong: how much is wrong: 0 for nothing, and the more the surer a wrong answer was.
-      classes: (true, predicted) of each decision between classes, '' where there is none of the one or the other; no
-        pair where a task has no classes.
+      texts: the texts of the record, {name: text}.
+      true, predicted: the label and the prediction as text.
+      wrong: the size of the error: 0 for a correct prediction; it grows with the confidence in a wrong one.
+      classes: a pair (true, predicted) for each decision between classes, with '' for a missing side; empty if the
+        task has no classes.
     """
 
     texts: Mapping[str, str]
@@ -47,14 +47,14 @@ class Judgment:
 
 
 class TrainableTask(abc.ABC, Generic[Record]):
-    """From files to records, features and a model: all that training needs.
+    """The methods that training needs: from files to records, features and a model.
 
     Attributes:
-      name: for titles, such as 'RTE'.
-      head: of the model.
+      name: the name in titles, such as 'RTE'.
+      head: the head of the model.
       objective: the training objective of that head.
-      labels: names of the head's outputs in order, as far as they are known; none where outputs have no names.
-      complete: whether the head's size is known; if not, `learn` or `restore` must come first.
+      labels: the names of the head's outputs in order, as far as they are known; empty if the outputs have no names.
+      complete: whether the size of the head is known; if not, `learn` or `restore` must be called first.
     """
 
     name: str
@@ -65,63 +65,68 @@ class TrainableTask(abc.ABC, Generic[Record]):
 
     @abc.abstractmethod
     def splits(self) -> Sequence[str]:
-        """The labelled splits that `records` has: 'train', 'dev', and 'test' where it has labels; MNLI also has
-        'dev_mismatched'. All but 'train' are evaluated at the end."""
+        """Returns the names of the labelled splits: 'train', 'dev', and 'test' if it has labels; MNLI also has
+        'dev_mismatched'. All splits except 'train' are evaluated at the end."""
 
     @abc.abstractmethod
     def records(self, split: str) -> Sequence[Record]:
-        """Reads a split ('train', 'dev', 'test' ...) in file order. `test` may lack labels.
+        """Reads a split ('train', 'dev', 'test' ...) in file order. The records of 'test' may lack labels.
 
         Raises:
-          UserError: no such file or split, or a malformed row: file, line, what was expected. No row is dropped.
+          UserError: The file or split does not exist, or a row is malformed. No row is dropped silently.
         """
 
     @abc.abstractmethod
     def features(self, records: Sequence[Record], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """Tokenises. Without `training`, records need no labels, and every record has at least one row."""
+        """Tokenises records. Without `training`, records need no labels, and every record has at least one row."""
 
     def fixed_tokens(self, records: Sequence[Record], features: Features, tokenizer: Tokenizer) -> np.ndarray:
-        """bool [T]: the tokens of the `features` of these records that mark something, and that a row which is made up
-        of another keeps as they are."""
+        """Returns a mask, bool [T], of the tokens that augmentation must not replace, such as entity markers.
+
+        Args:
+          records: The records of the features.
+          features: The features, with T tokens in all rows together.
+          tokenizer: The tokenizer that made them.
+        """
         return np.zeros(len(features.tokens), bool)
 
     @abc.abstractmethod
     def model(self, config: BertConfig) -> TaskModel:
-        """The encoder with the task's head: a `head.module`."""
+        """Builds the encoder with the task's head, a `head.module`."""
 
     def sources(self) -> str:
-        """Which files became which splits, for a person to read; '' where only official names are possible."""
+        """Describes which files are which splits, for a person to read; '' if only official names are possible."""
         return ''
 
     def check_training(self, train: str) -> None:
-        """Checks config.train, what is trained of the model, against the task's options.
+        """Checks config.train, the part of the model that is trained, against the options of the task.
 
         Raises:
-          UserError: the two contradict each other.
+          UserError: The two contradict each other.
         """
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Collects from the training records what the head needs, the labels; prints what a person should know."""
+        """Collects the labels from the training records, because the head needs them, and prints their statistics."""
 
     def learned(self) -> dict[str, Any]:
-        """What `learn` and `tune` found, as JSON; it is kept beside the model."""
+        """Returns the results of `learn` and `tune` as a JSON object, which is saved beside the model."""
         return {}
 
     def restore(self, learned: Mapping[str, Any]) -> None:
-        """Sets what an earlier run has `learned`."""
+        """Restores the results that `learned` returned in an earlier run."""
 
     def huggingface(self) -> dict[str, Any]:
-        """Fields of the task for the config.json of an export (`id2label` ...)."""
+        """Returns the fields of the task (`id2label` ...) for the config.json of an export."""
         return {}
 
 
 class ReportableTask(abc.ABC, Generic[Record, Prediction]):
-    """From the model's outputs to predictions, figures and files: all that reporting needs.
+    """The methods that reporting needs: from the outputs of the model to predictions, metrics and files.
 
     Attributes:
-      score: the figure of `metrics` by which the best run is chosen; higher is better.
-      thresholds: those of `metrics` that measure nothing.
-      has_baselines: whether `baselines` gives any.
+      score: the name of the metric that selects the best run; higher is better.
+      thresholds: the names of entries of `metrics` that are tuned thresholds and measure nothing.
+      has_baselines: whether `baselines` returns any.
     """
 
     score: str
@@ -130,70 +135,82 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
 
     @abc.abstractmethod
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Record | Blank]:
-        """Records without labels, from the lines of a user's own file or of standard input (named `where`), each as
-        soon as its lines are there. A format that has a record a line keeps the place of a blank one.
+        """Yields records without labels from the lines of a user's file or of standard input (named `where`).
+
+        Each record is yielded as soon as its lines are read. A format with one record per line yields a `Blank` for a
+        blank line.
 
         Raises:
-          UserError: see `records`.
+          UserError: See `records`.
         """
 
     def from_rows(self, rows: Iterator[layout.Record]) -> Iterator[Record | Blank]:
-        """Records without labels, from the rows of a user's own file that is no text (Parquet, Arrow).
+        """Yields records without labels from the rows of a user's binary file (Parquet, Arrow).
 
         Raises:
-          UserError: see `records`; this kind of task has no rows.
+          UserError: See `records`; or this kind of task takes text only.
         """
-        where = next(rows).where
-        raise UserError(where, 'a row of fields', 'the text that this task takes', 'see docs/finetuning.md')
+        raise UserError(next(rows).where, 'a row of fields', 'the text that this task takes', 'see docs/finetuning.md')
 
     @abc.abstractmethod
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
-        """One prediction for each record, from the outputs of all rows of its features."""
+        """Returns one prediction for each record, from the outputs of all rows of its features."""
 
     def merged(self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]) -> list[Prediction]:
-        """The predictions of several models together, of the mean of their logits.
+        """Returns the predictions of an ensemble, from the mean of the logits of its models.
 
         Args:
-          records: of a split.
-          members: of each model its features of these records, and its outputs for them.
+          records: The records of a split.
+          members: The features and the outputs of these records, a pair for each model.
 
         Raises:
-          UserError: models whose logits do not stand for the same things, as pieces of another tokenizer do not.
+          UserError: The logits of the models are not comparable, for example because their tokenizers differ.
         """
         first = members[0][0]
         if any(features.fingerprint != first.fingerprint for features, _ in members):
-            found = 'models that see the texts in other pieces or windows'
-            expected = f'one tokenizer, config.seq_len and stride, for {self.name} has an answer a piece'
-            raise UserError('config.ensemble', found, expected, 'leave those out that differ')
+            raise UserError(
+                'config.ensemble',
+                found='models that split the texts into different pieces or windows',
+                expected=f'one tokenizer, config.seq_len and stride, because {self.name} has an answer for each piece',
+                fix='leave out the models that differ',
+            )
         return self.predictions(records, first, mean_outputs([outputs for _, outputs in members]))
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
-        """All figures of labelled records; None where one is undefined."""
+        """Returns all metrics of labelled records, {name: value}; None for an undefined value."""
 
     @abc.abstractmethod
     def collapsed(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> bool:
-        """Whether a run has learned nothing: it gives the same answer for every record."""
+        """Whether the model has collapsed: it gives the same answer for every record."""
 
     @abc.abstractmethod
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
-        """One JSON object for each record: labels and probabilities, spans, or tags."""
+        """Yields one JSON object for each record: labels and probabilities, spans, or tags."""
 
     def reviewed(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """Labelled records beside the `rows` that were written of their predictions; none where a task knows no such
-        view."""
+        """Yields a judgment for each labelled record.
+
+        Args:
+          records: The labelled records.
+          rows: The objects that `rows` yielded for their predictions.
+
+        Yields:
+          A judgment for each record; nothing if the task has no such view.
+        """
         return iter(())
 
     def tune(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> None:
-        """Sets what is tuned on dev, such as the null threshold of SQuAD 2.0."""
+        """Tunes thresholds on dev, such as the null threshold of SQuAD 2.0."""
 
     def report(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> str:
-        """What a person reads beside the figures, such as a confusion table; '' for nothing."""
+        """Returns text for a person to read beside the metrics, such as a confusion table; '' if there is none."""
         return ''
 
     def baselines(self, train: Sequence[Record], records: Sequence[Record]) -> dict[str, list[Prediction]]:
-        """{name: the predictions for labelled records} of simple answers that learn from the training records: what a
-        model should beat; {} where none is usual.
+        """Returns {name: predictions for `records`} of simple baselines, which a model should beat.
+
+        They are fitted to the records `train`. A task without baselines returns {}.
 
         Raises:
           UserError: scikit-learn is not installed.
@@ -203,24 +220,30 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """{file name: text} as the benchmark's server or script takes them; {} where there is none."""
+        """Returns {file name: text} in the format of the benchmark's server or script; {} if it has none."""
         return {}
 
 
 class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
-    """A kind of task: a dataclass of `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`, the
-    longest sequence in tokens, and its options (see options.py), the fields of config.task."""
+    """A kind of task.
+
+    A subclass is a dataclass with the fields `data`, the folder of its files ('' for tensorflow-datasets), `seq_len`,
+    the maximum sequence length in tokens, and its options (see options.py), which are the fields of config.task.
+    """
 
 
 def mean_outputs(members: Sequence[Outputs]) -> Outputs:
-    """The mean of the outputs of several models with the same rows, in float64."""
+    """Returns the mean, in float64, of the outputs of several models for the same rows."""
     return {
-        name: [np.mean(rows, axis=0, dtype=np.float64) for rows in zip(*(one[name] for one in members), strict=True)]
+        name: [
+            np.mean(rows, axis=0, dtype=np.float64)
+            for rows in zip(*(outputs[name] for outputs in members), strict=True)
+        ]
         for name in members[0]
     }
 
 
 def id2label(labels: Sequence[str]) -> dict[str, Any]:
-    """The names of the outputs as in config.json: `id2label` and `label2id`."""
+    """Returns the fields `id2label` and `label2id` of config.json."""
     names = {str(i): label for i, label in enumerate(labels)}
     return {'id2label': names, 'label2id': {label: i for i, label in enumerate(labels)}}

@@ -1,16 +1,17 @@
-"""How much of two sequences is kept when both together are too long."""
+"""Truncation of a pair of sequences to a common maximum length."""
 
 
-def longest_first(first: int, second: int, room: int) -> tuple[int, int]:
-    """The kept lengths of two sequences: tokens come off the longer one until both are equal, then off both in turn.
+def longest_first(first: int, second: int, max_total: int) -> tuple[int, int]:
+    """Returns the truncated lengths of two sequences.
 
-    The same lengths as `truncation='longest_first'` of Hugging Face's tokenizers.
+    Tokens are removed from the longer sequence until both are equal, then from both in turn. The lengths are those of
+    `truncation='longest_first'` in Hugging Face's tokenizers.
 
     Args:
-      first, second: lengths.
-      room: tokens that there is room for.
+      first, second: The lengths of the sequences, in tokens.
+      max_total: The maximum number of tokens of both together.
     """
     short, long = sorted((first, second))
-    if short + long > room:
-        short, long = min(short, room // 2), max(room - short, room - room // 2)
+    if short + long > max_total:
+        short, long = min(short, max_total // 2), max(max_total - short, max_total - max_total // 2)
     return (short, long) if first <= second else (long, short)

@@ -256,7 +256,7 @@ def test_any_input_is_read_for_its_texts(program: Program, trained, bert, tmp_pa
     path = tmp_path / f'in.{suffix}'
     if suffix in ('txt', '-'):
         path.write_text('\n\n'.join(texts))
-        body, kind = (), 'a text a line'
+        body, kind = (), 'one text per line'
     elif suffix == 'jsonl':
         path.write_text(''.join(json.dumps({'n': 1, 'body': text}) + '\n' for text in [*texts, ' ']))
         kind = 'JSON lines'

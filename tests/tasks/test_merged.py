@@ -82,7 +82,7 @@ def test_spans_need_the_same_pieces(tokenizer: Tokenizer):
     outputs = [{'start_logits': [start], 'end_logits': [2 * start]} for start in logits]
     assert task.merged(records, [(features, one) for one in outputs])[0].best.text == 'e'
     other = dataclasses.replace(features, tokens=features.tokens + 1)
-    with pytest.raises(UserError, match=r'config\.ensemble: found models that see the texts in other pieces'):
+    with pytest.raises(UserError, match=r'config\.ensemble: found models that split the texts into different pieces'):
         task.merged(records, [(features, outputs[0]), (other, outputs[1])])
 
 

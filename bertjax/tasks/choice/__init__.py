@@ -1,1 +1,1 @@
-"""Multiple choice: the right one of several endings."""
+"""Multiple choice: selection of the right one of several endings."""

@@ -1,4 +1,4 @@
-"""Questions with several endings: the files of SWAG and of CODAH, and rows with a list of endings."""
+"""Readers of questions with several endings: the files of SWAG and of CODAH, and rows with a list of endings."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.reading.texts import checked_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
-# Layout -> what its files can end in.
+# Layout -> the suffixes of its files.
 LAYOUTS = {
     'swag': tuple(FORMATS),
     'codah': ('.tsv',),
@@ -33,11 +33,11 @@ class ChoiceQuestion:
     Attributes:
       where: 'file:line'.
       context: the first sequence.
-      start: the common beginning of all second sequences; '' for none.
-      endings: C texts.
-      label: number of the right ending; None where unknown.
-      group: by which the report breaks down the accuracy: SWAG's gold-source, CODAH's category.
-      fields: all that its row has, of a question to be answered.
+      start: the common start of all second sequences; '' for none.
+      endings: the C endings.
+      label: the number of the right ending; None if unknown.
+      group: the group for the accuracy in the report: SWAG's gold-source, CODAH's category.
+      fields: all fields of the row, for a question to be answered.
     """
 
     where: str
@@ -50,10 +50,10 @@ class ChoiceQuestion:
 
 
 def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
-    """A table of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
+    """Reads a table of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
 
     Raises:
-      UserError: see records.py:read_records; a wrong label, an empty text.
+      UserError: A label is wrong, or a text is empty; see also records.py:read_records.
     """
     names = ('sent1', 'sent2', *_ENDINGS)
     columns = [Column((name,)) for name in names]
@@ -67,10 +67,10 @@ def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
 
 
 def read_codah(files: Files) -> list[ChoiceQuestion]:
-    """A TSV of github.com/Websail-NU/CODAH: category, prompt, four endings, label; no header and no quoting.
+    """Reads a TSV of github.com/Websail-NU/CODAH: category, prompt, four endings, label; no header and no quoting.
 
     Raises:
-      UserError: see records.py:read_records; a wrong label, an empty text.
+      UserError: A label is wrong, or a text is empty; see also records.py:read_records.
     """
     layout = Layout(tuple(Column((name,)) for name in _CODAH), bare=_CODAH)
     questions = []
@@ -81,21 +81,23 @@ def read_codah(files: Files) -> list[ChoiceQuestion]:
 
 
 def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[ChoiceQuestion]:
-    """Objects {"prompt": text, "endings": [texts], "label": number}, optionally with "start", the beginning that all
-    endings share; each question as soon as it is there. The number of endings may differ from question to question.
+    """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}.
+
+    An object may also have "start", the common start of all endings. The number of endings may vary between questions.
+    Each question is yielded as soon as its object is read.
 
     Args:
-      records: the objects.
-      labelled: whether labels are read.
-      kept: whether questions keep the fields of their objects.
+      records: The objects.
+      labelled: Whether to read labels.
+      kept: Whether a question keeps all fields of its object.
 
     Raises:
-      UserError: any other object, fewer than two endings, a wrong label.
+      UserError: An object has another form, fewer than two endings, or a wrong label.
     """
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
-        texts = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
-        if not (isinstance(prompt, str) and isinstance(start, str) and texts):
+        valid_endings = isinstance(endings, list) and all(isinstance(ending, str) for ending in endings)
+        if not (isinstance(prompt, str) and isinstance(start, str) and valid_endings):
             expected = '{"prompt": "text", "endings": ["text", "text"]}'
             raise UserError(line, json.dumps(record, ensure_ascii=False)[:80], expected, 'correct the line')
         if len(endings) < 2:
@@ -126,30 +128,30 @@ def _question(
 
 
 def has_labels(files: Files) -> bool:
-    """Whether a test file has labels, by its first row: a number, and not -1."""
+    """Whether the first row of a test file has a label, which is a number other than -1."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
 
 
 def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
-    """The files of a split in the folder, such as val.csv for dev; none where there are none.
+    """Returns the files of a split in the folder, such as val.csv for dev; empty if there are none.
 
     Args:
-      data: config.data.
+      data: The value of config.data.
       split: 'train', 'dev' or 'test'.
-      suffixes: of LAYOUTS.
+      suffixes: The suffixes of a layout in LAYOUTS.
 
     Raises:
-      UserError: several, or no such folder.
+      UserError: Several files match, or the folder does not exist.
     """
     return split_files(folder(data), split, suffixes=suffixes)
 
 
 def folder(data: str) -> epath.Path:
-    """config.data.
+    """Returns the folder config.data.
 
     Raises:
-      UserError: it is not given, or does not exist.
+      UserError: config.data is not set, or does not exist.
     """
     fix = 'give --config.data=DIR; tensorflow-datasets does not have these data sets'
     return data_directory(data, 'a folder with the files', fix)
@@ -158,16 +160,17 @@ def folder(data: str) -> epath.Path:
 def split_by_hash(
     questions: Sequence[ChoiceQuestion], split: str, dev_share: float, test_share: float
 ) -> list[ChoiceQuestion]:
-    """The questions of one split of a file that has no splits of its own.
+    """Returns the questions of one split of a single file without splits.
 
-    The split of a question depends on its context only, so that questions with the same context stay together: the
-    first 8 bytes of the SHA-256 of the lower-cased context with single blanks, as a fraction of their range.
+    The split of a question depends only on its context, so that questions with the same context stay together. It is
+    selected by the first 8 bytes of the SHA-256 of the lower-cased context with single blanks, as a fraction of their
+    range.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
-    chosen = []
+    selected = []
     for question in questions:
         digest = hashlib.sha256(' '.join(question.context.lower().split()).encode()).digest()
         side = 'test' if hash64(digest) < test else 'dev' if hash64(digest) < dev else 'train'
         if side == split:
-            chosen.append(question)
-    return chosen
+            selected.append(question)
+    return selected

@@ -1,4 +1,4 @@
-"""Choosing the right one of several endings: SWAG, CODAH, and a user's own questions."""
+"""Multiple choice: selects the right one of several endings, for SWAG, CODAH and a user's questions."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class ChoicePrediction:
-    """The prediction: the number of an ending, and the probability of each."""
+    """The prediction for a question: the number of the selected ending, and the probability of each ending."""
 
     ending: int
     probabilities: tuple[float, ...]
@@ -41,17 +41,17 @@ class ChoicePrediction:
 
 @dataclasses.dataclass
 class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
-    """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (paper, section 4.4) and chooses the best.
+    """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
-    A pair that is too long loses pieces from the end of its longer part; a note says how many are cut.
+    A pair that is too long loses pieces from the end of its longer part; a note has the number of truncated pairs.
 
     Attributes:
-      data: folder of the files.
-      seq_len: S, pieces of a sequence with [CLS] and two [SEP].
-      layout: 'swag': train.csv, val.csv and test.csv (whose labels are not public); 'codah': one .tsv to be split, or
-        train.tsv, dev.tsv and test.tsv; 'jsonl': train.jsonl, dev.jsonl, test.jsonl, or rows in Parquet or Arrow (see
-        files.py:questions_of).
-      dev_share, test_share: of a single file, which is split by a hash of the context.
+      data: the folder of the files.
+      seq_len: the maximum sequence length S in pieces, with [CLS] and two [SEP].
+      layout: 'swag' for train.csv, val.csv and test.csv (whose labels are not public); 'codah' for a single .tsv,
+        which is split, or train.tsv, dev.tsv and test.tsv; 'jsonl' for train.jsonl, dev.jsonl and test.jsonl, or rows
+        in Parquet or Arrow (see files.py:questions_of).
+      dev_share, test_share: the shares of dev and test in a single file, which is split by a hash of the context.
     """
 
     data: str
@@ -72,8 +72,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
         self._mixed = False
-        own = pathlib.PurePath(self.data).name or 'multiple choice'
-        self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, own)
+        folder_name = pathlib.PurePath(self.data).name or 'multiple choice'
+        self.name = {'swag': 'SWAG', 'codah': 'CODAH'}.get(self.layout, folder_name)
 
     @property
     def objective(self) -> Objective:
@@ -84,10 +84,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         """See Task."""
         if self._one_file:
             return tuple(STEMS)
-        found = [split for split in STEMS if self._find(split)]
-        if 'test' in found and not self._has_labels('test'):
-            found.remove('test')
-        return found
+        names = [split for split in STEMS if self._find(split)]
+        if 'test' in names and not self._has_labels('test'):
+            names.remove('test')
+        return names
 
     def _has_labels(self, split: str) -> bool:
         return split != 'test' or self.layout == 'codah' or files.has_labels(self._find(split))
@@ -108,40 +108,42 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             return (
                 f'{called(sorted(folder.glob("*.tsv")))}: {shares}; config.task.dev_share and test_share say how much'
             )
-        found = {split: self._find(split) for split in STEMS}
-        return describe_splits(found, folder, judged=self.splits(), lacking='labels')
+        split_paths = {split: self._find(split) for split in STEMS}
+        return describe_splits(split_paths, folder, labelled=self.splits(), missing='labels')
 
     def records(self, split: str) -> Sequence[ChoiceQuestion]:
         """See Task."""
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if self._one_file:
-            return self._share(split)
-        found = self._find(split)
-        if not found:
+            return self._split_single_file(split)
+        paths = self._find(split)
+        if not paths:
             stem, suffix = 'val' if (split, self.layout) == ('dev', 'swag') else split, files.LAYOUTS[self.layout]
-            usual = {'swag': '.csv', 'jsonl': '.jsonl'}.get(self.layout, suffix[0])
-            raise UserError(self.data, f'no file of the {split} split', f'{stem}{usual}', 'add it')
+            main_suffix = {'swag': '.csv', 'jsonl': '.jsonl'}.get(self.layout, suffix[0])
+            raise UserError(self.data, f'no file of the {split} split', f'{stem}{main_suffix}', 'add it')
         if self.layout == 'codah':
-            return files.read_codah(found)
+            return files.read_codah(paths)
         labelled = self._has_labels(split)
         if self.layout == 'swag':
-            return files.read_swag(found, labelled=labelled)
-        return list(files.questions_of(read_records(found), labelled=labelled))
+            return files.read_swag(paths, labelled=labelled)
+        return list(files.questions_of(read_records(paths), labelled=labelled))
 
-    def _share(self, split: str) -> Sequence[ChoiceQuestion]:
+    def _split_single_file(self, split: str) -> Sequence[ChoiceQuestion]:
         tables = sorted(files.folder(self.data).glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
             raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'see config.data')
         questions = files.read_codah((tables[0],))
-        chosen = files.split_by_hash(questions, split, self.dev_share, self.test_share)
-        if not chosen:
-            raise UserError(str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_share')
-        return chosen
+        selected = files.split_by_hash(questions, split, self.dev_share, self.test_share)
+        if not selected:
+            raise UserError(
+                str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_split_single_file'
+            )
+        return selected
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
-        """JSON lines, see files.py:questions_of; labels are ignored."""
+        """See Task; reads JSON lines as files.py:questions_of does, and ignores labels."""
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
@@ -149,8 +151,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return files.questions_of(rows, labelled=False, kept=True)
 
     def learn(self, records: Sequence[ChoiceQuestion]) -> None:
-        """Prints the counts, and notes whether the numbers of endings differ: the head has one output, whatever they
-        are."""
+        """Prints the counts, and notes whether the numbers of endings differ; the head has one output in any case."""
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
@@ -160,28 +161,30 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             print('endings: ' + ', '.join(f'{n} of {count:,} questions' for n, count in sorted(endings.items())))
 
     def features(self, records: Sequence[ChoiceQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task: C sequences per row, `labels` int32; a row without label has weight 0. C is the most endings of
-        any record; one that has fewer has empty sequences in place of the others."""
+        """See Task; a row has C sequences and `labels`, int32; a row without label has weight 0.
+
+        C is the maximum number of endings in a record. A record with fewer endings has empty sequences after them.
+        """
         choices = max(len(record.endings) for record in records)
         builder = FeatureBuilder(choices=choices)
         contexts = tokenizer.encode([record.context for record in records])
         texts = [f'{record.start} {ending}'.strip() for record in records for ending in record.endings]
         endings = iter(tokenizer.encode(texts))
         cls, sep = [tokenizer.cls_id], [tokenizer.sep_id]
-        between = sep * tokenizer.separators
-        room, cut = self.seq_len - 2 - len(between), 0
+        separators = sep * tokenizer.separators
+        room, truncated = self.seq_len - 2 - len(separators), 0
         for i, record in enumerate(records):
             for b in itertools.islice(endings, len(record.endings)):
                 n, m = longest_first(len(contexts[i]), len(b), room)
-                cut += n + m < len(contexts[i]) + len(b)
-                tokens = np.concatenate([cls, contexts[i][:n], between, b[:m], sep])
-                builder.add_sequence(tokens, second=1 + n + len(between))
+                truncated += n + m < len(contexts[i]) + len(b)
+                tokens = np.concatenate([cls, contexts[i][:n], separators, b[:m], sep])
+                builder.add_sequence(tokens, second=1 + n + len(separators))
             for _ in range(choices - len(record.endings)):
                 builder.add_sequence([])
             known = record.label is not None
             builder.add_row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
-        note = f'{cut:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
-        return builder.build(notes=[note] if cut else [])
+        note = f'{truncated:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
+        return builder.build(notes=[note] if truncated else [])
 
     def model(self, config: BertConfig) -> TaskModel:
         """See Task."""
@@ -192,7 +195,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     ) -> list[ChoicePrediction]:
         """See Task."""
         pairs = zip(records, outputs['logits'], strict=True)
-        return [_choice(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
+        return [_predict(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
 
     def merged(
         self, records: Sequence[ChoiceQuestion], members: Sequence[tuple[Features, Outputs]]
@@ -203,7 +206,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def metrics(
         self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> dict[str, float | None]:
-        """accuracy."""
+        """Returns the accuracy."""
         right = [record.label == choice.ending for record, choice in zip(records, predictions, strict=True)]
         return {'accuracy': sum(right) / len(right) if right else None}
 
@@ -212,7 +215,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> str:
-        """Accuracy by group, by the number of the right ending, and by how many there are where that differs."""
+        """Returns the accuracy by group, by number of the right ending, and by number of endings if it varies."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
         tables.append(_table('right ending', [str(record.label) for record in records], records, predictions))
@@ -222,8 +225,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def rows(
         self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> Iterator[dict[str, Any]]:
-        """prompt, start, endings, the number of the chosen one (`prediction`) and its text, probabilities; and the
-        number that is `true` where known."""
+        """Yields prompt, start, endings, the number (`prediction`) and text (`ending`) of the selected ending, the
+        probabilities, and the `true` number if known."""
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
@@ -233,32 +236,32 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def reviewed(self, records: Sequence[ChoiceQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
-            chosen, shares = row['prediction'], row['probabilities']
-            wrong = 1 + shares[chosen] - shares[record.label] if chosen != record.label else 0.0
+            ending, probabilities = row['prediction'], row['probabilities']
+            error = 1 + probabilities[ending] - probabilities[record.label] if ending != record.label else 0.0
             texts = {'prompt': f'{record.context} {record.start}'.strip()}
-            predicted = f'{record.endings[chosen]} ({shares[chosen]:.2f})'
-            yield Judgment(texts, record.endings[record.label], predicted, wrong)
+            predicted = f'{record.endings[ending]} ({probabilities[ending]:.2f})'
+            yield Judgment(texts, record.endings[record.label], predicted, error)
 
     def baselines(
         self, train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]
     ) -> dict[str, list[ChoicePrediction]]:
         """See Task and baseline.py."""
-        found = ending_scores(train, records)
-        return {name: [_choice(scores) for scores in of_all] for name, of_all in found.items()}
+        scores = ending_scores(train, records)
+        return {name: [_predict(endings) for endings in record_scores] for name, record_scores in scores.items()}
 
     def official_files(
         self, split: str, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> dict[str, str]:
-        """For SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes it."""
+        """Returns, for SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes."""
         if self.layout != 'swag':
             return {}
         lines = [f'{i},{choice.ending}' for i, choice in enumerate(predictions)]
         return {f'{split}_predictions.csv': '\n'.join([',pred', *lines]) + '\n'}
 
 
-def _choice(logits: np.ndarray) -> ChoicePrediction:
-    shares = softmax(logits)
-    return ChoicePrediction(int(shares.argmax()), tuple(shares.tolist()))
+def _predict(logits: np.ndarray) -> ChoicePrediction:
+    probabilities = softmax(logits)
+    return ChoicePrediction(int(probabilities.argmax()), tuple(probabilities.tolist()))
 
 
 def _table(

@@ -1,1 +1,1 @@
-"""Strict readers of a task's files: nothing malformed passes, and every message names file and line."""
+"""Strict readers of the files of a task: a malformed row is an error whose message names the file and the line."""

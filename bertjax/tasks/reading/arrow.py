@@ -1,4 +1,4 @@
-"""Parquet and Arrow files, and folders that `datasets` saved: read with pyarrow, an optional package.
+"""Readers of Parquet and Arrow files, and of folders that `datasets` saved, by the optional package pyarrow.
 
 The layouts are those of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a saved dataset is a
 folder with state.json, which names its Arrow files, and dataset_info.json; names of class labels are in the metadata of
@@ -16,30 +16,34 @@ from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 
-_ROWS = 1024  # made of Python's objects at a time
-UNLABELLED = -1  # the class label of unlabelled records, as in GLUE's test splits
+_ROWS = 1024  # rows to convert to Python objects at a time
+UNLABELLED = -1  # the class label for unlabelled records, as in GLUE's test splits
 
 
 def is_saved_dataset(path: epath.Path) -> bool:
-    """Whether it is a folder that `datasets` saved one split to."""
+    """Whether a path is a folder to which `datasets` saved one split."""
     return (path / 'state.json').is_file() and path.is_dir()
 
 
 def read_arrow(path: epath.Path) -> Iterator[Record]:
-    """The records of a .parquet or .arrow file, or of a saved dataset: ('path[number]', fields).
+    """Yields the records ('path[number]', fields) of a .parquet or .arrow file, or of a saved dataset.
 
-    Class labels become their names (None where a record has none), numbers of 32 bits the ones that were written.
+    Class labels become their names (None for an unlabelled record), and float32 numbers their shortest decimal form.
 
     Raises:
       UserError: pyarrow is not installed, or the file is damaged.
     """
     if path.is_dir():
-        state, features = _json(path / 'state.json'), _json(path / 'dataset_info.json').get('features') or {}
+        state, features = _read_json(path / 'state.json'), _read_json(path / 'dataset_info.json').get('features') or {}
         parts = state.get('_data_files', [])
-        if not isinstance(parts, list) or not all(isinstance(x, dict) and _is_text(x.get('filename')) for x in parts):
-            expected = 'a list of objects, each with a filename'
+        if not isinstance(parts, list) or not all(
+            isinstance(part, dict) and _is_text(part.get('filename')) for part in parts
+        ):
             raise UserError(
-                str(path / 'state.json'), f'_data_files {format_value(parts)}', expected, 'save the dataset again'
+                str(path / 'state.json'),
+                found=f'_data_files {format_value(parts)}',
+                expected='a list of objects, each with a filename',
+                fix='save the dataset again',
             )
         files = [path / file['filename'] for file in parts]
     else:
@@ -50,12 +54,14 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
         yield from _read_file(file, features)
 
 
-def _json(path: epath.Path) -> dict[str, Any]:
+def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
+        value = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     except ValueError as error:
-        raise UserError(str(path), f'wrong JSON ({error})', 'what datasets wrote', 'save the dataset again') from None
-    return found if isinstance(found, dict) else {}
+        raise UserError(
+            str(path), f'wrong JSON ({error})', 'the file that datasets wrote', 'save the dataset again'
+        ) from None
+    return value if isinstance(value, dict) else {}
 
 
 def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record]:
@@ -69,15 +75,15 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
     try:
         with path.open('rb') as file:
             if path.suffix.lower() == '.parquet':
-                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # of pages that have one
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # for pages that have a checksum
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)
-            plain = _converters(pa, schema, features, str(path))
+            to_plain = _converters(pa, schema, features, str(path))
             for batch in batches:
                 for start in range(0, batch.num_rows, _ROWS):
                     for row in batch.slice(start, _ROWS).to_pylist():
-                        yield Record(f'{path}[{number}]', {key: plain[key](value) for key, value in row.items()})
+                        yield Record(f'{path}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
                         number += 1
     except (pa.ArrowException, OSError) as error:
         found = f'a file that cannot be read from row {number} on ({str(error).splitlines()[0]})'
@@ -88,7 +94,7 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
 
 
 class _ClassError(Exception):
-    """The number of a class that has no name, and the numbers that have one."""
+    """Raised for a class number without name; the arguments are the number and a description of the valid numbers."""
 
 
 def _is_text(value: Any) -> bool:
@@ -96,7 +102,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
-    """The schema and the batches of a stream, which `datasets` writes, or of a file with an index (Feather)."""
+    """Returns the schema and the batches of a stream, as `datasets` writes, or of a file with an index (Feather)."""
     if file.read(6) == b'ARROW1':
         file.seek(0)
         reader = pa.ipc.open_file(file)
@@ -107,46 +113,49 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
 
 
 def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any], Any]]:
-    """What makes plain JSON values of each column's."""
+    """Returns a function for each column that converts its values to plain JSON values."""
     try:
-        told = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
+        metadata = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
     except (ValueError, KeyError, TypeError):  # written by another program
-        told = {}
-    known = {name: feature for of in (told, features) if isinstance(of, dict) for name, feature in of.items()}
-    return {field.name: _converter(pa, field.type, known.get(field.name), where) for field in schema}
+        metadata = {}
+    sources = [source for source in (metadata, features) if isinstance(source, dict)]
+    merged = {name: feature for source in sources for name, feature in source.items()}
+    return {field.name: _converter(pa, field.type, merged.get(field.name), where) for field in schema}
 
 
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
     if _is_list(pa, kind):
-        if isinstance(feature, list) and feature:  # how earlier versions write a list of records
+        if isinstance(feature, list) and feature:  # the form of a list of records in earlier versions
             feature = {'feature': feature[0]}
-        of_items = feature.get('feature', feature) if isinstance(feature, dict) else None
-        inner = _converter(pa, kind.value_type, of_items, where)
+        item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
+        inner = _converter(pa, kind.value_type, item_feature, where)
         return lambda value: None if value is None else [inner(item) for item in value]
     if pa.types.is_struct(kind):
-        # `datasets` keeps a sequence of records as a record of sequences.
-        own = feature.get('feature', feature) if isinstance(feature, dict) else {}
-        own = own if isinstance(own, dict) else {}
-        parts = {field.name: _converter(pa, field.type, own.get(field.name), where) for field in kind}
+        # `datasets` stores a sequence of records as a record of sequences.
+        field_features = feature.get('feature', feature) if isinstance(feature, dict) else {}
+        field_features = field_features if isinstance(field_features, dict) else {}
+        parts = {field.name: _converter(pa, field.type, field_features.get(field.name), where) for field in kind}
         return lambda value: None if value is None else {key: parts[key](item) for key, item in value.items()}
     if pa.types.is_integer(kind) and isinstance(feature, dict) and feature.get('_type') == 'ClassLabel':
         names = feature.get('names') or []
         if not isinstance(names, list) or not all(map(_is_text, names)):
-            expected = 'the names of its classes, a list of texts'
             raise UserError(
-                where, f'a ClassLabel with the names {format_value(names)}', expected, 'save the dataset again'
+                where,
+                found=f'a ClassLabel with the names {format_value(names)}',
+                expected='the names of its classes, a list of texts',
+                fix='save the dataset again',
             )
         return lambda value: _class_name(names, value)
     if pa.types.is_float32(kind):
         return lambda value: None if value is None else as_written(value)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return lambda value: value
-    # Texts as they are; dates, decimals and durations as Python writes them.
-    return lambda value: value if value is None or isinstance(value, str) else _written(value)
+    # Texts are unchanged; dates, decimals and durations become Python's text for them.
+    return lambda value: value if value is None or isinstance(value, str) else _to_text(value)
 
 
 def as_written(value: float) -> float:
-    """The number that became this one of 32 bits: 3.8, not 3.799999952316284."""
+    """Returns the shortest decimal number that rounds to this float32 number: 3.8, not 3.799999952316284."""
     return float(str(np.float32(value)))
 
 
@@ -164,10 +173,10 @@ def _class_name(names: list[str], value: int | None) -> str | int | None:
     return names[value]
 
 
-def _written(value: Any) -> str | None:
+def _to_text(value: Any) -> str | None:
     if not isinstance(value, bytes):
         return str(value)
     try:
         return value.decode('utf-8')
     except UnicodeDecodeError:
-        return None  # an image, for example: no text
+        return None  # not a text, for example an image

@@ -1,4 +1,4 @@
-"""JSON objects as rows: from JSON lines and from JSON."""
+"""Readers of rows that are JSON objects, from JSON lines and from JSON."""
 
 import itertools
 import json
@@ -11,15 +11,14 @@ from bertjax.tasks.reading.texts import Line, checked_text
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """The objects of a .json file: those of one JSON value, or of as many as there are lines, as `datasets` and pandas
-    write them too.
+    """Yields the objects of a .json file: of one JSON value, or of JSON lines, which `datasets` and pandas also write.
 
     Raises:
-      UserError: see `objects_of_text` and `objects_of_lines`.
+      UserError: See `objects_of_text` and `objects_of_lines`.
     """
     lines = list(lines)
-    filled = list(itertools.islice((line for _, line in lines if line.strip()), 2))
-    if len(filled) == 2 and is_object(filled[0]):
+    first_lines = list(itertools.islice((line for _, line in lines if line.strip()), 2))
+    if len(first_lines) == 2 and is_object(first_lines[0]):
         return objects_of_lines(lines, where)
     return objects_of_text('\n'.join(line for _, line in lines), where)
 
@@ -33,58 +32,58 @@ def is_object(line: str) -> bool:
 
 
 def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """('where:line', object) of numbered lines, each of which is an object; blank ones mean nothing.
+    """Yields ('where:line', object) for each numbered line, ignoring blank lines.
 
     Raises:
-      UserError: a line that is anything else.
+      UserError: A line is not a JSON object.
     """
     for number, line in lines:
         if not line.strip():
             continue
-        here = f'{where}:{number}'
+        place = f'{where}:{number}'
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(here, f'wrong JSON ({error})', 'a JSON object a line', 'correct the line') from None
-        yield Record(here, _checked(record, here))
+            raise UserError(place, f'wrong JSON ({error})', 'one JSON object per line', 'correct the line') from None
+        yield Record(place, _check_object(record, place))
 
 
 def objects_of_text(text: str, where: str) -> Iterator[Record]:
-    """('where[key]', object) of a JSON list of objects, or of an object of objects.
+    """Yields ('where[key]', object) for each object in a JSON list or in a JSON object.
 
     Raises:
-      UserError: anything else.
+      UserError: The text is not a JSON list or object of objects.
     """
     try:
-        found = json.loads(text)
+        root = json.loads(text)
     except (ValueError, RecursionError) as error:
-        fix = 'correct the file; one with an object a line is named .jsonl'
+        fix = 'correct the file; a file with one object per line is named .jsonl'
         raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'wrong JSON ({error})', 'JSON', fix) from None
-    if not isinstance(found, list | dict):
-        raise UserError(where, f'a JSON {type(found).__name__}', 'a list of objects', 'check the file')
-    for key, record in enumerate(found) if isinstance(found, list) else found.items():
-        here = f'{where}[{key!r}]'
-        yield Record(here, _checked(record, here))
+    if not isinstance(root, list | dict):
+        raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
+    for key, record in enumerate(root) if isinstance(root, list) else root.items():
+        place = f'{where}[{key!r}]'
+        yield Record(place, _check_object(record, place))
 
 
-def _checked(record: Any, where: str) -> dict[str, Any]:
+def _check_object(record: Any, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise UserError(where, f'a JSON {type(record).__name__}', 'an object with named fields', 'correct the record')
     return record
 
 
 def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False, key: str = 'config.task') -> str | None:
-    """A JSON value as text: numbers and booleans as JSON writes them, a list of strings joined by spaces, null as None.
+    """Converts a JSON value to text: numbers and booleans as in JSON, a list of strings joined by spaces, null to None.
 
     Args:
-      value: of a field.
-      where: its place.
-      joined: whether a list of strings is accepted.
-      kept: whether a list is accepted, and stays one: as JSON.
-      key: of the config that names the field, for messages.
+      value: The value of a field.
+      where: The place of the field.
+      joined: Whether a list of strings is accepted.
+      kept: Whether any list is accepted, and converted to JSON text.
+      key: The config key that names the field, for messages.
 
     Raises:
-      UserError: an object, any other list, or a string that is not text (see `checked_text`).
+      UserError: The value is an object, a list that is not accepted, or a string that is not text (see `checked_text`).
     """
     if kept and isinstance(value, list):
         return checked_text(json.dumps(value, ensure_ascii=False), where)

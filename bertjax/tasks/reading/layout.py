@@ -1,4 +1,4 @@
-"""What a record of any file is, and what is asked of a file of them."""
+"""The form of a record of any file, and of a request for columns of a table."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Record(NamedTuple):
-    """A record of any file: 'file:line', and its fields by name."""
+    """A record of any file: its place 'file:line' and its fields by name."""
 
     where: str
     fields: Mapping[str, Any]
@@ -17,11 +17,11 @@ class Column:
     """A requested column.
 
     Attributes:
-      names: its possible names; the first that exists counts.
-      required: whether a table without it is an error.
+      names: the possible names; the first that exists is used.
+      required: whether a table without the column is an error.
       joined: whether a list of strings is joined by spaces, or is an error.
-      kept: whether a list is kept, as JSON.
-      key: of the config that names it, for messages.
+      kept: whether a list is converted to JSON text.
+      key: the config key that names the column, for messages.
     """
 
     names: tuple[str, ...]
@@ -33,12 +33,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What is known about a table before it is read.
+    """The expected form of a table.
 
     Attributes:
-      columns: the requested ones.
-      bare: names of all columns of a file without header; () if a header is required.
-      broken: up to so many rows with a wrong number of columns are left out, counted and printed; one more is an error.
+      columns: the requested columns.
+      bare: the names of all columns of a file without header; () if a header is required.
+      broken: the number of rows with a wrong number of columns that are left out and printed; one more is an error.
     """
 
     columns: tuple[Column, ...] = ()

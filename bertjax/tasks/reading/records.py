@@ -1,4 +1,4 @@
-"""Rows of named fields from any file of records: tables, JSON, Parquet and Arrow, plain or in shards."""
+"""Readers of rows of named fields from files of records: tables, JSON, Parquet and Arrow, single files or shards."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,13 +14,15 @@ from bertjax.tasks.reading.layout import Column, Layout, Record
 from bertjax.tasks.reading.tables import csv_records, tsv_records
 from bertjax.tasks.reading.texts import Line, checked_text, number_lines, quoted, read_lines, read_text, without_blanks
 
-# The format by the suffix of a file's name.
+# Suffix of a file name -> format.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
-BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # those that are no text
+BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # formats that are not text
 FORMATS |= BINARY
-NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))  # rows may hold lists
+NESTED = tuple(
+    suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv')
+)  # formats whose rows may hold lists
 
-Files = Sequence[epath.Path]  # of a split: a file, its shards, or a folder that `datasets` saved
+Files = Sequence[epath.Path]  # the files of a split: a file, its shards, or a folder that `datasets` saved
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Row:
 
     Attributes:
       where: 'file:line'.
-      values: the text in each requested column, None where there is none.
-      fields: all that the record has, by name; None for a plain text.
+      values: the text in each requested column; None if it is missing.
+      fields: all fields of the record, by name; None for a plain text.
     """
 
     where: str
@@ -39,15 +41,17 @@ class Row:
 
 
 def is_binary(path: epath.PathLike) -> bool:
-    """Whether the name is that of a file that is no text."""
+    """Whether the file name has the suffix of a binary format."""
     return streams.bare_suffix(str(path)) in BINARY
 
 
 def format_of(path: epath.PathLike, format: str = 'auto') -> str:
-    """One of FORMATS, by the suffix of the name unless `format` is given.
+    """Returns the format in FORMATS by the suffix of the file name, or `format` if it is not 'auto'.
+
+    Binary files always have the format of their suffix.
 
     Raises:
-      UserError: any other suffix.
+      UserError: The suffix is unknown.
     """
     suffix = streams.bare_suffix(str(path))
     if format != 'auto' and not is_binary(path):
@@ -60,28 +64,28 @@ def format_of(path: epath.PathLike, format: str = 'auto') -> str:
 
 
 def read_records(files: Files, format: str = 'auto', layout: Layout | None = None) -> Iterator[Record]:
-    """The records of the files of a split, one after the other; a file may be a folder that `datasets` saved.
+    """Yields the records of the files of a split, in order; a file may be a folder that `datasets` saved.
 
     TSV has no quoting: a quotation mark is an ordinary character, and no field contains a tab or line end (as in the
     files of GLUE and SICK). CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of objects;
-    a .json file with an object a line is read as JSON lines. .gz, .bz2, .xz and .zst files are decompressed; text is
+    a .json file with one object per line is read as JSON lines. .gz, .bz2, .xz and .zst files are decompressed; text is
     UTF-8 with or without a byte order mark.
 
     Args:
-      files: local or remote.
-      format: see `format_of`.
-      layout: of a table; None for one with a header.
+      files: The files, local or remote.
+      format: See `format_of`.
+      layout: The expected form of a table; None for any table with a header.
 
     Raises:
-      UserError: no such file, no rows, a missing or repeated column, a row with a wrong number of columns, a blank line
-        between rows, or anything that is not UTF-8, CSV or JSON: with file and line.
+      UserError: A file does not exist, has no rows, a missing or repeated column, a row with a wrong number of columns,
+        a blank line between rows, or content that is not UTF-8, CSV or JSON. The message has file and line.
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
-            yield from _some(read_arrow(path), str(path))
+            yield from _check_not_empty(read_arrow(path), str(path))
         elif path.is_file():
             kind = format_of(path, format)
-            # A list of records is one value, often on one line, which may be as long as it likes.
+            # A list of records is one value, often on one line of unlimited length.
             lines = number_lines(read_text(path)) if kind == 'json' else read_lines(path)
             yield from parse_records(lines, str(path), kind, layout)
         else:
@@ -91,14 +95,14 @@ def read_records(files: Files, format: str = 'auto', layout: Layout | None = Non
 def parse_records(
     lines: Iterable[Line], where: str, format: str, layout: Layout | None = None, *, blank: str = 'refused'
 ) -> Iterator[Record]:
-    """The records of a text from its numbered lines, each as soon as its lines are there; see `read_records`.
+    """Yields the records of a text from its numbered lines, each as soon as its lines are read; see `read_records`.
 
     Args:
-      lines: without line ends.
-      where: the file's name.
-      format: of FORMATS.
-      layout: see `read_records`.
-      blank: what becomes of a blank line between two rows of a table: 'refused', or 'skipped'.
+      lines: The lines, without line ends.
+      where: The name of the file.
+      format: One of FORMATS.
+      layout: See `read_records`.
+      blank: The treatment of a blank line between two rows of a table: 'refused' or 'skipped'.
     """
     layout = layout or Layout()
     if format == 'json':
@@ -109,19 +113,19 @@ def parse_records(
         records = csv_records(lines, where, layout, blank)
     else:
         records = tsv_records(without_blanks(lines, where, blank), where, layout)
-    return _some(records, where)
+    return _check_not_empty(records, where)
 
 
 def read_rows(files: Files, layout: Layout, format: str = 'auto') -> Iterator[Row]:
-    """The requested columns of `read_records`."""
+    """Yields the requested columns of the records of `read_records`."""
     return rows_of(read_records(files, format, layout), layout.columns)
 
 
 def rows_of(records: Iterable[Record], columns: Sequence[Column]) -> Iterator[Row]:
-    """The requested columns of each record.
+    """Yields the requested columns of each record.
 
     Raises:
-      UserError: a record without a required one, or with a value that is no text, number or truth value.
+      UserError: A record lacks a required column, or a value is not a text, a number or a boolean.
     """
     for where, fields in records:
         yield Row(where, tuple([_value(fields, column, where) for column in columns]), fields)
@@ -131,17 +135,17 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
     name = next((name for name in column.names if name in fields), None)
     if name is not None:
         value = fields[name]
-        if isinstance(value, str):  # nearly always
+        if isinstance(value, str):  # the most frequent case, without building the place
             return checked_text(value, where)
-        here = f'{where}, field {quoted([name])}'
-        return as_text(value, here, joined=column.joined, kept=column.kept, key=column.key)
+        place = f'{where}, field {quoted([name])}'
+        return as_text(value, place, joined=column.joined, kept=column.kept, key=column.key)
     if column.required:
         fix = f'correct the record, or name another field in {column.key}'
         raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), fix)
     return None
 
 
-def _some(records: Iterator[Record], where: str) -> Iterator[Record]:
+def _check_not_empty(records: Iterator[Record], where: str) -> Iterator[Record]:
     empty = True
     for record in records:
         empty = False

@@ -1,4 +1,4 @@
-"""Records of tensorflow-datasets that are prepared as array_record: read by index, without TensorFlow."""
+"""Readers of tensorflow-datasets prepared as array_record, by index and without TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,28 +11,28 @@ from bertjax.tasks.reading.layout import Record
 
 
 def dataset_splits(name: str) -> dict[str, int]:
-    """The splits of a prepared dataset, and the number of records of each.
+    """Returns the splits of a prepared dataset, {name: number of records}.
 
     Args:
-      name: such as 'glue/rte', or the directory of a prepared dataset.
+      name: The name, such as 'glue/rte', or the directory of a prepared dataset.
 
     Raises:
-      UserError: no such dataset, or it is not prepared on this machine.
+      UserError: The dataset does not exist, or is not prepared on this machine.
     """
     return {split: info.num_examples for split, info in _dataset(name).builder.info.splits.items()}
 
 
 def read_dataset(name: str, split: str) -> Iterator[Record]:
-    """The records of a split, in order: ('name@split:number', fields).
+    """Yields the records ('name@split:number', fields) of a split, in order.
 
-    Texts become str, class labels their names (None where a record has none), numbers Python's, sequences lists.
+    Texts become str, class labels their names (None for an unlabelled record), numbers Python numbers, sequences lists.
 
     Args:
-      name: see `dataset_splits`.
-      split: its name there, such as 'validation'.
+      name: See `dataset_splits`.
+      split: The name of the split in the dataset, such as 'validation'.
 
     Raises:
-      UserError: no such dataset or split, or one prepared in another format than array_record.
+      UserError: The dataset or split does not exist, or is prepared in another format than array_record.
     """
     dataset = _dataset(name)
     source, features = dataset.split(split), dataset.builder.info.features
@@ -46,7 +46,7 @@ def _dataset(name: str) -> Dataset:
 
 
 def _plain(value: Any, feature: Any) -> Any:
-    """A value of tfds in Python's own types."""
+    """Converts a value of tfds to Python types."""
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.Sequence):

@@ -1,4 +1,4 @@
-"""Standard input as it comes: lines, and batches of what they hold, each as soon as no more is waiting."""
+"""Streaming of standard input: lines, and batches of records that do not wait for further input."""
 
 import contextlib
 import io
@@ -10,25 +10,25 @@ from typing import Any
 
 from bertjax.tasks.reading.texts import Blank, Line, stream_lines
 
-_AHEAD = 4  # batches that are read while others are computed
-_GATHER = 0.02  # seconds in which what comes together goes into one batch
+_AHEAD = 4  # batches to read ahead during the computation
+_GATHER = 0.02  # seconds to wait for further items of a batch
 
 
 def standard_input(where: str) -> Iterator[Line]:
-    """Its lines, see `stream_lines`; `where` is its name in messages."""
+    """Yields the lines of standard input, see `stream_lines`; `where` is its name in messages."""
     return stream_lines(open_standard_input(), where)
 
 
 def open_standard_input() -> io.BufferedReader:
-    """The bytes of standard input."""
-    # Not sys.stdin's own buffer, whose lock Python wants at its end: a thread may hold it then, and for ever.
+    """Opens standard input as bytes."""
+    # sys.stdin's buffer has a lock that Python acquires at exit, and a blocked reader thread would hold it forever.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
 def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Batches of about `size` items, with a record at least, each as soon as no more are waiting.
+    """Yields batches of about `size` items, each as soon as no further item is waiting.
 
-    An error of `items` is raised behind all that came before it.
+    A batch has at least one item that is not a `Blank`. An error of `items` is raised after all earlier items.
     """
     waiting: queue.Queue[Any] = queue.Queue(_AHEAD * size)
     end = object()
@@ -41,7 +41,7 @@ def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
         except Exception as error:  # raised below, in the thread that computes
             waiting.put(error)
 
-    threading.Thread(target=read, daemon=True).start()  # may wait for input for ever
+    threading.Thread(target=read, daemon=True).start()  # a daemon, because it may wait for input forever
     last: Any = None
     while last is not end:
         batch: list[Any] = []

@@ -1,4 +1,4 @@
-"""Strict reading of tables: TSV and CSV, with columns by name."""
+"""Strict readers of TSV and CSV tables, with columns by name."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,17 +12,17 @@ _Cells = Iterator[tuple[int, list[str]]]
 
 
 def tsv_records(lines: Iterable[Line], where: str, layout: Layout) -> Iterator[Record]:
-    """The rows of a table between tabs, from its numbered lines without blank ones; see records.py:read_records."""
+    """Yields the rows of a TSV table from its numbered lines without blank lines; see records.py:read_records."""
     return _records(((number, line.split('\t')) for number, line in lines), where, 'tsv', layout)
 
 
 def csv_records(lines: Iterable[Line], where: str, layout: Layout, blank: str) -> Iterator[Record]:
-    """The rows of a table between commas, from its numbered lines; see records.py:parse_records."""
+    """Yields the rows of a CSV table from its numbered lines; see records.py:parse_records."""
     return _records(_csv_cells(lines, where, blank), where, 'csv', layout)
 
 
 def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
-    """The cells of each row, with the number of its first line."""
+    """Yields the cells of each row with the number of its first line."""
     csv.field_size_limit(_MAX_FIELD)
     reader = csv.reader((line + '\n' for _, line in lines), strict=True)
     gap = 0
@@ -65,7 +65,7 @@ def _records(numbered: _Cells, where: str, format: str, layout: Layout) -> Itera
 
 
 def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str, ...], bool]:
-    """Names of the columns, and whether the first line already is a row."""
+    """Returns the names of the columns, and whether the first line is already a row."""
     names = tuple(cell.strip() for cell in cells)
     missing = [column for column in layout.columns if column.required and not set(column.names) & set(names)]
     if missing and len(cells) == len(layout.bare):
@@ -74,7 +74,7 @@ def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str,
         expected = 'a column ' + ' or '.join(missing[0].names)
         if layout.bare:
             expected += f', or no header and the columns {", ".join(layout.bare)}'
-        fix = f'check the names of the columns, in the first line and in {missing[0].key}, and what is between them'
+        fix = f'check the names of the columns, in the first line and in {missing[0].key}, and the separator'
         raise UserError(where, f'the columns {quoted(names)}', expected, fix)
     for column in layout.columns:
         name = next((name for name in column.names if name in names), None)

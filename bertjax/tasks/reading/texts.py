@@ -1,4 +1,4 @@
-"""Text files, whole or line by line: UTF-8, plain or compressed."""
+"""Readers of UTF-8 text files, plain or compressed, as one text or line by line."""
 
 import io
 import itertools
@@ -12,16 +12,16 @@ from bertjax.files import streams
 from bertjax.files.paths import unusual_kind
 from bertjax.remote.paths import user_path
 
-Line = tuple[int, str]  # its number from 1, and its text without the line end
+Line = tuple[int, str]  # the number of a line, from 1, and its text without the line end
 
 
 class Blank(NamedTuple):
-    """A blank line of a user's input, or an empty record: it has no prediction, but a place among them.
+    """A blank line or an empty record in a user's input: it gets an empty row in the predictions.
 
     Attributes:
       where: 'file:line'.
-      what: what it is.
-      fields: all that its row has.
+      what: the kind of blank, for messages.
+      fields: all fields of an empty record.
     """
 
     where: str
@@ -29,28 +29,30 @@ class Blank(NamedTuple):
     fields: Mapping[str, Any] | None = None
 
 
-_SHOWN, _LONG = 8, 24  # so many names of a list are shown, and so many characters of each
+_MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of a quoted list: names, and characters of each
 
 
 def quoted(names: Iterable[Any]) -> str:
-    """Names or values from a file as an error shows them: in quotes, short, and only the first of many."""
+    """Formats names or values from a file for an error message: in quotes, shortened, and only the first of many."""
     names = [str(name) for name in names]
-    shown = [repr(name if len(name) <= _LONG else name[: _LONG - 1] + '…') for name in names[:_SHOWN]]
-    more = [f'and {len(names) - _SHOWN:,} more'] if len(names) > _SHOWN else []
-    return ', '.join([*shown, *more]) or 'none'
+    quoted_names = [
+        repr(name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + '…') for name in names[:_MAX_NAMES]
+    ]
+    more = [f'and {len(names) - _MAX_NAMES:,} more'] if len(names) > _MAX_NAMES else []
+    return ', '.join([*quoted_names, *more]) or 'none'
 
 
 def read_text(path: epath.PathLike) -> str:
-    """The text of a file, local or remote; see `decoded`.
+    """Reads the text of a file, local or remote; see `decoded`.
 
     Raises:
-      UserError: no such file, damage, or bytes that are not UTF-8.
+      UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         return decoded(file, str(path))
 
 
-def _opened(path: epath.PathLike) -> BinaryIO:
+def _open(path: epath.PathLike) -> BinaryIO:
     path = user_path(path, str(path))
     kind = unusual_kind(path)
     if kind in ('a device', 'a socket'):  # A pipe is fine: `<(zcat a.gz)`.
@@ -63,14 +65,14 @@ def _opened(path: epath.PathLike) -> BinaryIO:
 
 
 def decoded(file: BinaryIO, where: str) -> str:
-    """The text of an open file or pipe, decompressed if necessary (gzip, bzip2, xz, zstd), without byte order mark.
+    """Reads the text of an open file or pipe, without byte order mark, and decompresses gzip, bzip2, xz or zstd.
 
     Args:
-      file: open, at its beginning.
-      where: its name, for messages.
+      file: The open file, at its start.
+      where: The name of the file, for messages.
 
     Raises:
-      UserError: damage, or a byte that is not UTF-8, with its line.
+      UserError: The file is damaged, or has a byte that is not UTF-8; the message has its line.
     """
     raw = file.read()
     compression = streams.compression_of(where, raw[:8])
@@ -89,41 +91,43 @@ def decoded(file: BinaryIO, where: str) -> str:
 
 
 def peeked(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
-    """All lines, and the texts of the first `count` that are not blank (fewer where there are fewer): a format is told
-    by these without waiting for more."""
-    lines, seen, filled = iter(lines), [], []
+    """Returns all lines, and the texts of the first `count` lines that are not blank, or of all if there are fewer.
+
+    A format can be detected by these texts without waiting for further lines.
+    """
+    lines, read, texts = iter(lines), [], []
     for line in lines:
-        seen.append(line)
+        read.append(line)
         if line[1].strip():
-            filled.append(line[1])
-        if len(filled) == count:
+            texts.append(line[1])
+        if len(texts) == count:
             break
-    return itertools.chain(seen, lines), filled
+    return itertools.chain(read, lines), texts
 
 
 def without_blanks(lines: Iterable[Line], where: str, blank: str = 'refused') -> Iterator[Line]:
-    """The lines without the blank ones at the end; a blank line elsewhere is an error, unless it is 'skipped'."""
-    found = 0
+    """Yields the lines without blank lines at the end; other blank lines are an error, unless `blank` is 'skipped'."""
+    first_blank = 0
     for number, line in lines:
         if not line.strip(' '):
-            found = found or number
+            first_blank = first_blank or number
             continue
         if blank == 'refused':
-            check_no_blank(found, where)
+            check_no_blank(first_blank, where)
         yield number, line
 
 
 def check_no_blank(number: int, where: str) -> None:
-    """Raises UserError if there is a blank line before a row: the `number` of one, or 0."""
+    """Raises UserError if `number`, the number of a blank line before a row, is not 0."""
     if number:
         raise UserError(f'{where}:{number}', 'a blank line', 'a row', 'remove the line')
 
 
 def checked_text(text: str, where: str) -> str:
-    """A string from JSON, checked: JSON strings may hold what is not text and cannot be written to a file.
+    """Returns a string from JSON after checking that it is text, because JSON strings may contain lone surrogates.
 
     Raises:
-      UserError: half a surrogate pair, as in a text that was cut inside an emoji.
+      UserError: The string has half a surrogate pair, for example because it was cut inside an emoji.
     """
     try:
         if not text.isascii():
@@ -134,26 +138,26 @@ def checked_text(text: str, where: str) -> str:
 
 
 def read_lines(path: epath.PathLike) -> Iterator[Line]:
-    """The lines of a file, local or remote; see `stream_lines`.
+    """Yields the lines of a file, local or remote; see `stream_lines`.
 
     Raises:
-      UserError: no such file, damage, or bytes that are not UTF-8.
+      UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         yield from stream_lines(io.BufferedReader(streams.CountedFile(file), streams.CHUNK), str(path))
 
 
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
-    """The lines of an open file or pipe, each as soon as it is there; only \\n and \\r\\n end a line.
+    """Yields the lines of an open file or pipe, each as soon as it is read; only \\n and \\r\\n end a line.
 
-    Decompressed if necessary (gzip, bzip2, xz, zstd), without byte order mark.
+    Decompresses gzip, bzip2, xz or zstd, and removes a byte order mark.
 
     Args:
-      file: open, at its beginning.
-      where: its name, for messages.
+      file: The open file, at its start.
+      where: The name of the file, for messages.
 
     Raises:
-      UserError: damage, or bytes that are not UTF-8, with the line.
+      UserError: The file is damaged, or has bytes that are not UTF-8; the message has the line.
     """
     lines = streams.Lines(iter(()))
     try:
@@ -164,7 +168,7 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
             if isinstance(line, streams.Broken):
                 expected, fix = 'UTF-8 text', 'correct the line, or convert the file, for example with iconv'
                 if raw is streams.TOO_LONG:
-                    expected, fix = 'a record a line', 'correct the line; a list of all records is a .json'
+                    expected, fix = 'one record per line', 'correct the line; a list of all records is a .json'
                 raise UserError(f'{where}:{line.line}', line.detail, expected, fix)
             yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:
@@ -173,6 +177,6 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """The lines of a text, as of `stream_lines`; its end is one more, empty, after a line end."""
+    """Yields the lines of a text as `stream_lines` does; a text that ends with a line end has a last, empty line."""
     for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
         yield number, line.removesuffix('\r')

@@ -1,1 +1,1 @@
-"""Tasks that name the relation of two entities that are marked in a sentence."""
+"""Relation classification: the relation between two marked entities in a sentence."""

@@ -1,4 +1,4 @@
-"""Records of relations: TACRED's rows of tokens with the places of two entities, or texts in which they are marked."""
+"""Records of relations: TACRED's rows of tokens with the positions of two entities, or texts with marks."""
 
 import dataclasses
 import itertools
@@ -20,11 +20,11 @@ _LABELS = ('relation', 'label')
 
 @dataclasses.dataclass(frozen=True)
 class MarkedEntity:
-    """One of the two.
+    """One of the two entities of a relation.
 
     Attributes:
-      start, end: characters of the text, up to but not including `end`.
-      type: such as PERSON; '' where unknown.
+      start, end: the character offsets in the text; `end` is exclusive.
+      type: the type, such as PERSON; '' if unknown.
     """
 
     start: int
@@ -37,11 +37,11 @@ class Relation:
     """A sentence and two entities in it.
 
     Attributes:
-      text: without marks.
-      entities: subject and object; in a text with marks the first and the second kind of mark.
-      label: the relation; None where unknown.
-      where: 'file:line'; left out of repr and equality, as `fields`.
-      fields: all that its row has, of a record to be predicted.
+      text: the text without marks.
+      entities: the subject and the object; in a text with marks, the entities in the first and second kind of marks.
+      label: the name of the relation; None if unknown.
+      where: 'file:line'; excluded from repr and equality, as `fields` is.
+      fields: all fields of the row, for a record to be predicted.
     """
 
     text: str
@@ -50,33 +50,33 @@ class Relation:
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    second = None  # what is said of texts is said of this one, see labels.py:Labelled
+    second = None  # a part of the interface labels.py:Labelled: the record has one text
 
     @property
     def first(self) -> str:
         """The text with its marks."""
-        shown, at = '', 0
+        text, position = '', 0
         for boundary in boundaries(self.entities):
             mark = MARKS[2 * boundary.role + boundary.closes]
-            shown += self.text[at : boundary.at] + (f' {mark}' if boundary.closes else f'{mark} ')
-            at = boundary.at
-        return shown + self.text[at:]
+            text += self.text[position : boundary.at] + (f' {mark}' if boundary.closes else f'{mark} ')
+            position = boundary.at
+        return text + self.text[position:]
 
     def mention(self, role: int) -> str:
-        """The words of an entity."""
+        """Returns the words of an entity; role 0 is the subject, 1 the object."""
         entity = self.entities[role]
         return self.text[entity.start : entity.end]
 
 
 @dataclasses.dataclass(frozen=True)
 class Boundary:
-    """Where an entity begins or ends.
+    """The start or the end of an entity.
 
     Attributes:
-      at: character of the text.
-      role: 0 of the subject, 1 of the object.
-      closes: whether it ends there.
-      order: of boundaries in the text: an end before what begins there, and an inner entity inside the outer one.
+      at: the character offset in the text.
+      role: 0 for the subject, 1 for the object.
+      closes: whether the entity ends there.
+      order: the sort key of boundaries: an end precedes a start at the same character, and entities nest.
     """
 
     at: int
@@ -86,51 +86,51 @@ class Boundary:
 
 
 def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
-    """The four of two entities, in the order of the text."""
-    found = []
+    """Returns the four boundaries of two entities, in the order of the text."""
+    result = []
     for role, entity in enumerate(entities):
-        found.append(Boundary(entity.start, role, False, (entity.start, 1, -entity.end, role)))
-        found.append(Boundary(entity.end, role, True, (entity.end, 0, -entity.start, -role)))
-    return sorted(found, key=lambda boundary: boundary.order)
+        result.append(Boundary(entity.start, role, False, (entity.start, 1, -entity.end, role)))
+        result.append(Boundary(entity.end, role, True, (entity.end, 0, -entity.start, -role)))
+    return sorted(result, key=lambda boundary: boundary.order)
 
 
 def relations_of(
     rows: Iterable[layout.Record], text: str, label: str, *, labels: str, kept: bool = False
 ) -> Iterator[Relation]:
-    """The records of rows.
+    """Yields the records of rows.
 
-    A row has `token` with `subj_start`, `subj_end`, `obj_start`, `obj_end` (the last is included), and `subj_type` and
-    `obj_type` if they are known, as TACRED's (Zhang et al. 2017); or a text with both entities marked by MARKS.
+    A row has `token` with `subj_start`, `subj_end`, `obj_start` and `obj_end` (inclusive), and optionally `subj_type`
+    and `obj_type`, as TACRED's rows have (Zhang et al. 2017); or a text with both entities marked by MARKS.
 
     Args:
-      rows: of a file.
-      text: the field of a marked text.
-      label: the field of the relation; '' for `relation` or `label`.
-      labels: 'needed', 'optional', or 'ignored' where they are to be predicted.
-      kept: whether the row's fields are kept.
+      rows: The rows of a file.
+      text: The name of the field of a marked text.
+      label: The name of the field of the relation; '' for `relation` or `label`.
+      labels: 'needed', 'optional', or 'ignored' if the labels are to be predicted.
+      kept: Whether a record keeps all fields of its row.
 
     Raises:
-      UserError: a row without one of these, or with places outside its tokens.
+      UserError: A row lacks one of these fields, or a position is outside its tokens.
     """
     names = (label,) if label else _LABELS
     for where, fields in rows:
         if 'token' in fields:
-            plain, entities = _of_tokens(fields, where)
+            plain, entities = _parse_tokens(fields, where)
         elif isinstance(fields.get(text), str):
             plain, entities = marked_text(checked_text(fields[text], where), where)
         else:
             fix = 'name the field of the marked texts in config.task.text_a'
             raise UserError(where, f'the fields {quoted(fields)}', f'token and subj_start …, or {text}', fix)
         name = next((name for name in names if fields.get(name) is not None), None)
-        found = None if name is None or labels == 'ignored' else fields[name]
-        if found is not None and not isinstance(found, str | int):
-            raise UserError(where, f'{name} {found!r}', 'the name of a relation', 'correct the record')
-        if found is None and labels == 'needed':
+        value = None if name is None or labels == 'ignored' else fields[name]
+        if value is not None and not isinstance(value, str | int):
+            raise UserError(where, f'{name} {value!r}', 'the name of a relation', 'correct the record')
+        if value is None and labels == 'needed':
             raise UserError(where, 'no label', ' or '.join(names), 'correct or remove the record')
-        yield Relation(plain, entities, None if found is None else str(found).strip(), where, fields if kept else None)
+        yield Relation(plain, entities, None if value is None else str(value).strip(), where, fields if kept else None)
 
 
-def _of_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
+def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     tokens = fields['token']
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise UserError(f'{where}, token', f'a {type(tokens).__name__}', 'a list of strings', 'correct the record')
@@ -146,7 +146,7 @@ def _of_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Marked
             places.append(place)
         first, last = places
         if first > last:
-            found = f'{role}_start {first} behind {role}_end {last}'
+            found = f'{role}_start {first} after {role}_end {last}'
             raise UserError(where, found, 'the first and the last token of the entity', 'correct the record')
         kind = fields.get(f'{role}_type')
         kind = kind if isinstance(kind, str) else ''
@@ -155,57 +155,56 @@ def _of_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Marked
 
 
 def marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
-    """A text without its marks, and where the entities are in it.
+    """Returns a text without its marks, and the entities in it.
 
     Raises:
-      UserError: not exactly one entity in each kind of marks.
+      UserError: There is not exactly one entity in each kind of marks.
     """
-    places = [_marked(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
+    places = [_find_marks(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
     cuts = sorted(cut for place in places for cut in ((place[0], place[1]), (place[2], place[3])))
-    moved = lambda at: at - sum(min(end, at) - start for start, end in cuts if start < at)  # noqa: E731
+    shift = lambda offset: offset - sum(min(end, offset) - start for start, end in cuts if start < offset)  # noqa: E731
     begins, ends = zip(*cuts, strict=True)
     plain = ''.join(text[a:b] for a, b in zip((0, *ends), (*begins, len(text)), strict=True))
-    first, second = (MarkedEntity(moved(place[1]), moved(place[2])) for place in places)
+    first, second = (MarkedEntity(shift(place[1]), shift(place[2])) for place in places)
     return plain, (first, second)
 
 
-def _marked(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Where the opening mark begins and ends, and the closing one, with the blanks inside."""
+def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
+    """Returns the start and end of the opening mark and of the closing one, including the blanks inside."""
     a, b = re.escape(opening), re.escape(closing)
-    # With blanks inside if there is one: a text may have >> of its own.
+    # Marks with blanks inside are preferred, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
-        found = list(re.finditer(pattern, text))
-        if len(found) == 1:
-            match = found[0]
-            return *match.span(1), *match.span(2)
-    what = f'{len(found)} entities' if found else 'no entity'
-    raise UserError(where, f'{what} between {opening} and {closing}', 'exactly one', 'correct the record')
+        matches = list(re.finditer(pattern, text))
+        if len(matches) == 1:
+            return *matches[0].span(1), *matches[0].span(2)
+    count = f'{len(matches)} entities' if matches else 'no entity'
+    raise UserError(where, f'{count} between {opening} and {closing}', 'exactly one', 'correct the record')
 
 
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Records to be predicted, from the lines of a user's file: JSON (lines), or a marked text a line.
+    """Yields records for prediction from the lines of a user's file: JSON, JSON lines, or one marked text per line.
 
     Args:
-      lines: of it.
-      where: its name.
-      text: see `relations_of`.
+      lines: The lines of the file.
+      where: The name of the file.
+      text: See `relations_of`.
     """
-    lines, begin = peeked(lines)
+    lines, first_lines = peeked(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
-    if format == 'lines' and begin and is_object(begin[-1]):
+    if format == 'lines' and first_lines and is_object(first_lines[-1]):
         format = 'jsonl'
-    print(f'{where}: read as {"marked texts, one a line" if format == "lines" else format}')
+    print(f'{where}: read as {"marked texts, one per line" if format == "lines" else format}')
     if format == 'lines':
-        return _plain(lines, where)
+        return _read_marked_lines(lines, where)
     rows = parse_records(lines, where, format, blank='skipped')
     return relations_of(rows, text, '', labels='ignored', kept=True)
 
 
-def _plain(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
+def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
     for number, line in lines:
-        here = f'{where}:{number}'
+        place = f'{where}:{number}'
         if line.strip():
-            text, entities = marked_text(line, here)
-            yield Relation(text, entities, None, here)
+            text, entities = marked_text(line, place)
+            yield Relation(text, entities, None, place)
         else:
-            yield Blank(here)
+            yield Blank(place)

@@ -14,7 +14,7 @@ from bertjax.tasks.relation.features import STARTS
 
 
 class BertForRelation(TaskModel):
-    """Classes of two entities, from the last states of the tokens at which their marks begin, side by side."""
+    """Classifies two entities from the concatenated last hidden states of the first tokens of their opening marks."""
 
     smallest_inputs = (*TaskModel.smallest_inputs, (1, 2))
 
@@ -27,7 +27,7 @@ class BertForRelation(TaskModel):
         *,
         dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
-        """int32 [B, S] three times, and int32 [B, 2] positions -> `logits`, float32 [B, outputs]."""
+        """Returns `logits`, float32 [B, outputs]; `starts` is int32 [B, 2], the other inputs are int32 [B, S]."""
         hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
         states = gather_positions(hidden, starts)  # [B, 2, D]
         return {'logits': self._project(states.reshape(len(states), -1), dropout)}  # [B, outputs]

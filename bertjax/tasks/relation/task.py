@@ -1,4 +1,4 @@
-"""Relation classification: what two marked entities of a sentence have to do with each other."""
+"""Relation classification: the relation between two marked entities of a sentence."""
 
 import dataclasses
 import pathlib
@@ -28,25 +28,24 @@ from bertjax.tasks.sentence.task import Scores, TextTask
 from bertjax.text.tokenizer import Tokenizer
 
 POOLS = ('cls', 'starts')
-_FIGURES = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')
+_METRICS = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')
 
 
 @dataclasses.dataclass
 class RelationTask(TextTask):
-    """A label for two entities that are marked in a sentence: TACRED's rows, or texts with marks, see files.py.
+    """Assigns a label to two marked entities of a sentence: TACRED's rows, or texts with marks, see files.py.
 
     Attributes:
-      data: the folder with train.json, dev.json and test.json, or by any of the usual names and formats, see splits.py.
-      seq_len: S, tokens of a row with marks, [CLS] and [SEP].
-      markers: how the entities are shown, see features.py:relation_features.
-      pool: what the head reads: 'cls', the pooled [CLS]; or 'starts', the states of the two opening marks side by side
-        (arXiv 1906.03158), which no class of transformers does.
-      negative: the label of no relation, which the figures leave out as TACRED's scorer does; nothing is left out where
-        the data have no such label.
-      labels: in the order of their numbers; () finds them in the training file and sorts them.
-      text_a: field of the marked texts.
-      label: field of the relation; '' for `relation` or `label`.
-      metric: the figure by which the best run is chosen.
+      data: the folder with train.json, dev.json and test.json, or other usual names and formats, see splits.py.
+      seq_len: the maximum sequence length S in tokens, with marks, [CLS] and [SEP].
+      markers: the method of marking the entities, see features.py:relation_features.
+      pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated states of the two
+        opening marks (arXiv 1906.03158), for which transformers has no class.
+      negative: the label for no relation, which the metrics ignore as TACRED's scorer does, if the data have it.
+      labels: the labels in the order of their numbers; () collects them from the training file and sorts them.
+      text_a: the name of the field of the marked texts.
+      label: the name of the field of the relation; '' for `relation` or `label`.
+      metric: the name of the metric that selects the best run.
     """
 
     markers: str = option('entity', one_of(MARKERS), decides='model')
@@ -55,9 +54,9 @@ class RelationTask(TextTask):
     labels: Sequence[str] = option((), each(text(empty=False)))
     text_a: str = option('text', text(empty=False), decides='reading')
     label: str = option('', decides='reading')
-    metric: str = option('micro_f1', one_of(_FIGURES))
+    metric: str = option('micro_f1', one_of(_METRICS))
 
-    # Of TextTask, but not for sentences in which both entities must stay.
+    # Options of TextTask that do not apply, because both entities must stay in the row.
     long: ClassVar[str] = 'truncate'
     stride: ClassVar[int] = 0
     bilstm_units: ClassVar[int] = 0
@@ -71,7 +70,7 @@ class RelationTask(TextTask):
             raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', fix)
         self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
-        self.measures = tuple(dict.fromkeys((self.metric, *_FIGURES)))
+        self.measures = tuple(dict.fromkeys((self.metric, *_METRICS)))
 
     @property
     def head(self) -> Head:
@@ -88,15 +87,17 @@ class RelationTask(TextTask):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        found = [split for split in STEMS if self._find(split)]
-        if 'test' in found and next(self._rows('test')).label is None:
-            found.remove('test')
-        return found
+        names = [split for split in STEMS if self._find(split)]
+        if 'test' in names and next(self._rows('test')).label is None:
+            names.remove('test')
+        return names
 
     def sources(self) -> str:
         """See Task."""
         folder = data_directory(self.data, 'a folder')
-        return describe_splits({s: self._find(s) for s in STEMS}, folder, judged=self.splits(), lacking='labels')
+        return describe_splits(
+            {split: self._find(split) for split in STEMS}, folder, labelled=self.splits(), missing='labels'
+        )
 
     def _rows(self, split: str) -> Iterator[Relation]:
         labels = 'optional' if split == 'test' else 'needed'
@@ -110,9 +111,9 @@ class RelationTask(TextTask):
             fix = 'add the file, or check config.data'
             raise UserError(self.data, f'no file of the {split} split', f'{split}.json, {split}.jsonl …', fix)
         records = list(self._rows(split))
-        bare = [record.where for record in records if record.label is None]
-        if bare and len(bare) < len(records):
-            raise UserError(bare[0], 'no label', 'one, as other records have', 'correct or remove the record')
+        unlabelled = [record.where for record in records if record.label is None]
+        if unlabelled and len(unlabelled) < len(records):
+            raise UserError(unlabelled[0], 'no label', 'one, as other records have', 'correct or remove the record')
         return records
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
@@ -127,7 +128,7 @@ class RelationTask(TextTask):
         index: str,
         fields: Mapping[str, Any] | None = None,
     ) -> Relation:
-        """See TextTask; the one text has marks around its entities."""
+        """See TextTask; the single text has marks around its entities."""
         if len(texts) != 1 or texts[0] is None:
             raise UserError(where, 'a pair', 'a text with two entities, << so >> and [[ so ]]', 'give one text')
         return Relation(*marked_text(texts[0], where), label, where, fields)
@@ -137,7 +138,7 @@ class RelationTask(TextTask):
         return relations_of(rows, self.text_a, self.label, labels='ignored', kept=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, rows have `labels` only where all records have one."""
+        """See Task; without `training`, the rows have `labels` only if every record has one."""
         known = all(record.label is not None for record in records)
         targets = self._targets(records) if known else None
         features = relation_features(records, targets, tokenizer, seq_len=self.seq_len, markers=self.markers)
@@ -145,7 +146,7 @@ class RelationTask(TextTask):
         return dataclasses.replace(features, notes=notes)
 
     def fixed_tokens(self, records: Sequence[Relation], features: Features, tokenizer: Tokenizer) -> np.ndarray:
-        """See Task: how the entities are shown."""
+        """See Task; the fixed tokens are the marks and types of the entities."""
         return shown_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
     def model(self, config: BertConfig) -> TaskModel:
@@ -155,15 +156,15 @@ class RelationTask(TextTask):
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """See metrics/relations.py."""
         negative = self.labels.index(self.negative) if self.negative in self.labels else None
-        found = relation_figures(self._confusion(records, predictions), negative)
-        return {name: found[name] for name in self.measures}
+        values = relation_figures(self._confusion(records, predictions), negative)
+        return {name: values[name] for name in self.measures}
 
     def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """`subject` and `object`, their words; `label` and `probabilities` by label; `true` where known."""
+        """Yields the words of `subject` and `object`, `label`, `probabilities` by label, and `true` if known."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 
     def official_files(self, split: str, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, str]:
-        """A label a line, as TACRED's scorer reads predictions."""
+        """Returns a file with one label per line, as TACRED's scorer reads predictions."""
         del records
         return {f'{split}.txt': ''.join(f'{self.labels[scores.best]}\n' for scores in predictions)}

@@ -1,1 +1,1 @@
-"""Tasks that give a text, or a pair of texts, a label, some labels or a score."""
+"""Tasks that assign a label, several labels or a score to a text or a pair of texts."""

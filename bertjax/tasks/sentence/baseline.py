@@ -1,4 +1,4 @@
-"""Simple answers to a classification or regression of texts: the most frequent one, and TF-IDF in a linear model."""
+"""Baselines of text classification and regression: the most frequent label or the mean, and a linear model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +12,23 @@ MEAN = 'mean'
 
 
 def text_inputs(train: Sequence[Labelled], records: Sequence[Labelled]) -> tuple[Any, Any]:
-    """TF-IDF of the training records and of others, sparse float32 [N, F] each.
+    """Returns the TF-IDF features of the training records and of other records, sparse float32 [N, F] each.
 
-    Of a pair both texts side by side, the absolute difference and their cosine: what a linear model can compare.
+    The features of a pair are those of both texts, their absolute difference and their cosine, so that a linear model
+    can compare the texts.
     """
     texts = [text for record in train for text in (record.first, record.second) if text is not None]
-    fitted = vectorizer(texts)
-    return _inputs(fitted, train), _inputs(fitted, records)
+    vectors = vectorizer(texts)
+    return _inputs(vectors, train), _inputs(vectors, records)
 
 
-def _inputs(fitted: Any, records: Sequence[Labelled]) -> Any:
+def _inputs(vectors: Any, records: Sequence[Labelled]) -> Any:
     from scipy import sparse
 
-    first = fitted.transform([record.first for record in records])
+    first = vectors.transform([record.first for record in records])
     if records[0].second is None:
         return first
-    second = fitted.transform([record.second for record in records])
+    second = vectors.transform([record.second for record in records])
     cosine = sparse.csr_matrix(first.multiply(second).sum(1))
     return sparse.hstack([first, second, abs(first - second), cosine], format='csr')
 
@@ -35,35 +36,35 @@ def _inputs(fitted: Any, records: Sequence[Labelled]) -> Any:
 def class_answers(
     train: Sequence[Labelled], targets: np.ndarray, records: Sequence[Labelled], classes: int
 ) -> dict[str, np.ndarray]:
-    """{name: logits, float64 [M, C]} of the most frequent class, and of logistic regression on TF-IDF.
+    """Returns {name: logits, float64 [M, C]} of the most frequent class and of logistic regression on TF-IDF.
 
     Args:
-      train: N records.
-      targets: int [N], the number of the label of each.
-      records: M others.
-      classes: C.
+      train: The N training records.
+      targets: The number of the label of each training record, int [N].
+      records: The M records to predict on.
+      classes: The number of classes C.
     """
     counts = np.bincount(targets, minlength=classes)
     frequent = np.log(np.maximum(counts, 1e-4) / counts.sum())
     return {
         MOST_FREQUENT: np.tile(frequent, (len(records), 1)),
-        TFIDF: class_logits(*_with(targets, text_inputs(train, records)), classes),
+        TFIDF: class_logits(*_insert_targets(targets, text_inputs(train, records)), classes),
     }
 
 
 def label_answers(train: Sequence[Labelled], targets: np.ndarray, records: Sequence[Labelled]) -> dict[str, np.ndarray]:
-    """The same where each of C labels is a decision of its own; targets are 0 or 1 [N, C], logits of a sigmoid."""
+    """Returns the same as `class_answers` for C independent labels: targets 0 or 1 [N, C], logits of a sigmoid."""
     inputs = text_inputs(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
-    logits = [class_logits(*_with(column.astype(int), inputs), 2) for column in targets.T]
+    logits = [class_logits(*_insert_targets(column.astype(int), inputs), 2) for column in targets.T]
     return {
         MOST_FREQUENT: np.tile(np.log(share / (1 - share)), (len(records), 1)),
-        TFIDF: np.stack([each[:, 1] - each[:, 0] for each in logits], axis=1),
+        TFIDF: np.stack([label_logits[:, 1] - label_logits[:, 0] for label_logits in logits], axis=1),
     }
 
 
 def score_answers(train: Sequence[Labelled], targets: np.ndarray, records: Sequence[Labelled]) -> dict[str, np.ndarray]:
-    """{name: scores, float64 [M, 1]} of the mean of the N targets, and of ridge regression on TF-IDF."""
+    """Returns {name: scores, float64 [M, 1]} of the mean of the N targets and of ridge regression on TF-IDF."""
     from sklearn.linear_model import Ridge
 
     inputs, others = text_inputs(train, records)
@@ -73,5 +74,5 @@ def score_answers(train: Sequence[Labelled], targets: np.ndarray, records: Seque
     }
 
 
-def _with(targets: np.ndarray, inputs: tuple[Any, Any]) -> tuple[Any, np.ndarray, Any]:
+def _insert_targets(targets: np.ndarray, inputs: tuple[Any, Any]) -> tuple[Any, np.ndarray, Any]:
     return inputs[0], targets, inputs[1]

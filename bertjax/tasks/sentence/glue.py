@@ -22,12 +22,12 @@ _INDEX = Column(('index', 'id', 'idx'), required=False)
 
 @dataclasses.dataclass
 class GlueTask(TextTask):
-    """A task of GLUE.
+    """A task of the GLUE benchmark.
 
     The splits of MNLI are train, dev, dev_mismatched, test, test_mismatched and ax, the diagnostic set.
 
     Attributes:
-      data: the folder of its files as GLUE's download script wrote them, or the folder of all tasks' folders.
+      data: the folder of the task's files as GLUE's download script wrote them, or the parent of all these folders.
       task: a name in glue_table.py, such as 'rte'; 'RTE' and 'STS-B' are accepted.
       seq_len, long, stride, bilstm_units: see TextTask.
     """
@@ -55,18 +55,17 @@ class GlueTask(TextTask):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        judged = [split for split, row in self._rows.items() if row.splits[split].server]
-        plain = [split for split in self._rows if split not in judged]
+        served = [split for split, row in self._rows.items() if row.splits[split].server]
+        labelled = [split for split in self._rows if split not in served]
         if not self.data:
-            return plain
-        found = [split for split in plain if self._find(split)[0]]
-        return found + [
-            split for split in judged if self._find(split)[0] and next(self._read(split)).values[-2] is not None
+            return labelled
+        existing = [split for split in labelled if self._find(split)[0]]
+        return existing + [
+            split for split in served if self._find(split)[0] and next(self._read(split)).values[-2] is not None
         ]
 
     def lacking(self) -> str:
-        """What is not there of the task's own folder, or of tensorflow-datasets, to train on and to be judged by; '' if
-        nothing is missing."""
+        """Describes the missing files of the task, or its missing dataset; '' if train and dev exist."""
         if not self.data:
             try:
                 dataset_splits(self.row.splits['train'].tfds[0])
@@ -80,7 +79,7 @@ class GlueTask(TextTask):
         return f'no {" and no ".join(missing)} in {folder}' if missing else ''
 
     def judged(self) -> list[str]:
-        """The splits that the server judges and that are there."""
+        """Returns the existing splits that the server evaluates."""
         served = [split for split, row in self._rows.items() if row.splits[split].server]
         return [split for split in served if not self.data or self._find(split)[0]]
 
@@ -114,7 +113,7 @@ class GlueTask(TextTask):
         return record
 
     def _named(self, written: str, where: str) -> str:
-        """The label that is written like this in the files (tensorflow-datasets has the labels' own names)."""
+        """Returns the label for its form in the files (tensorflow-datasets has the names of the labels)."""
         if written in self.row.labels:
             return written
         if written not in self.row.written:
@@ -123,24 +122,24 @@ class GlueTask(TextTask):
         return self.row.labels[self.row.written.index(written)]
 
     def _read(self, split: str) -> Iterator[Row]:
-        """Rows of the texts, the label, and the index."""
+        """Yields rows of the texts, the label and the index."""
         row = self._rows[split]
-        place = row.splits[split]
-        columns = (*map(Column, row.texts), Column(row.label, required=not place.server), _INDEX)
+        source = row.splits[split]
+        columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)
-        if place.server and not official:  # the others have -1 in place of secret labels and scores
+        if source.server and not official:  # other files have -1 in place of secret labels and scores
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
-            yield from rows_of(read_dataset(*place.tfds), columns)
+            yield from rows_of(read_dataset(*source.tfds), columns)
             return
         if not files:
-            found = f'no {" or ".join(place.files[:3])} for the split {split}'
+            found = f'no {" or ".join(source.files[:3])} for the split {split}'
             fix = (
                 "give the folder that GLUE's download script wrote, or leave config.data empty for tensorflow-datasets"
             )
             raise UserError(str(self._folder()), found, "the task's files", fix)
         # The server needs an answer for every row.
-        bare, broken = (row.bare_test, 0) if place.server else (row.bare, row.broken)
+        bare, broken = (row.bare_test, 0) if source.server else (row.bare, row.broken)
         yield from read_rows(files, Layout(columns, bare, broken), 'tsv')
 
     def _folder(self) -> epath.Path:
@@ -148,20 +147,23 @@ class GlueTask(TextTask):
         return data / self.name if (data / self.name).is_dir() else data
 
     def _find(self, split: str) -> tuple[Files, bool]:
-        """The official file; else those of the Hugging Face Hub, where the splits have the names of
-        tensorflow-datasets, if there are any; and whether it is the official one."""
-        place, folder = self._rows[split].splits[split], self._folder()
-        official = next(existing_files(folder, place.files), None)
+        """Returns the files of a split, and whether they are the official ones.
+
+        Without an official file these are the files of the Hugging Face Hub, if any, where the splits have the names of
+        tensorflow-datasets.
+        """
+        source, folder = self._rows[split].splits[split], self._folder()
+        official = next(existing_files(folder, source.files), None)
         if official:
             return (official,), True
-        return split_files(folder, split, stems=(place.tfds[1],), suffixes=('.parquet', '.arrow')), False
+        return split_files(folder, split, stems=(source.tfds[1],), suffixes=('.parquet', '.arrow')), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """The server's file of a split that it evaluates: index and prediction, labels as in the task's files."""
+        """Returns the file of a split that the server evaluates: index and prediction, with labels as in the files."""
         if split not in self._rows or not self._rows[split].splits[split].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
-        # tensorflow-datasets has the records in another order than the server.
+        # The order of the records in tensorflow-datasets is not the order of the server.
         for record, prediction in sorted(zip(records, predictions, strict=True), key=lambda pair: int(pair[0].index)):
             if self.regression:
                 answer = f'{min(max(prediction.value, 0.0), 5.0):.3f}'

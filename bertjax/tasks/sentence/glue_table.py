@@ -1,4 +1,4 @@
-"""The tasks of GLUE and the diagnostic set as rows of one table: columns, labels, figures, files."""
+"""The tasks of GLUE and the diagnostic set as rows of one table: columns, labels, metrics, files."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 @dataclasses.dataclass(frozen=True)
 class GlueSplit:
-    """Where to find a split.
+    """The location of a split.
 
     Attributes:
-      files: names in the task's folder; the first that exists is read.
-      tfds: (dataset, split) of tensorflow-datasets.
-      server: name of the file of predictions for the server; '' for a split that the server does not evaluate.
+      files: the possible names in the task's folder; the first that exists is read.
+      tfds: (dataset, split) in tensorflow-datasets.
+      server: the name of the file of predictions for the server; '' for a split that the server does not evaluate.
     """
 
     files: tuple[str, ...]
@@ -21,18 +21,18 @@ class GlueSplit:
 
 @dataclasses.dataclass(frozen=True)
 class GlueRow:
-    """A task.
+    """A task of GLUE.
 
     Attributes:
-      title: also the name of its folder.
-      texts: for each of its one or two texts, the names of its column in the files and in tensorflow-datasets.
-      label: names of the column of labels.
-      labels: in the order of tensorflow-datasets; () for a regression.
-      written: how the labels are written in the files, and for the server.
-      measures: figures; the first is the score.
-      splits: see Split.
-      bare: columns of a labelled file without header.
-      bare_test: columns of an unlabelled file without header.
+      title: the name of the task and of its folder.
+      texts: the names of the column of each of the one or two texts, in the files and in tensorflow-datasets.
+      label: the possible names of the label column.
+      labels: the labels in the order of tensorflow-datasets; () for a regression.
+      written: the form of each label in the files and for the server.
+      measures: the names of the metrics; the first is the score.
+      splits: the location of each split, by name.
+      bare: the columns of a labelled file without header.
+      bare_test: the columns of an unlabelled file without header.
       broken: the largest number of rows with a wrong number of columns in an official labelled file.
     """
 
@@ -66,7 +66,7 @@ _BARE_PAIR = ('index', 'sentence1', 'sentence2')
 _MNLI = ('index', 'promptID', 'pairID', 'genre', 'sentence1_binary_parse', 'sentence2_binary_parse')
 _MNLI += ('sentence1_parse', 'sentence2_parse', 'sentence1', 'sentence2')
 _MNLI_TEXTS = (('sentence1', 'premise', 'Premise'), ('sentence2', 'hypothesis', 'Hypothesis'))
-# The diagnostic set, in the folder of MNLI, or where the download script puts it, in a sibling folder.
+# The diagnostic set is in the folder of MNLI, or in a sibling folder, where the download script puts it.
 _AX_FILES = ('diagnostic.tsv', 'AX.tsv', 'diagnostic-full.tsv')
 _AX_FILES += tuple(f'../{folder}/{name}' for folder in ('diagnostic', 'AX') for name in _AX_FILES)
 
@@ -89,8 +89,8 @@ TASKS = {
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2', 'score'),
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2'),
     ),
-    # The first QQP.zip has a few rows broken by line ends inside questions; transformers and tensorflow-datasets drop
-    # them, too (silently).
+    # In the first QQP.zip line ends inside questions break a few rows; transformers and tensorflow-datasets drop them
+    # too, silently.
     'qqp': GlueRow(
         'QQP', (('question1',), ('question2',)), ('is_duplicate', 'label'), ('not_duplicate', 'duplicate'), _BINARY,
         ('f1', 'accuracy'), _splits('QQP', 'qqp'),

@@ -1,19 +1,19 @@
-"""Labels as they are found in a file: their order, and those that can hardly be meant."""
+"""The labels found in a file: their order, and checks for labels that are probably mistakes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bertjax.errors import UserError
 
-_MANY = 1000  # records of which a label that occurs once is reported
-_SHOWN = 5
-# What programs write for a missing value, and what people do, but as names of labels too.
+_MIN_RECORDS = 1000  # a label that occurs once is reported if there are at least so many records
+_MAX_EXAMPLES = 5
+# Forms of a missing value that programs write, and forms that people write, who also use them as labels.
 _MISSING = ('nan', '<na>', '#n/a', 'nat')
 _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')
 
 
 class Labelled(Protocol):
-    """What is needed of a record."""
+    """The interface of a labelled record."""
 
     first: str
     second: str | None
@@ -22,15 +22,14 @@ class Labelled(Protocol):
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
-    """The labels in order, numbers before words.
+    """Returns the labels in order, numbers before words.
 
     Args:
-      counts: how often each occurs.
-      records: where they were found.
+      counts: The number of records of each label.
+      records: The records with these labels.
 
     Raises:
-      UserError: no label or only one, too many to be labels, a missing value among them, or one number written in two
-        ways.
+      UserError: There are fewer than two labels or too many, a label is a missing value, or two labels are one number.
     """
     where = f'{records[0].where} and below'
     if len(counts) < 2:
@@ -53,21 +52,21 @@ def _check_missing(counts: Mapping[str, int], records: Sequence[Labelled]) -> No
 
 
 def _check_numbers(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
-    """Raises UserError where one number is two labels, such as 1 and 1.0."""
-    written: dict[float, str] = {}
+    """Raises UserError if two labels are the same number, such as 1 and 1.0."""
+    label_of_number: dict[float, str] = {}
     for label in counts:
         number = _number(label)
-        other = None if number is None else written.setdefault(number, label)
+        other = None if number is None else label_of_number.setdefault(number, label)
         if other not in (None, label):
             few, many = sorted((label, other), key=counts.__getitem__)
             found = f'the label {few!r} of {counts[few]:,} records'
-            expected = f'one label for one number: {counts[many]:,} have {many!r}, as {_first(many, records)}'
+            expected = f'one label for one number: {counts[many]:,} have {many!r}, such as {_first(many, records)}'
             fix = 'write it in one way; if both are labels, name all labels in config.task.labels'
             raise UserError(_first(few, records), found, expected, fix)
 
 
 def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
-    """Lines about labels that can hardly be meant, each with its number and a place."""
+    """Returns warnings about labels that are probably mistakes, each with its count and a place."""
     lines = []
     for label, count in counts.items():
         if count and label.lower() in _PERHAPS_MISSING:
@@ -75,22 +74,22 @@ def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[s
             lines.append(
                 f'warning: {count:,} records have the label {label!r}, the first at {place}: a label, or none?'
             )
-    alike: dict[str, list[str]] = {}
+    by_folded: dict[str, list[str]] = {}
     for label in counts:
-        alike.setdefault(' '.join(label.casefold().split()), []).append(label)
-    for group in alike.values():
+        by_folded.setdefault(' '.join(label.casefold().split()), []).append(label)
+    for group in by_folded.values():
         if len(group) > 1:
             lines.append(f'warning: {" and ".join(map(repr, group))} are different labels')
     once = [label for label, count in counts.items() if count == 1]
-    if once and len(records) >= _MANY:
-        some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_SHOWN])
-        more = f' and {len(once) - _SHOWN:,} more' if len(once) > _SHOWN else ''
+    if once and len(records) >= _MIN_RECORDS:
+        some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_MAX_EXAMPLES])
+        more = f' and {len(once) - _MAX_EXAMPLES:,} more' if len(once) > _MAX_EXAMPLES else ''
         lines.append(f'warning: labels of one record in {len(records):,}: {some}{more}')
     return lines
 
 
 def _first(label: str, records: Sequence[Labelled]) -> str:
-    """The place of the first record that has the label, alone or among others."""
+    """Returns the place of the first record that has the label, alone or among others."""
     return next(record.where for record in records if label in _labels(record))
 
 

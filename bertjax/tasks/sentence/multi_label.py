@@ -28,17 +28,17 @@ _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false
 
 @dataclasses.dataclass
 class MultiLabelTask(ClassificationTask):
-    """Some labels, one or none for a text or a pair: each is a decision of its own, by the sigmoid of its logit.
+    """Assigns any number of labels to a text or a pair; the sigmoid of its logit decides each label independently.
 
-    The labels of a record are a list of strings in JSON, or a cell such as `a|b`, empty for none; or there is a column
-    of 0 and 1 for each label.
+    The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty; or each label has
+    a column of 0 and 1.
 
     Attributes:
-      others: see ClassificationTask. `class_weights` are of a label's positive side, as torch's pos_weight.
-      label_columns: names of columns of 0 and 1, each a label of that name, in place of the column `label`.
-      separator: what stands between the labels of a cell; '' for the first of `|`, `;` and `,` that the training file
-        has in one. A cell may also be a JSON list.
-      threshold: a record has the labels whose probability is above it.
+      others: see ClassificationTask. `class_weights` apply to the positive side of a label, as torch's pos_weight.
+      label_columns: the names of columns of 0 and 1, in place of the column `label`; each name is a label.
+      separator: the string between the labels of a cell; '' for the first of `|`, `;` and `,` that occurs in a cell of
+        the training file. A cell may also be a JSON list.
+      threshold: the probability above which a label is predicted.
     """
 
     label_columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
@@ -46,7 +46,7 @@ class MultiLabelTask(ClassificationTask):
     threshold: float = option(0.5, number(0, 1, above=True, below=True), decides='reading')
 
     regression: ClassVar[bool] = False
-    _figures: ClassVar[tuple[str, ...]] = FIGURES
+    _metric_names: ClassVar[tuple[str, ...]] = FIGURES
 
     def __post_init__(self):
         self._separator = self.separator
@@ -57,9 +57,9 @@ class MultiLabelTask(ClassificationTask):
         columns = list(self.label_columns)
         if columns and (len(columns) < 2 or len({*columns, self.text_a, self.text_b}) < len(columns) + 2):
             expected = 'names of two or more columns, all different'
-            raise UserError('config.task.label_columns', repr(tuple(columns)), expected, 'name those of your table')
+            raise UserError('config.task.label_columns', repr(tuple(columns)), expected, 'use the names in your table')
         if columns and self.labels and self.labels != columns:
-            expected = 'those of config.task.label_columns'
+            expected = 'the names in config.task.label_columns'
             raise UserError('config.task.labels', repr(tuple(self.labels)), expected, 'leave it empty')
         self.labels = self.labels or columns
 
@@ -73,13 +73,13 @@ class MultiLabelTask(ClassificationTask):
         """See Task."""
         return build_label_weighted(self._weights) if self._weights else MULTI_LABEL
 
-    def _label_cells(self, required: bool) -> tuple[Column, ...]:
+    def _label_columns(self, required: bool) -> tuple[Column, ...]:
         """See ClassificationTask."""
         names = self.label_columns or (self.label,)
         return tuple(Column((name,), required=required, joined=False, kept=True) for name in names)
 
-    def _one_cell(self, cells: Sequence[str | None], where: str) -> str | None:
-        """See ClassificationTask: columns of 0 and 1 as a list of their names."""
+    def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
+        """See ClassificationTask; columns of 0 and 1 become a JSON list of the names with 1."""
         if not self.label_columns:
             return cells[0]
         if all(cell is None for cell in cells):
@@ -93,12 +93,12 @@ class MultiLabelTask(ClassificationTask):
         pairs = zip(self.label_columns, cells, strict=True)
         return json.dumps([name for name, cell in pairs if _FLAGS[cell.strip().lower()]])
 
-    def _stands_for_none(self, label: str) -> bool:
-        """See ClassificationTask: an empty cell is a record without labels."""
+    def _means_no_label(self, label: str) -> bool:
+        """See ClassificationTask; an empty cell is a record without labels."""
         return False
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
-        """The labels of a cell."""
+        """Returns the labels of a cell."""
         if label.startswith('['):
             try:
                 names = json.loads(label)
@@ -107,7 +107,7 @@ class MultiLabelTask(ClassificationTask):
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 raise UserError(where, label[:40], 'a list of strings, such as ["a", "b"]', 'correct the record')
         else:
-            names = label.split(self._between()) if label else []
+            names = label.split(self._find_separator()) if label else []
         names = list(dict.fromkeys(name.strip() for name in names))
         if '' in names:
             raise UserError(where, f'an empty label in {label[:40]!r}', 'labels', 'correct the record')
@@ -115,25 +115,25 @@ class MultiLabelTask(ClassificationTask):
             self._check_known(name, where)
         return tuple(names)
 
-    def _between(self) -> str:
-        """What separates the labels of a cell, found in the training file where it is not given."""
+    def _find_separator(self) -> str:
+        """Returns the separator of the labels in a cell; if not configured, it is detected in the training file."""
         if not self._separator:
             cells = [row.values[-1] or '' for row in self._rows('train')]
-            lists = [cell for cell in cells if not cell.lstrip().startswith('[')]
-            found = (mark for mark in SEPARATORS if any(mark in cell for cell in lists))
-            self._separator = next(found, SEPARATORS[0])
+            plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
+            present = (mark for mark in SEPARATORS if any(mark in cell for cell in plain_cells))
+            self._separator = next(present, SEPARATORS[0])
             print(f'the labels of a record are separated by {self._separator!r}')
         return self._separator
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; where dev is split off the training file, includes labels that only occur in dev."""
-        self._tell_dev(records)
+        """See TextTask; if dev is a part of the training file, the labels include those that only occur in dev."""
+        self._print_dev_share(records)
         if not self.labels:
-            everything = self._all_of_train() if self._shares_dev else records
+            everything = self._read_shared_file() if self._shares_dev else records
             self.labels = find_labels(Counter(label for record in everything for label in record.label), everything)
         counts = Counter(label for record in records for label in record.label)
         print(describe_label_sets({label: counts[label] for label in self.labels}, records))
-        self._weigh(balanced_positives([counts[label] for label in self.labels], len(records)))
+        self._set_class_weights(balanced_positives([counts[label] for label in self.labels], len(records)))
 
     def learned(self) -> dict[str, Any]:
         """See Task."""
@@ -145,7 +145,7 @@ class MultiLabelTask(ClassificationTask):
         self._separator = self.separator or learned['separator']
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """float32 [N, C] of 0 and 1."""
+        """Returns 1 for each label of a record and 0 elsewhere, float32 [N, C]."""
         number = {label: i for i, label in enumerate(self.labels)}
         targets = np.zeros((len(records), len(self.labels)), np.float32)
         for row, record in enumerate(records):
@@ -154,47 +154,47 @@ class MultiLabelTask(ClassificationTask):
                 targets[row, number[label]] = 1
         return targets
 
-    def _shares(self, predictions: Sequence[Scores]) -> np.ndarray:
-        """float64 [N, C], the probability of each label."""
+    def _probabilities(self, predictions: Sequence[Scores]) -> np.ndarray:
+        """Returns the probability of each label, float64 [N, C]."""
         return 1 / (1 + np.exp(-np.stack([prediction.logits for prediction in predictions])))
 
-    def _chosen(self, predictions: Sequence[Scores]) -> np.ndarray:
-        """bool [N, C]."""
-        return self._shares(predictions) > self.threshold
+    def _decisions(self, predictions: Sequence[Scores]) -> np.ndarray:
+        """Returns whether each label is predicted, bool [N, C]."""
+        return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """`measures`, each from 0 to 1."""
-        found = multi_label_figures(self._targets(records), self._chosen(predictions))
-        return {name: found[name] for name in self.measures}
+        """Returns the metrics in `measures`, each from 0 to 1."""
+        values = multi_label_figures(self._targets(records), self._decisions(predictions))
+        return {name: values[name] for name in self.measures}
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
         """Whether all records get the same labels."""
-        return len(np.unique(self._chosen(predictions), axis=0)) == 1
+        return len(np.unique(self._decisions(predictions), axis=0)) == 1
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Precision, recall and F1 of each label, and of all."""
-        true, chosen = self._targets(records) > 0, self._chosen(predictions)
-        return label_report(label_scores(true, chosen), multi_label_figures(true, chosen), self.labels)
+        """Returns precision, recall and F1 of each label, and of all labels together."""
+        true, predicted = self._targets(records) > 0, self._decisions(predictions)
+        return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """`labels`, `probabilities` by label; and the labels that are `true` where known."""
-        every = zip(records, self._shares(predictions), self._chosen(predictions), strict=True)
-        for record, shares, chosen in every:
-            row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(chosen)]}
-            row['probabilities'] = dict(zip(self.labels, shares.tolist(), strict=True))
+        """Yields `labels`, `probabilities` by label, and the `true` labels if known."""
+        probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
+        for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
+            row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}
+            row['probabilities'] = dict(zip(self.labels, label_probabilities.tolist(), strict=True))
             yield row if record.label is None else {**row, 'true': list(record.label)}
 
     def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
-            true, predicted, shares = set(record.label), set(row['labels']), row['probabilities']
-            decided = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
-            classes = [pair for pair in decided if any(pair)]
-            wrong = sum(1 + abs(shares[label] - self.threshold) for label in true ^ predicted)
-            named = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
-            yield Judgment(texts_of(record), *named, wrong, classes)
+            true, predicted, probabilities = set(record.label), set(row['labels']), row['probabilities']
+            pairs = [(label if label in true else '', label if label in predicted else '') for label in self.labels]
+            classes = [pair for pair in pairs if any(pair)]
+            error = sum(1 + abs(probabilities[label] - self.threshold) for label in true ^ predicted)
+            names = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
+            yield Judgment(texts_of(record), *names, error, classes)
 
-    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+    def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
         """See TextTask."""
         return label_answers(train, self._targets(train), records)
 

@@ -1,4 +1,4 @@
-"""The file that task 1 of SemEval-2014 evaluates predictions for SICK from."""
+"""The file of predictions for SICK, in the format of task 1 of SemEval-2014."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,19 @@ _NOT_PREDICTED = 'NA'
 
 
 def is_sick(column: str, labels: Sequence[str]) -> bool:
-    """Whether predictions of this column, with these labels or none for scores, answer a half of the task."""
+    """Whether predictions of this column, with these labels (none for scores), answer one half of the task."""
     return sorted(labels) == {ENTAILMENT: _JUDGMENTS, RELATEDNESS: []}.get(column)
 
 
 def semeval_file(column: str, pair_ids: Sequence[str], answers: Sequence[str]) -> str:
-    """The file as sick_evaluation.R reads it: three columns between tabs with a header; the half of the task that is
-    not predicted is NA in every row, as the script asks for.
+    """Returns the text of the file that sick_evaluation.R reads: a header and three columns between tabs.
+
+    The other half of the task is NA in every row, as the script requires.
 
     Args:
-      column: that is predicted, ENTAILMENT or RELATEDNESS.
-      pair_ids: of the records.
-      answers: to each.
+      column: The predicted column, ENTAILMENT or RELATEDNESS.
+      pair_ids: The identifiers of the records.
+      answers: The answer for each record.
     """
     rows = [(PAIR_ID, ENTAILMENT, RELATEDNESS)]
     for pair_id, answer in zip(pair_ids, answers, strict=True):

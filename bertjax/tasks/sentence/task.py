@@ -1,4 +1,4 @@
-"""What all tasks share that assign a label, some labels or a score to a text or a pair of texts."""
+"""The base class of tasks that assign a label, several labels or a score to a text or a pair of texts."""
 
 import dataclasses
 import math
@@ -29,20 +29,20 @@ from bertjax.tasks.sentence.report import class_report, describe_labels, describ
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_LARGEST = 1e15  # score: of larger ones the squared errors of a batch leave float32
+_MAX_SCORE = 1e15  # the squared errors of larger scores overflow float32 when a batch adds them
 
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A record.
+    """A text or a pair of texts with its label.
 
     Attributes:
-      first: the text.
-      second: the other text of a pair; None where the task has no pairs.
-      label: its name, or the score, or the names of several; None where unknown.
-      index: the record's identifier in the file; its number from 0 where the file has none.
-      where: 'file:line'; left out of repr and equality, because a record is the same wherever its file is.
-      fields: all that its row has, of a record to be predicted; left out too.
+      first: the text, or the first text of a pair.
+      second: the second text of a pair; None if the task has no pairs.
+      label: the name of the label, or the score, or the names of several labels; None if unknown.
+      index: the identifier of the record in the file; without one, its number from 0.
+      where: 'file:line'; excluded from repr and equality, because a record does not depend on the place of its file.
+      fields: all fields of the row, for a record to be predicted; also excluded from repr and equality.
     """
 
     first: str
@@ -54,25 +54,27 @@ class Example:
 
 
 def texts_of(record: Labelled) -> dict[str, str]:
-    """A record for a person to read, by what its texts are."""
+    """Returns the texts of a record by name, for a person to read."""
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The prediction for a record: float64 logits [C] of its labels, or its score [1]; for a long text, the mean over
-    its windows."""
+    """The prediction for a record: the logits of the labels, float64 [C], or the score, float64 [1].
+
+    For a long text they are the mean over its windows.
+    """
 
     logits: np.ndarray
 
     @property
     def best(self) -> int:
-        """Number of the label with the highest logit."""
+        """The number of the label with the highest logit."""
         return int(self.logits.argmax())
 
     @property
     def probabilities(self) -> np.ndarray:
-        """float64 [C]."""
+        """The probabilities of the labels, float64 [C]."""
         return softmax(self.logits)
 
     @property
@@ -83,18 +85,18 @@ class Scores:
 
 @dataclasses.dataclass
 class TextTask(Task[Example, Scores]):
-    """The part of a task (see Task) that does not depend on where records come from.
+    """The part of a task (see Task) that is independent of the source of the records.
 
-    A subclass has `name`; `regression`; `measures`, the names of its figures (metrics/classification.py), the first of
-    which is `score`; `text_columns`, one or two; and the list `labels` as far as they are known.
+    A subclass has `name`; `regression`; `measures`, the names of its metrics (metrics/classification.py), of which the
+    first is `score`; one or two `text_columns`; and the list `labels` as far as they are known.
 
     Attributes:
-      data: folder of its files; '' for tensorflow-datasets.
-      seq_len: S, tokens of a row with [CLS] and [SEP].
-      long: how longer texts are handled: 'truncate', 'head_tail' or 'windows', see features.py.
-      stride: tokens from one window of a long text to the next; 0 for half a window.
-      bilstm_units: of each direction of a two-layer BiLSTM before the pooler, as in the left-to-right ablation of the
-        paper (table 5); 0 for none.
+      data: the folder of its files; '' for tensorflow-datasets.
+      seq_len: the maximum sequence length S in tokens, with [CLS] and [SEP].
+      long: the method for longer texts: 'truncate', 'head_tail' or 'windows', see features.py.
+      stride: the distance between the starts of two windows of a long text, in tokens; 0 for half a window.
+      bilstm_units: the units of each direction of a two-layer BiLSTM before the pooler, as in the left-to-right
+        ablation of the BERT paper (table 5); 0 for none.
     """
 
     data: str
@@ -145,7 +147,7 @@ class TextTask(Task[Example, Scores]):
         return self.example(row.where, row.values, None, self._index(row), row.fields)
 
     def _index(self, row: Row) -> str:
-        """The identifier of a row that its official file names it by; '' where there is none."""
+        """Returns the identifier of a row in its official file; '' if there is none."""
         del row
         return ''
 
@@ -157,16 +159,16 @@ class TextTask(Task[Example, Scores]):
         index: str,
         fields: Mapping[str, Any] | None = None,
     ) -> Example:
-        """A record from the cells of a row.
+        """Makes a record from the cells of a row.
 
         Args:
-          where: 'file:line'.
-          texts: one or two.
-          label: None where it is not known.
-          index, fields: see Example.
+          where: The place of the row, 'file:line'.
+          texts: One or two texts.
+          label: The cell of the label; None if it is unknown.
+          index, fields: See Example.
 
         Raises:
-          UserError: a missing text, an empty or unknown label, or a score that is not a number.
+          UserError: A text is missing, the label is empty or unknown, or the score is not a number.
         """
         if None in texts:
             raise UserError(where, 'no text', 'a string', 'correct or remove the record')
@@ -184,9 +186,9 @@ class TextTask(Task[Example, Scores]):
             value = float(label)
         except ValueError:
             value = math.nan
-        if not abs(value) <= _LARGEST:  # nan is not, either
+        if not abs(value) <= _MAX_SCORE:  # also true for nan
             fix = 'correct the record, or divide all scores by a number'
-            raise UserError(where, f'the score {label[:40]!r}', f'a finite number, to ±{_LARGEST:g}', fix)
+            raise UserError(where, f'the score {label[:40]!r}', f'a finite number, to ±{_MAX_SCORE:g}', fix)
         return value
 
     def _check_known(self, label: str, where: str) -> None:
@@ -195,7 +197,7 @@ class TextTask(Task[Example, Scores]):
             raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record, or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
-        """Collects the labels where they are not given; prints how often each occurs."""
+        """Collects the labels unless the options list them, and prints how often each occurs."""
         if self.regression:
             print(describe_values(records))
             return
@@ -215,7 +217,7 @@ class TextTask(Task[Example, Scores]):
         self.labels = list(learned['labels'])
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; without `training`, rows have `labels` only where all records have one."""
+        """See Task; without `training`, the rows have `labels` only if every record has one."""
         if training and not all(record.label is not None for record in records):
             raise ValueError('records for training without labels')
         known = all(record.label is not None for record in records)
@@ -230,7 +232,7 @@ class TextTask(Task[Example, Scores]):
         )
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """int32 [N] label numbers, or float32 [N] scores."""
+        """Returns the numbers of the labels, int32 [N], or the scores, float32 [N]."""
         if self.regression:
             return np.array([record.label for record in records], np.float32)
         number = {label: i for i, label in enumerate(self.labels)}
@@ -249,11 +251,14 @@ class TextTask(Task[Example, Scores]):
 
     def merged(self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]) -> list[Scores]:
         """See Task; each model may have its own tokenizer, length and windows."""
-        each = [self.predictions(records, features, outputs) for features, outputs in members]
-        return [Scores(np.mean([one.logits for one in scores], axis=0)) for scores in zip(*each, strict=True)]
+        by_member = [self.predictions(records, features, outputs) for features, outputs in members]
+        return [
+            Scores(np.mean([scores.logits for scores in record_scores], axis=0))
+            for record_scores in zip(*by_member, strict=True)
+        ]
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """The figures of `measures`; `mse` has no upper bound, correlations lie in [-1, 1], all others in [0, 1]."""
+        """Returns the metrics in `measures`: `mse` is unbounded, correlations are in [-1, 1], all others in [0, 1]."""
         if self.regression:
             true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
             return {name: OF_VALUES[name](true, predicted) for name in self.measures}
@@ -264,26 +269,29 @@ class TextTask(Task[Example, Scores]):
         return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all records have one label, or scores that differ by less than a hundredth of the true ones."""
+        """Whether all predicted labels are equal.
+
+        Scores have collapsed if their standard deviation is at most a hundredth of that of the true scores.
+        """
         if not self.regression:
             return len({prediction.best for prediction in predictions}) == 1
         values = [prediction.value for prediction in predictions]
         return float(np.std(values)) <= 0.01 * float(np.std([record.label for record in records]))
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Precision, recall and F1 of each label and the confusion table; or the error of the scores."""
+        """Returns precision, recall and F1 of each label and the confusion table; or the errors of the scores."""
         if self.regression:
             return value_report([record.label for record in records], [prediction.value for prediction in predictions])
         return class_report(self._confusion(records, predictions), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """`label` and `probabilities` by label, or `score`; and `true` where known."""
+        """Yields `label` and `probabilities` by label, or `score`; and `true` if known."""
         for record, prediction in zip(records, predictions, strict=True):
             if self.regression:
                 row: dict[str, Any] = {'score': prediction.value}
             else:
-                shares = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
-                row = {'label': self.labels[prediction.best], 'probabilities': shares}
+                probabilities = dict(zip(self.labels, prediction.probabilities.tolist(), strict=True))
+                row = {'label': self.labels[prediction.best], 'probabilities': probabilities}
             yield row if record.label is None else {**row, 'true': record.label}
 
     def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
@@ -293,18 +301,19 @@ class TextTask(Task[Example, Scores]):
                 error = abs(record.label - row['score'])
                 yield Judgment(texts_of(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
-            true, predicted, shares = record.label, row['label'], row['probabilities']
-            # Above 0 for every wrong answer, also for one as likely as the right one.
-            wrong = 1 + shares[predicted] - shares[true] if true != predicted else 0.0
-            yield Judgment(texts_of(record), true, f'{predicted} ({shares[predicted]:.2f})', wrong, [(true, predicted)])
+            true, predicted, probabilities = record.label, row['label'], row['probabilities']
+            # The 1 keeps the error positive for a wrong answer that is as likely as the right one.
+            error = 1 + probabilities[predicted] - probabilities[true] if true != predicted else 0.0
+            answer = f'{predicted} ({probabilities[predicted]:.2f})'
+            yield Judgment(texts_of(record), true, answer, error, [(true, predicted)])
 
     def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
         """See Task and baseline.py."""
-        answers = self._simple_answers(train, records)
+        answers = self._baseline_outputs(train, records)
         return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
 
-    def _simple_answers(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
-        """{name: logits or scores [N, C]}."""
+    def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
+        """Returns {name of a baseline: logits or scores, [N, C]}."""
         if self.regression:
             return score_answers(train, self._targets(train), records)
         return class_answers(train, self._targets(train), records, len(self.labels))

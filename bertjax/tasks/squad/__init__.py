@@ -1,1 +1,1 @@
-"""SQuAD: the span of a text that answers a question."""
+"""SQuAD: extraction of the span of a text that answers a question."""

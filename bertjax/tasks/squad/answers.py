@@ -1,4 +1,4 @@
-"""From the logits of windows to the n best answers to a question."""
+"""Predictions of answers: from the logits of windows to the n best answers to a question."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
 from bertjax.tasks.squad.questions import SquadQuestion
 
-# Spans kept in each window, as a multiple of n_best, because spans with the same text count once.
-_SPARE = 4
-# null_odds of a context without pieces, where no answer is the only one.
+# Spans to collect from each window, as a multiple of n_best; more than 1 because spans with equal text count once.
+_SPANS_PER_BEST = 4
+# null_odds of a context without pieces, where 'no answer' is the only choice.
 NO_CHOICE = 1e9
 
 
@@ -20,10 +20,10 @@ class AnswerSpan:
     """An answer.
 
     Attributes:
-      text: cut from the context; '' for no answer.
-      start, end: its characters; None for no answer.
-      start_logit, end_logit: of its first and last piece, or of [CLS].
-      probability: its share among the n best.
+      text: the text of the answer in the context; '' for no answer.
+      start, end: the first character and the end (exclusive) in the context; None for no answer.
+      start_logit, end_logit: the logits of the first and last piece, or of [CLS] for no answer.
+      probability: the softmax of the score over the n best answers.
     """
 
     text: str
@@ -35,7 +35,7 @@ class AnswerSpan:
 
     @property
     def score(self) -> float:
-        """What answers are ranked by."""
+        """The score by which answers are ranked."""
         return self.start_logit + self.end_logit
 
 
@@ -44,10 +44,10 @@ class Answers:
     """The prediction for a question.
 
     Attributes:
-      nbest: the best spans, best first, without repeated texts; includes `null` at its rank where it may be chosen.
-      best: the best non-empty one; an empty one where there is no other.
-      null: no answer.
-      null_odds: score of `null` minus that of `best`, log odds.
+      nbest: the best spans, best first, without repeated texts; includes `null` at its rank if it is allowed.
+      best: the best non-empty span; `null` if there is none.
+      null: the span for 'no answer'.
+      null_odds: the score of `null` minus the score of `best` (log odds).
     """
 
     nbest: tuple[AnswerSpan, ...]
@@ -59,17 +59,17 @@ class Answers:
 def best_spans(
     start_logits: np.ndarray, end_logits: np.ndarray, first: np.ndarray, last: np.ndarray, *, longest: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The `count` spans of a window with the highest sums, highest first: positions of first and last piece, int64.
+    """Returns the positions of the first and last piece, int64, of the `count` best spans of a window, best first.
 
-    All spans are considered. (run_squad.py only considers those between the n best starts and the n best ends of the
-    window, which can be pieces of the question or pieces that count in other windows, and so can miss the best one.)
+    All spans are considered. run_squad.py only considers spans between the n best starts and the n best ends of the
+    window. These can be pieces of the question, or pieces that count in other windows, so it can miss the best span.
 
     Args:
-      start_logits, end_logits: float [S].
-      first: int32 [S], -1 where no answer may begin.
-      last: int32 [S], -1 where no answer may end; the last piece of a window is [SEP], where none may.
-      longest: pieces of an answer.
-      count: how many, at most.
+      start_logits, end_logits: The logits, float [S].
+      first: The first character of each piece, int32 [S]; -1 if no answer may start there.
+      last: The end character of each piece, int32 [S]; -1 if no answer may end there, as at the final [SEP].
+      longest: The maximum number of pieces in an answer.
+      count: The maximum number of spans.
     """
     begins = np.flatnonzero(first >= 0)  # [N]
     ends = np.minimum(begins[:, None] + np.arange(longest), len(last) - 1)  # [N, A]
@@ -93,51 +93,51 @@ def answers(
     max_answer: int,
     with_null: bool,
 ) -> list[Answers]:
-    """The answers to each question.
+    """Returns the answers to each question.
 
     Args:
-      questions: N.
-      features: of all their windows, R rows, not made for training.
+      questions: The N questions.
+      features: The features of all their windows, R rows, built with training=False.
       start_logits, end_logits: R arrays, each as long as its row.
-      n_best: spans kept.
-      max_answer: pieces of the longest answer.
-      with_null: whether there may be no answer.
+      n_best: The maximum number of answers to a question.
+      max_answer: The maximum number of pieces in an answer.
+      with_null: Whether a question may have no answer.
     """
     bounds = np.searchsorted(features.record, np.arange(len(questions) + 1))
-    found = []
+    result = []
     for question, begin, end in zip(questions, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
         spans: list[tuple[int, int, float, float]] = []
         null = None
         for row in range(begin, end):
-            here = slice(features.offsets[row], features.offsets[row + 1])
-            first, last = features.token['token_first'][here], features.token['token_last'][here]
+            tokens = slice(features.offsets[row], features.offsets[row + 1])
+            first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
             starts, ends = start_logits[row], end_logits[row]
-            # A question is unanswerable only if no window has an answer: the minimum over its windows counts.
+            # A question has no answer only if no window has one, so the minimum over its windows counts.
             if null is None or starts[0] + ends[0] < null.score:
                 null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
-            a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPARE * n_best)
+            a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPANS_PER_BEST * n_best)
             spans += zip(first[a].tolist(), last[b].tolist(), starts[a].tolist(), ends[b].tolist(), strict=True)
-        found.append(_ranked(question.context, spans, null, n_best, with_null))
-    return found
+        result.append(_rank(question.context, spans, null, n_best, with_null))
+    return result
 
 
-def _ranked(
+def _rank(
     context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
-    """The n best of (first character, end, start logit, end logit)."""
-    chosen: dict[str, AnswerSpan] = {}
+    """Ranks spans (first character, end, start logit, end logit) and returns the n best as answers."""
+    best_by_text: dict[str, AnswerSpan] = {}
     for first, end, a, b in sorted(spans, key=lambda span: (-span[2] - span[3], span[:2])):
         text = context[first:end]
-        if text.strip() and text not in chosen:
-            chosen[text] = AnswerSpan(text, first, end, a, b)
-            if len(chosen) == n_best:
+        if text.strip() and text not in best_by_text:
+            best_by_text[text] = AnswerSpan(text, first, end, a, b)
+            if len(best_by_text) == n_best:
                 break
-    nbest = list(chosen.values())
+    nbest = list(best_by_text.values())
     best = nbest[0] if nbest else null
     null_odds = null.score - best.score if nbest else NO_CHOICE
     if with_null or not nbest:
         nbest = sorted([*nbest, null], key=lambda span: -span.score)
-    shares = softmax(np.array([span.score for span in nbest]))
-    nbest = [dataclasses.replace(span, probability=p) for span, p in zip(nbest, shares.tolist(), strict=True)]
+    probabilities = softmax(np.array([span.score for span in nbest]))
+    nbest = [dataclasses.replace(span, probability=p) for span, p in zip(nbest, probabilities.tolist(), strict=True)]
     by_text = {span.text: span for span in nbest}
     return Answers(tuple(nbest), by_text[best.text], by_text.get('', null), null_odds)

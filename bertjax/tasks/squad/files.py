@@ -1,4 +1,4 @@
-"""The files of SQuAD's splits, in its own layout or with a row a question; or tensorflow-datasets."""
+"""The files of SQuAD's splits: SQuAD's JSON, rows with one question each, or tensorflow-datasets."""
 
 import io
 import json
@@ -29,9 +29,9 @@ class SquadFiles:
     """The splits of a folder, or of tensorflow-datasets.
 
     Args:
-      data: the folder; '' for tensorflow-datasets.
+      data: The folder; '' for tensorflow-datasets.
       version: '1.1' or '2.0'.
-      names: of the files, by split; '' for the official ones, or else those with the usual names.
+      names: The names of the files, by split; '' for the official names, or else the usual names.
     """
 
     def __init__(self, data: str, version: str, names: Mapping[str, str]):
@@ -39,56 +39,56 @@ class SquadFiles:
         self._folder = user_path(data, 'config.data')
 
     def splits(self) -> list[str]:
-        """The labelled splits."""
+        """Returns the names of the labelled splits."""
         if not self.find('test'):
             return ['train', 'dev']
         labelled = all(question.answers is not None for question in self.read('test'))
         return ['train', 'dev', 'test'] if labelled else ['train', 'dev']
 
     def find(self, split: str) -> Files:
-        """The files of a split; none where there are none.
+        """Returns the files of a split; empty if there are none.
 
         Raises:
-          UserError: several, or none of the name that is given.
+          UserError: Several files match, or the configured file does not exist.
         """
-        name, usual = self._names[split], f'{split}-v{self._version}.json'
+        name, official_name = self._names[split], f'{split}-v{self._version}.json'
         if not self._data and not name:
             return ()
-        found = next(existing_files(self._folder, [name] if name else [usual, f'{usual}.gz']), None)
-        if found:
-            return (found,)
+        path = next(existing_files(self._folder, [name] if name else [official_name, f'{official_name}.gz']), None)
+        if path:
+            return (path,)
         if name:
-            several = [part.strip() for part in name.split(',')]
-            parts = tuple(existing_files(self._folder, several))
-            if len(parts) < len(several) or len(set(parts)) < len(parts):
-                raise self._nothing(split)
+            names = [part.strip() for part in name.split(',')]
+            parts = tuple(existing_files(self._folder, names))
+            if len(parts) < len(names) or len(set(parts)) < len(parts):
+                raise self._no_file_error(split)
             return parts
         fix = f'name the right one in config.task.{split}_file'
         return split_files(self._folder, split, suffixes=NESTED, fix=fix) if self._folder.is_dir() else ()
 
-    def _nothing(self, split: str) -> UserError:
+    def _no_file_error(self, split: str) -> UserError:
         folder = self._folder
-        there = quoted(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else 'no such folder'
+        content = quoted(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else 'no such folder'
         usual = f'{split}-v{self._version}.json'
         return UserError(
-            str(folder), 'an empty folder' if there == 'none' else there,
+            str(folder), 'an empty folder' if content == 'none' else content,
             self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …',
             f'check config.data and config.task.{split}_file, or fetch the file from SQuAD-explorer',
         )  # fmt: skip
 
     def describe(self) -> str:
-        """Which files are which splits."""
+        """Describes which files are which splits."""
         if not self._data:
             return ''
-        found = {split: self.find(split) for split in STEMS}
+        files = {split: self.find(split) for split in STEMS}
         folder = self._folder if self._folder.is_dir() else None
-        return describe_splits(found, folder, judged=self.splits(), lacking='answers')
+        return describe_splits(files, folder, labelled=self.splits(), missing='answers')
 
     def read(self, split: str) -> list[SquadQuestion]:
-        """The questions of a split, in order.
+        """Reads the questions of a split, in order.
 
         Raises:
-          UserError: no such split or file; damaged, not UTF-8, or of another form.
+          UserError: The split or file does not exist, or the file is damaged, not UTF-8, or in another format.
         """
         files = self.find(split) if split in STEMS else ()
         if split not in STEMS or (split == 'test' and not files):
@@ -97,40 +97,43 @@ class SquadFiles:
         if not self._data and not files:
             return prepared_questions(self._version, _PREPARED[split])
         if not files:
-            raise self._nothing(split)
+            raise self._no_file_error(split)
         return read_questions(
             files, answerable=self._version == '1.1', labels='optional' if split == 'test' else 'needed'
         )
 
 
 def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """The questions of the files of a split; for the arguments see questions.py:checked_questions.
+    """Reads the questions of the files of a split; for the arguments see questions.py:checked_questions.
 
     Raises:
-      UserError: no such file, damaged, not UTF-8, or of another form.
+      UserError: A file does not exist, is damaged, is not UTF-8, or is in another format.
     """
-    placed = [question for path in files for question in _placed(epath.Path(path), labels)]
+    placed = [question for path in files for question in _read_placed(epath.Path(path), labels)]
     return checked_questions(placed, answerable=answerable, labels=labels)
 
 
-def _placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
+def _read_placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
     format = FORMATS.get(streams.bare_suffix(path.name), 'json')
     if path.is_file() and format == 'json':
-        format = _rows_of(path)
+        format = _detect_row_format(path)
         if not format:
             return questions_in_layout(read_text(path), str(path), labels)
     return questions_of_rows(read_records([path], format), labels)
 
 
-def _rows_of(path: epath.Path) -> str:
-    """How the rows of a .json file stand there, by its beginning: 'jsonl', a row a line, as `datasets` and pandas write
-    them, or 'json', a list; '' where it has none."""
+def _detect_row_format(path: epath.Path) -> str:
+    """Detects the format of the rows of a .json file by its first line.
+
+    Returns:
+      'jsonl' for one row per line, as `datasets` and pandas write; 'json' for a list; '' for a file without rows.
+    """
     try:
         with path.open('rb') as file:
-            whole = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
-            head = next(streams.chunks(whole, streams.compression_of(str(path), whole.peek(8)[:8])), b'')
+            reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
+            head = next(streams.chunks(reader, streams.compression_of(str(path), reader.peek(8)[:8])), b'')
     except streams.DAMAGE:
-        return ''  # said where it is read
+        return ''  # the reader of the file reports the damage
     line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
     if line.startswith(b'['):
         return 'json'
@@ -142,14 +145,14 @@ def _rows_of(path: epath.Path) -> str:
 
 
 def prepared_questions(version: str, split: str) -> list[SquadQuestion]:
-    """The questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
+    """Reads the questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
 
     Args:
       version: '1.1' or '2.0'.
       split: 'train' or 'validation'.
 
     Raises:
-      UserError: it is not prepared.
+      UserError: The dataset is not prepared.
     """
     return [
         SquadQuestion(

@@ -1,4 +1,4 @@
-"""Questions of SQuAD: from JSON in the layout of v1.1 and v2.0, or from rows of a question each."""
+"""Readers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with one question each."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from bertjax.tasks.reading.texts import Line, checked_text, peeked
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
-_NUMBER = re.compile(r'\d+(?=]?$)')  # at the end of a place: 'file:3', 'file[3]'
+_NUMBER = re.compile(r'\d+(?=]?$)')  # the number at the end of a place such as 'file:3' or 'file[3]'
 _FIX = 'correct the file, or take the original'
 
 
@@ -22,12 +22,12 @@ class SquadQuestion:
     """A question about a text.
 
     Attributes:
-      id: unique in its file.
-      question, context: texts as given.
-      answers: texts that annotators marked; none where the context has no answer; None where unknown.
-      starts: the character of the context where each answer begins.
-      impossible: whether the file says so of a question without answer; left out of repr and equality.
-      fields: all that its row has, of a question to be answered.
+      id: the identifier, unique in its file.
+      question, context: the texts as in the file.
+      answers: the answers of the annotators; () if the context has no answer; None if unknown.
+      starts: the first character of each answer in the context.
+      impossible: whether the file marks the question as unanswerable; excluded from repr and equality.
+      fields: all fields of the row, for a question to be answered; excluded from repr and equality.
     """
 
     id: str
@@ -39,24 +39,24 @@ class SquadQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-PlacedQuestion = tuple[str, SquadQuestion]  # its place 'file:path in the JSON' or 'file:line', and the question
+PlacedQuestion = tuple[str, SquadQuestion]  # the place, 'file:path in the JSON' or 'file:line', and the question
 
 
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """The questions of SQuAD's JSON; see `questions_in_layout` and `checked_questions`."""
+    """Parses and checks the questions of SQuAD's JSON; see `questions_in_layout` and `checked_questions`."""
     return checked_questions(questions_in_layout(text, where, labels), answerable=answerable, labels=labels)
 
 
 def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuestion]:
-    """The questions of SQuAD's JSON, of which none is compared with another yet.
+    """Parses the questions of SQuAD's JSON, without the checks across questions.
 
     Args:
-      text: the JSON.
-      where: its file, for messages, which add the path within (JSON has no lines).
-      labels: see `checked_questions`.
+      text: The JSON text.
+      where: The name of the file, for messages, which add the path inside the JSON.
+      labels: See `checked_questions`.
 
     Raises:
-      UserError: not JSON, or not in the layout.
+      UserError: The text is not JSON, or not in the layout of SQuAD.
     """
     root = load_json(text, where)
     if not isinstance(root, dict):
@@ -73,28 +73,28 @@ def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuesti
 
 
 def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """The questions of a split: each has an id of its own, and all have answers or none, as `labels` says.
+    """Returns the questions of a split after checking their ids and their answers.
 
     Args:
-      placed: of all files of the split.
-      answerable: whether every labelled question must have an answer (v1.1).
-      labels: 'needed'; 'optional', where all questions have answers or none does; 'ignored'.
+      placed: The questions of all files of the split, with their places.
+      answerable: Whether every labelled question must have an answer (v1.1).
+      labels: 'needed': every question has answers; 'optional': all questions have answers or none has; 'ignored'.
 
     Raises:
-      UserError: two questions with one id, or one without the answers that it needs.
+      UserError: Two questions have the same id, or a question lacks required answers.
     """
     seen: dict[str, str] = {}
     questions = []
-    # An empty list of answers says that there is none only beside answers, or with is_impossible.
-    told = any(question.answers or question.impossible for _, question in placed)
+    # An empty list means 'no answer' only if another question has answers, or is_impossible is set; else 'unknown'.
+    has_labels = any(question.answers or question.impossible for _, question in placed)
     for at, question in placed:
         first = seen.setdefault(question.id, at)
         if first != at:
-            raise _taken(question.id, first, at, _FIX)
-        if question.answers == () and (answerable or (not told and labels != 'ignored')):
+            raise _repeated_id_error(question.id, first, at, _FIX)
+        if question.answers == () and (answerable or (not has_labels and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
-                    f'{at}.answers', 'no answer' if told else 'no answer, as of every question',
+                    f'{at}.answers', 'no answer' if has_labels else 'no answer, as of every question',
                     'at least one, as in SQuAD 1.1' if answerable else 'answers, or "is_impossible": true',
                     "for questions without answer there is SQuAD 2.0: config.task.version='2.0'" if answerable else
                     'questions whose answers are not known go into config.task.test_file, and are only predicted',
@@ -107,19 +107,19 @@ def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, lab
     return questions
 
 
-def _taken(name: str, first: str, at: str, fix: str) -> UserError:
-    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'an id of its own', fix)
+def _repeated_id_error(name: str, first: str, at: str, fix: str) -> UserError:
+    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'a different id', fix)
 
 
 def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
-    """The questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+    """Reads the questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     Args:
-      records: the rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is one.
-      labels: see `checked_questions`.
+      records: The rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is the id.
+      labels: See `checked_questions`.
 
     Raises:
-      UserError: a row of another form.
+      UserError: A row has another form.
     """
     return [(at, _row_question(row, at, labels)) for at, row in records]
 
@@ -144,15 +144,17 @@ def _identifier(value: Any, at: str) -> str:
 
 
 def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[SquadQuestion]:
-    """Questions without answers from rows of `question` and `context`, each as soon as it is there; "id" may be given,
-    else it is the number of the line, or of the row in a file that has no lines.
+    """Yields questions without answers from rows of `question` and `context`, each as soon as its row is read.
+
+    The id is the field `id` or, without one, the number of the line, or of the row in a binary file.
 
     Args:
-      records: the rows.
-      whole: of a file, in which every id must be another; of a stream that would take room for all of them.
+      records: The rows.
+      whole: Whether the rows are a whole file, in which ids are checked to be unique. For a stream the check would need
+        unbounded memory.
 
     Raises:
-      UserError: a row of another form, or two with one id.
+      UserError: A row has another form, or two rows have the same id.
     """
     seen: dict[str, str] = {}
     for at, row in records:
@@ -160,27 +162,29 @@ def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[Squad
         question, context = (_field(row, at, key, str) for key in ('question', 'context'))
         first = seen.setdefault(name, at) if whole else at
         if first != at:
-            raise _taken(name, first, at, 'leave ids out, or make them different')
+            raise _repeated_id_error(name, first, at, 'leave ids out, or make them different')
         yield SquadQuestion(name, question, context, fields=row)
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
-    """Questions without labels: SQuAD's JSON, or JSON lines {"question": …, "context": …}, each as soon as it is there.
+    """Yields questions without labels from SQuAD's JSON, or from JSON lines {"question": …, "context": …}.
+
+    A question of JSON lines is yielded as soon as its line is read.
 
     Raises:
-      UserError: nothing, or something else.
+      UserError: The input is empty or in another format.
     """
     whole = isinstance(lines, list)
-    lines, begin = peeked(lines)
-    if not begin:
-        form = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
-        raise UserError(where, 'nothing', form, 'give a question')
+    lines, first_lines = peeked(lines)
+    if not first_lines:
+        expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
+        raise UserError(where, 'nothing', expected, 'give a question')
     # SQuAD's JSON has "data" in its first line, or is spread over many lines.
     try:
-        rows = 'data' not in json.loads(begin[0])
+        has_rows = 'data' not in json.loads(first_lines[0])
     except (ValueError, TypeError, RecursionError):
-        rows = '"question"' in begin[0] and '"data"' not in begin[0]
-    if rows:
+        has_rows = '"question"' in first_lines[0] and '"data"' not in first_lines[0]
+    if has_rows:
         return unlabelled_rows(_objects(lines, where), whole=whole)
     text = '\n'.join(line for _, line in lines)
     return iter(parse_questions(text, where, answerable=False, labels='ignored'))
@@ -192,15 +196,15 @@ def _objects(lines: Iterable[Line], where: str) -> Iterator[Record]:
             at, row = f'{where}:{number}', load_json(line, where, number)
             if not isinstance(row, dict):
                 found, form = f'a JSON {type(row).__name__}', 'an object {"question": "…", "context": "…"}'
-                raise UserError(at, found, form, 'write one question a line')
+                raise UserError(at, found, form, 'write one question per line')
             yield Record(at, row)
 
 
 def load_json(text: str, where: str, line: int = 1) -> Any:
-    """The value of a JSON text that begins at the given line of its file.
+    """Parses a JSON text that starts at line `line` of its file.
 
     Raises:
-      UserError: with line and column of the error.
+      UserError: The text is not JSON; the message has the line and column.
     """
     try:
         return json.loads(text)
@@ -214,7 +218,7 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
 
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """(paragraph, its path)."""
+    """Yields each paragraph with its path."""
     for a, article in enumerate(_field(root, where, 'data', list, dot=False)):
         place = f'{where}:data[{a}]'
         for p, paragraph in enumerate(_field(_typed(article, place, dict), place, 'paragraphs', list)):
@@ -234,7 +238,7 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
         place = f'{at}.answers[{i}]'
         texts.append(_field(_typed(answer, place, dict), place, 'text', str))
         starts.append(_field(answer, place, 'answer_start', int))
-        last = len(context.encode())  # some files count bytes, or units of UTF-16, and windows.py finds the answer
+        last = len(context.encode())  # some files count bytes or UTF-16 units; windows.py corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'a character of the context, 0 to {last:,}'
             raise UserError(f'{place}.answer_start', format_value(starts[-1]), expected, _FIX)
@@ -242,15 +246,15 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
 
 
 def _field(parent: Mapping[str, Any], at: str, name: str, kind: type, *, dot: bool = True) -> Any:
-    """parent[name], which must be of this type."""
+    """Returns parent[name] after checking its type."""
     if name not in parent:
-        there = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
-        raise UserError(at, f'no {name!r} among {there}', f'{name!r} with {_KINDS[kind]}', _FIX)
+        fields = ', '.join(map(repr, list(parent)[:8])) or 'nothing'
+        raise UserError(at, f'no {name!r} among {fields}', f'{name!r} with {_KINDS[kind]}', _FIX)
     return _typed(parent[name], f'{at}.{name}' if dot else f'{at}:{name}', kind)
 
 
 def _typed(value: Any, at: str, kind: type) -> Any:
     if type(value) is not kind:
-        shown = json.dumps(value)
-        raise UserError(at, shown if len(shown) < 60 else shown[:57] + '…', _KINDS[kind], _FIX)
+        found = json.dumps(value)
+        raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind], _FIX)
     return checked_text(value, at) if kind is str else value

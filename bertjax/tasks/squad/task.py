@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: the span of a text that answers a question, or no answer."""
+"""SQuAD 1.1 and 2.0: extraction of the span of a text that answers a question, or of no answer."""
 
 import collections
 import dataclasses
@@ -27,32 +27,33 @@ from bertjax.tasks.task import Judgment, Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
-_NONE = 'no answer'
-_AROUND = 160  # characters of the text that are shown on either side of an answer
-_ALIKE = 0.98  # share of equal answers that counts as collapsed: the threshold tuned on dev lets a few others pass
+_NO_ANSWER = 'no answer'
+_EXCERPT = 160  # characters of the text to show on each side of an answer
+_COLLAPSED = 0.98  # share of equal answers; below 1 because the threshold tuned on dev lets a few others pass
 
 
 @dataclasses.dataclass
 class SquadTask(Task[SquadQuestion, Answers]):
-    """Questions about texts.
+    """Answers questions about texts by a span of the text.
 
-    The score of SQuAD 1.1 is `f1`. That of SQuAD 2.0, where a question may have no answer, is `best_f1`: F1 with the
-    threshold of the null odds that maximises it on the same split, which is what papers report for dev. `tune` keeps
-    the threshold of dev for everything else: `exact`, `f1`, HasAns_ and NoAns_ figures, predictions.
+    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`: F1 with
+    the threshold of the null odds that maximises it on the same split, as papers report it for dev. `tune` sets the
+    threshold of dev, which all other results use: `exact`, `f1`, the HasAns_ and NoAns_ metrics, and predictions.
 
     Attributes:
-      data: folder of the files: SQuAD's JSON, or rows of a question each (JSON lines, Parquet, Arrow); '' for
+      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON lines, Parquet, Arrow); '' for
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
-      seq_len: S, pieces of a window with its question, [CLS] and two [SEP].
+      seq_len: the length S of a window in pieces, with its question, [CLS] and two [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
-      train_file, dev_file, test_file: names in `data`, several with commas between; '' for train-v1.1.json,
-        dev-v1.1.json (or 2.0), or else by the usual names, see splits.py. A test file need not have answers.
-      stride: pieces from one window of a long text to the next.
-      max_query: pieces that longer questions are cut to.
-      n_best: answers kept for each question.
-      max_answer: pieces of the longest answer.
-      bilstm_units: of each direction of a two-layer BiLSTM before the head, as in the left-to-right ablation of the
-        paper (table 5); 0 for none.
+      train_file, dev_file, test_file: the names of files in `data`, with commas between several; '' for
+        train-v1.1.json and dev-v1.1.json (or 2.0), or else the usual names, see splits.py. The test file may lack
+        answers.
+      stride: the distance between the starts of two windows of a long text, in pieces.
+      max_query: the maximum number of pieces of a question; a longer one is truncated.
+      n_best: the number of answers for each question.
+      max_answer: the maximum number of pieces in an answer.
+      bilstm_units: the units of each direction of a two-layer BiLSTM before the head, as in the left-to-right ablation
+        of the BERT paper (table 5); 0 for none.
     """
 
     data: str
@@ -110,7 +111,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return unlabelled_rows(rows, whole=True)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
-        """Prints how many there are, and which answers are not where the data says."""
+        """Prints the number of questions, and the answers that are not at their place in the data."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
         print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without answer')
@@ -153,16 +154,16 @@ class SquadTask(Task[SquadQuestion, Answers]):
         )
 
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
-        """SQuAD 2.0: the threshold of the null odds with the best F1."""
+        """Sets, for SQuAD 2.0, the threshold of the null odds with the best F1."""
         if self.nullable:
             odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
-        """exact and f1; for SQuAD 2.0 also HasAns_ and NoAns_, null_threshold, and best_exact, best_f1 with thresholds.
+        """Returns exact and f1; for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics, and null_threshold.
 
-        The official script gives the same figures for predictions.json; the best_ figures are computed from the answers
-        before any threshold.
+        The official script computes the same values from predictions.json. The best_ metrics use the answers before any
+        threshold.
         """
         texts = self._texts(records, predictions)
         if not self.nullable:
@@ -175,10 +176,10 @@ class SquadTask(Task[SquadQuestion, Answers]):
         }
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
-        """Whether nearly all questions get no answer, or answers that begin at the same character."""
+        """Whether nearly all questions get no answer, or answers that start at the same character."""
         del records
-        starts = collections.Counter(self._chosen(prediction).start for prediction in predictions)
-        return len(predictions) > 1 and starts.most_common(1)[0][1] >= _ALIKE * len(predictions)
+        starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
+        return len(predictions) > 1 and starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
 
     def report(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> str:
         """See Task."""
@@ -186,32 +187,34 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """See Task: id, question, answer, its characters in the context, probability, for SQuAD 2.0 null_odds; and the
-        answers that are `true` where known."""
+        """Yields id, question, answer, its start and end in the context, probability, null_odds for SQuAD 2.0, and the
+        `true` answers if known."""
         for record, prediction in zip(records, predictions, strict=True):
-            span = self._chosen(prediction)
+            span = self._select_answer(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}
             row |= {'start': span.start, 'end': span.end, 'probability': span.probability}
             row |= {'null_odds': prediction.null_odds} if self.nullable else {}
             yield row if record.answers is None else {**row, 'true': list(record.answers)}
 
     def reviewed(self, records: Sequence[SquadQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task; the classes are, for SQuAD 2.0, whether there is an answer."""
+        """See Task; for SQuAD 2.0 the decision is whether there is an answer."""
         for record, row in zip(records, rows, strict=True):
             true, answer = record.answers or ('',), row['answer']
             f1 = max(overlap_f1(text, answer, empty_equal=True) for text in true)
-            at = record.starts[0] if record.starts else row['start'] or 0
-            excerpt = record.context[max(at - _AROUND, 0) : at + _AROUND]
+            start = record.starts[0] if record.starts else row['start'] or 0
+            excerpt = record.context[max(start - _EXCERPT, 0) : start + _EXCERPT]
             texts = {'question': record.question, 'text': f'… {excerpt} …'}
-            wrong = (1 - f1) * (1 + row['probability']) if f1 < 1 else 0.0
-            asked = [tuple('an answer' if text else _NONE for text in (true[0], answer))] if self.nullable else []
-            shown = ' | '.join(dict.fromkeys(true)) or _NONE
-            yield Judgment(texts, shown, f'{answer or _NONE} ({row["probability"]:.2f})', wrong, asked)
+            error = (1 - f1) * (1 + row['probability']) if f1 < 1 else 0.0
+            classes = (
+                [tuple('an answer' if text else _NO_ANSWER for text in (true[0], answer))] if self.nullable else []
+            )
+            expected = ' | '.join(dict.fromkeys(true)) or _NO_ANSWER
+            yield Judgment(texts, expected, f'{answer or _NO_ANSWER} ({row["probability"]:.2f})', error, classes)
 
     def official_files(
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
-        """predictions.json, nbest_predictions.json and for SQuAD 2.0 null_odds.json, as of run_squad.py."""
+        """Returns predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json, as run_squad.py does."""
         del split
         pairs = list(zip(records, predictions, strict=True))
         files: dict[str, Any] = {
@@ -233,15 +236,17 @@ class SquadTask(Task[SquadQuestion, Answers]):
             files['null_odds.json'] = {record.id: prediction.null_odds for record, prediction in pairs}
         return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
 
-    def _chosen(self, prediction: Answers) -> AnswerSpan:
-        """The answer after applying the threshold."""
+    def _select_answer(self, prediction: Answers) -> AnswerSpan:
+        """Returns the answer after applying the threshold."""
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
     def _texts(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, str]:
-        return {record.id: self._chosen(answer).text for record, answer in zip(records, predictions, strict=True)}
+        return {
+            record.id: self._select_answer(answer).text for record, answer in zip(records, predictions, strict=True)
+        }
 
     def _evaluation(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
-        """Of the best answers, whatever the null odds."""
+        """Evaluates the best answers without applying the threshold."""
         return Evaluation(
             {record.id: record.answers for record in records},
             {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)},

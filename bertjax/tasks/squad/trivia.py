@@ -1,8 +1,8 @@
-"""TriviaQA (Joshi et al. 2017, arXiv 1705.03551) in SQuAD's form, by distant supervision.
+"""Converts TriviaQA (Joshi et al. 2017, arXiv 1705.03551) to SQuAD's format, by distant supervision.
 
-As the BERT paper has it (arXiv 1810.04805, on SQuAD 1.1): the first 400 tokens of a document are a paragraph, if they
-contain one of the answers that TriviaQA gives; where that stands first is taken for the answer. Nobody has checked that
-it answers the question there.
+The method is that of the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 tokens of a document are a
+paragraph if they contain an answer of TriviaQA. The first occurrence is used as the answer; nobody has checked that it
+answers the question at that place.
 """
 
 import dataclasses
@@ -17,8 +17,8 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import checked_text, read_text
 from bertjax.tasks.squad.questions import load_json
 
-WORDS = 400  # of a document, from its beginning
-# Lists of documents in a question -> the folder of their texts.
+WORDS = 400  # the number of words at the start of a document that become its paragraph
+# Name of a list of documents in a question -> folder of their texts.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc as it is distributed: qa/ and evidence/ in it'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
@@ -26,12 +26,12 @@ _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "E
 
 @dataclasses.dataclass
 class Counts:
-    """What became of a file.
+    """The statistics of a converted file.
 
     Attributes:
-      questions, documents: in it; a document counts once for each question that it belongs to.
-      kept: documents that became paragraphs.
-      answered: questions with at least one of them.
+      questions, documents: the numbers of questions and documents; a document counts once for each of its questions.
+      kept: the number of documents that became paragraphs.
+      answered: the number of questions with at least one paragraph.
     """
 
     questions: int = 0
@@ -41,10 +41,10 @@ class Counts:
 
 
 def read_questions(path: epath.Path) -> list[Any]:
-    """The questions of a file, not looked at yet.
+    """Reads the questions of a file without checking them.
 
     Raises:
-      UserError: another form.
+      UserError: The file has another form.
     """
     root = load_json(read_text(path), str(path))
     data = root.get('Data') if isinstance(root, dict) else None
@@ -56,19 +56,19 @@ def read_questions(path: epath.Path) -> list[Any]:
 def squad_of_trivia(
     folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
 ) -> Iterator[dict[str, Any]]:
-    """The entries of SQuAD's `data`, one for each question with a paragraph.
+    """Yields the entries of SQuAD's `data`, one for each question with a paragraph.
 
-    The id of a question is QuestionId--Filename, as TriviaQA's own converter has it (mandarjoshi90/triviaqa,
-    utils/convert_to_squad_format.py); its answers are the first occurrence of each alias, the earliest first.
+    The id of a question is QuestionId--Filename, as in TriviaQA's converter (mandarjoshi90/triviaqa,
+    utils/convert_to_squad_format.py). Its answers are the first occurrence of each alias, the earliest first.
 
     Args:
-      folder: of `evidence`.
-      path: of a file of questions, for messages.
-      questions: of it.
-      counts: is added to.
+      folder: The folder that contains `evidence`.
+      path: The path of the file of questions, for messages.
+      questions: The questions of the file.
+      counts: The statistics, which are updated.
 
     Raises:
-      UserError: another form, or no such document, with its place in the file.
+      UserError: A question has another form, or its document does not exist.
     """
     for i, entry in enumerate(questions):
         at = f'{path}: Data[{i}]'
@@ -83,15 +83,15 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
     name = _text(entry, at, 'QuestionId')
     question, answer = _text(entry, at, 'Question'), _checked(entry.get('Answer'), f'{at}.Answer', dict)
     aliases = _checked(answer.get('Aliases', []), f'{at}.Answer.Aliases', list)
-    given = [_checked(alias, f'{at}.Answer.Aliases', str) for alias in aliases]
-    pattern = alias_pattern([_text(answer, f'{at}.Answer', 'Value'), *given])
+    texts = [_checked(alias, f'{at}.Answer.Aliases', str) for alias in aliases]
+    pattern = alias_pattern([_text(answer, f'{at}.Answer', 'Value'), *texts])
     if not any(key in entry for key in EVIDENCE):
         raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _FIX)
-    for key, below in EVIDENCE.items():
+    for key, subfolder in EVIDENCE.items():
         for j, page in enumerate(_checked(entry.get(key, []), f'{at}.{key}', list)):
             place = f'{at}.{key}[{j}]'
             file = _text(_checked(page, place, dict), place, 'Filename')
-            document = folder / below / file
+            document = folder / subfolder / file
             if not document.is_file():
                 raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _FIX)
             counts.documents += 1
@@ -103,24 +103,24 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
 
 
 def first_words(text: str, count: int = WORDS) -> str:
-    """The text as far as its word number `count`, from its first one on."""
+    """Returns the part of a text from its first word to word number `count`."""
     words = list(itertools.islice(re.finditer(r'\S+', text), count))
     return text[words[0].start() : words[-1].end()] if words else ''
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Finds any of the answers as whole words, whatever their case; of those at one place the longest."""
+    """Compiles a pattern for any of the answers as whole words, ignoring case; at one place the longest matches."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
-    spaced = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
-    return re.compile(rf'(?<!\w)(?:{"|".join(spaced)})(?!\w)', re.IGNORECASE)
+    patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
+    return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)
 
 
 def found_answers(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
-    """SQuAD's `answers`: each wording that occurs, where it does first."""
-    found: dict[str, int] = {}
+    """Returns SQuAD's `answers`: the first occurrence of each wording."""
+    starts: dict[str, int] = {}
     for match in pattern.finditer(context):
-        found.setdefault(match[0], match.start())
-    return [{'text': text, 'answer_start': start} for text, start in found.items()]
+        starts.setdefault(match[0], match.start())
+    return [{'text': text, 'answer_start': start} for text, start in starts.items()]
 
 
 def _text(entry: Mapping[str, Any], at: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""The lines of a CoNLL column file as blocks: the rows of a sentence, and what stands before it."""
+"""Blocks of a CoNLL column file: the rows of a sentence with the lines before it."""
 
 import itertools
 import re
@@ -9,11 +9,11 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line
 
 DOCSTART = '-DOCSTART-'
-_BLANKS = re.compile('[ \t]+')  # no others: a no-break space is part of a word
+_BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, is part of a word
 
 
 class ColumnBlock(NamedTuple):
-    """The rows of a sentence with their line numbers, the lines before them, its document, and the separator."""
+    """A sentence: its rows with their line numbers, the lines before them, the document number, and the separator."""
 
     rows: list[tuple[int, tuple[str, ...]]]
     before: tuple[tuple[str, ...], ...]
@@ -22,7 +22,7 @@ class ColumnBlock(NamedTuple):
 
 
 def split_lines(text: str) -> list[str]:
-    """Lines, split at \\n and \\r\\n only: U+0085 and U+2028 may be words."""
+    """Splits a text at \\n and \\r\\n only, because U+0085 and U+2028 may be words."""
     lines = [line.removesuffix('\r') for line in text.split('\n')]
     return lines[:-1] if lines[-1] == '' else lines
 
@@ -33,37 +33,37 @@ def is_boundary(line: str) -> bool:
 
 
 def split_columns(line: str, separator: str) -> tuple[str, ...]:
-    """The columns of a line. Where the separator is a space, columns are separated by any number of spaces and tabs."""
+    """Returns the columns of a line. The separator ' ' stands for any number of spaces and tabs."""
     if separator == '\t':
         return tuple(column.strip(' ') for column in line.split('\t'))
     return tuple(_BLANKS.split(line.strip(' \t')))
 
 
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
-    """The blocks of numbered lines, each as soon as its lines are there.
+    """Yields the blocks of numbered lines, each as soon as its lines are read.
 
     Args:
-      lines: of the file.
-      where: its name.
-      prefix: of comments, see columns.py:ColumnOptions.
+      lines: The lines of the file.
+      where: The name of the file.
+      prefix: The prefix of comments, see columns.py:ColumnOptions.
 
     Raises:
-      UserError: a line with another number of columns than the first.
+      UserError: A line has another number of columns than the first line.
     """
     rows: list[tuple[int, tuple[str, ...]]] = []
     before: list[tuple[str, ...]] = []
     document, separator, count, first = 0, '', 0, 0
-    lines, separator_of, width = _first_word(lines)
+    lines, first_separator, width = _peek_first_word(lines)
     for number, line in itertools.chain(lines, [(0, '')]):
-        word = line.strip(' \t') != ''
-        boundary = word and is_boundary(line)
-        comment = word and not rows and _is_comment(line, prefix, separator or separator_of, count or width)
-        if not word or boundary:
+        filled = line.strip(' \t') != ''
+        boundary = filled and is_boundary(line)
+        comment = filled and not rows and _is_comment(line, prefix, separator or first_separator, count or width)
+        if not filled or boundary:
             if rows:
                 yield ColumnBlock(rows, tuple(before), document, separator)
                 rows, before = [], []
             document += boundary
-        if not word or boundary or comment:
+        if not filled or boundary or comment:
             before.append((line,) if comment else split_columns(line, ' ') if boundary else ())
             continue
         if not separator:
@@ -80,8 +80,9 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
         rows.append((number, columns))
 
 
-def _first_word(lines: Iterable[Line]) -> tuple[Iterator[Line], str, int]:
-    """All lines; the separator and the number of columns of the first that can be no comment, or '' and 0."""
+def _peek_first_word(lines: Iterable[Line]) -> tuple[Iterator[Line], str, int]:
+    """Returns all lines, and the separator and number of columns of the first line that cannot be a comment ('' and 0
+    if there is none)."""
     lines, seen = iter(lines), []
     for line in lines:
         seen.append(line)
@@ -95,7 +96,7 @@ def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     """Whether a line before a sentence is a comment."""
     if prefix:
         return line.startswith(prefix)
-    # A word may be a #, too.
+    # A # can also be a word.
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 

@@ -1,4 +1,4 @@
-"""CoNLL column files: one word per line with its columns, a blank line after each sentence."""
+"""CoNLL column files: each line holds a word with its columns, and a blank line ends a sentence."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags
 
 @dataclasses.dataclass(frozen=True)
 class ColumnOptions:
-    """How a file is read.
+    """The options of reading a column file.
 
     Attributes:
-      word_column, tag_column: counted from 0, or from the end with -1 for the last.
-      comment: prefix of comment lines, which can only stand before a sentence; '' for lines that begin with # and have
-        another number of columns than the words, as in CoNLL-U.
-      scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for tags that stand for
-        themselves, such as parts of speech; 'auto' detects which of the others a file has.
+      word_column, tag_column: the number of the column, from 0, or from the end with -1 for the last column.
+      comment: the prefix of comment lines, which can only precede a sentence; with '' a comment is a line that starts
+        with # and has another number of columns than the words, as in CoNLL-U.
+      scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for independent tags,
+        such as parts of speech; 'auto' detects the scheme of the entities.
     """
 
     word_column: int = 0
@@ -35,28 +35,28 @@ class ColumnOptions:
 
     @property
     def known_scheme(self) -> str:
-        """The scheme by its usual name."""
+        """The scheme with aliases replaced by its usual name."""
         return ALIASES.get(self.scheme, self.scheme)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence of a column file, with all that is needed to write it back.
+    """A sentence of a column file, with everything needed to write it back.
 
     Attributes:
-      where: 'file:line' of its first word.
-      words: W of them.
-      tags: of each word, in IOB2 (or plain); None where there are none.
-      document: number of its document, ascending.
-      columns: of each word, as in the file.
-      before: lines since the previous sentence; () is a blank one.
-      separator: between columns.
-      scheme: of the tags in the file: of schemes.py:ENTITIES, 'plain', or '' if the file's tags do not tell.
-      fields: all that its row has, of a sentence from JSON or Arrow that is to be predicted.
-      text: raw text that was split into these words; None where the words were given.
-      offsets: of each word in `text`: its first character, and the one behind the last.
-      tag_column: which of `columns` has its tags, counted as in ColumnOptions; fields, text, offsets, and this, are
-        left out of repr and equality.
+      where: 'file:line' of the first word.
+      words: the W words.
+      tags: the tag of each word, in IOB2 (or plain); None if the sentence has no tags.
+      document: the number of the document, ascending.
+      columns: the columns of each word, as in the file.
+      before: the lines since the previous sentence; () for a blank line.
+      separator: the string between columns.
+      scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it cannot be detected.
+      fields: all fields of the row of a sentence from JSON or Arrow that is to be predicted.
+      text: the raw text that was split into the words; None if the input consists of words.
+      offsets: (first character, end) of each word in `text`.
+      tag_column: the number of the column of tags, counted as in ColumnOptions. This, fields, text and offsets are
+        excluded from repr and equality.
     """
 
     where: str
@@ -77,22 +77,22 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
     """Reads a column file.
 
     Args:
-      text: its content.
-      where: its name.
-      options: how it is read.
-      tagged: whether tags are read; if not, the file may lack their column.
+      text: The content of the file.
+      where: The name of the file.
+      options: The options of reading it.
+      tagged: Whether to read tags; if not, the file may lack their column.
 
     Returns:
-      its sentences, tags in IOB2.
+      The sentences of the file, with tags in IOB2.
 
     Raises:
-      UserError: no words, a line with another number of columns than the first, an empty word, an invalid tag, or no
-        scheme that explains the tags.
+      UserError: The file has no words, a line with another number of columns than the first, an empty word, an invalid
+        tag, or tags that fit no scheme.
     """
     blocks = list(read_blocks(enumerate(split_lines(text), 1), where, options.comment))
     sentences = [_sentence(block, where, options, tagged=tagged) for block in blocks]
     if not sentences:
-        raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
+        raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
     hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.before)
     if hashes and not options.comment:
         print(f'{where}: {hashes:,} lines before sentences that begin with # are read as comments')
@@ -104,34 +104,34 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
 def in_iob2(
     sentences: Sequence[Sentence], places: Sequence[Sequence[str]], where: str, options: ColumnOptions
 ) -> list[Sentence]:
-    """Sentences whose tags are as in their file, in IOB2 (or plain), with the scheme of the file `where`.
+    """Converts the tags of sentences from the scheme of their file to IOB2 (or plain), and sets their `scheme`.
 
     Args:
-      sentences: of one file.
-      places: of each word, 'file:line'.
-      where: the file.
-      options: how it is read.
+      sentences: The sentences of one file.
+      places: The place of each word, 'file:line'.
+      where: The name of the file.
+      options: The options of reading it.
 
     Raises:
-      UserError: an invalid tag, or no scheme that explains them.
+      UserError: A tag is invalid, or the tags fit no scheme.
     """
     raw, scheme = [sentence.tags for sentence in sentences], options.known_scheme
-    for tags, of in zip(raw, places, strict=True):
-        check_tags(tags, of, scheme)
+    for tags, tag_places in zip(raw, places, strict=True):
+        check_tags(tags, tag_places, scheme)
     if scheme == 'plain':
         return [dataclasses.replace(sentence, scheme=scheme) for sentence in sentences]
     scheme = file_scheme(raw, places, where, scheme)
-    return [dataclasses.replace(x, tags=tuple(to_iob2(x.tags)), scheme=scheme) for x in sentences]
+    return [dataclasses.replace(sentence, tags=tuple(to_iob2(sentence.tags)), scheme=scheme) for sentence in sentences]
 
 
 def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) -> Iterator[Sentence]:
-    """The sentences of a file without tags, or with tags to be ignored, each as soon as its lines are there."""
+    """Yields the sentences of a file, ignoring its tags if any, each as soon as its lines are read."""
     empty = True
     for block in read_blocks(lines, where, options.comment):
         empty = False
         yield _sentence(block, where, options, tagged=False)
     if empty:
-        raise UserError(where, 'no word', 'a word a line with its columns', 'check the file')
+        raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
 
 
 def _places(block: ColumnBlock, where: str) -> list[str]:
@@ -152,7 +152,7 @@ def _words_and_tags(
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
-            found = f'{column}, where {where} has {counted(width)}'
+            found = f'{column}, but {where} has {counted(width)}'
             fix = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
             raise UserError(f'config.task.{name}', found, 'a column of the file, the first being 0', fix)
     if tagged and word % width == tag % width:
@@ -168,49 +168,52 @@ def _words_and_tags(
 
 
 def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:
-    """The sentences with an additional column: their predicted tags, in the scheme of their file.
+    """Writes the sentences with an additional column for the predicted tags, in the scheme of their file.
 
-    The last two columns are the true and the predicted tag, as conlleval expects: true tags are repeated if they are
-    not in the last column. conlleval reads IOB and IOE, but no other scheme that marks ends: where tags are of one,
-    both follow once more, in IOB2. Document boundaries, blank lines and comments stay where they were.
+    The last two columns are the true and the predicted tag, as conlleval expects; true tags are repeated if they are
+    not in the last column. conlleval reads IOB and IOE, but no other scheme that marks ends. For such a scheme the true
+    and predicted tags are appended again in IOB2. Document boundaries, blank lines and comments are kept.
 
     Args:
-      sentences: as read.
-      tags: of each word, in IOB2 or plain.
-      scheme: for sentences of a file whose tags do not tell.
+      sentences: The sentences as read from the file.
+      tags: The predicted tag of each word, in IOB2 or plain.
+      scheme: The scheme for a file whose own tags do not show it.
     """
     lines: list[str] = []
-    again = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
+    append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
     for sentence, tags_in_iob2 in zip(sentences, tags, strict=True):
         join, predicted = sentence.separator.join, in_file_scheme(sentence, tags_in_iob2, scheme)
         rows = [list(columns) for columns in sentence.columns]
         repeat = sentence.tags is not None and sentence.tag_column not in (-1, len(rows[0]) - 1)
         for row, tag in zip(rows, predicted, strict=True):
             row += [row[sentence.tag_column], tag] if repeat else [tag]
-        if again:
+        if append_iob2:
             rows = [[*row, *both] for row, *both in zip(rows, sentence.tags, tags_in_iob2, strict=True)]
         for line in sentence.before:
             boundary = bool(line) and line[0] == DOCSTART
-            # Padded to the words' number of columns: conlleval stops at a line with another number.
-            filled = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
-            lines.append(join(filled))
+            # conlleval stops at a line whose number of columns differs, so a boundary is padded.
+            padded = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
+            lines.append(join(padded))
         lines += map(join, rows)
     return '\n'.join(lines) + '\n\n'
 
 
 def file_tags(sentence: Sentence) -> tuple[str, ...]:
-    """The true tags as they stand in the file, of a sentence that has some."""
+    """Returns the true tags of a tagged sentence, as in the file."""
     return tuple(row[sentence.tag_column] for row in sentence.columns)
 
 
 def in_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
-    """Predicted tags, in IOB2 or plain, in the scheme of the sentence's file; `scheme` if its tags do not tell."""
+    """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if that is unknown.
+
+    Plain tags are returned unchanged.
+    """
     scheme = sentence.scheme or scheme
     return to_scheme(tags, scheme) if scheme in ENTITIES else tags
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether the true tags mark ends in a way that conlleval does not read, by their scheme or a stray one."""
+    """Whether the scheme of the true tags, or a single tag, marks ends in a way that conlleval does not read."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

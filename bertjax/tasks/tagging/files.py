@@ -1,4 +1,4 @@
-"""Sentences to tag: from the files of a split, tensorflow-datasets, or a user's own file."""
+"""Readers of sentences for tagging: the files of a split, tensorflow-datasets, or a user's file."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,9 +19,9 @@ from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read
 from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.rows import TagFields, sentences_of
 
-DATASET = 'conll2003'  # of tensorflow-datasets
+DATASET = 'conll2003'  # the name in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
-_MORE = {'train': (), 'dev': ('testa',), 'test': ('testb',)}  # names of CoNLL-2003
+_CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
 
 
@@ -29,50 +29,50 @@ class TaggedFiles:
     """The splits of a folder, or of tensorflow-datasets.
 
     Args:
-      data: the folder of column files, such as dev.txt, valid.conll, eng.testa, or else of JSON or Arrow files, such as
+      data: The folder of column files, such as dev.txt, valid.conll or eng.testa, or of JSON or Arrow files, such as
         dev.jsonl or test-00000-of-00001.parquet; '' for tensorflow-datasets.
-      options: of column files.
-      fields: of the others.
+      options: The options of column files.
+      fields: The fields of JSON and Arrow files.
     """
 
     def __init__(self, data: str, options: ColumnOptions, fields: TagFields):
         self._data, self._options, self._fields = data, options, fields
 
     def splits(self) -> list[str]:
-        """The splits among train, dev and test that exist and have tags."""
+        """Returns the splits among train, dev and test that exist and have tags."""
         if not self._data:
             return list(STEMS)
         return [split for split in STEMS if self.find(split) and (split != 'test' or self._test_has_tags())]
 
     def find(self, split: str) -> Files:
-        """The files of a split; none where there are none.
+        """Returns the files of a split; empty if there are none.
 
         Raises:
-          UserError: several, or no such folder.
+          UserError: Several files match, or the folder does not exist.
         """
         folder = data_directory(self._data, 'a folder with train.txt, dev.txt …')
-        found = sorted(path for path in folder.iterdir() if _is_of(path, split))
-        columns = at_most_one(found, str(folder), split, 'move the others away')
+        candidates = sorted(path for path in folder.iterdir() if _is_column_file(path, split))
+        columns = at_most_one(candidates, str(folder), split, 'move the others away')
         return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
-        """Which files are which splits."""
+        """Describes which files are which splits."""
         if not self._data:
             return ''
-        found = {split: self.find(split) for split in STEMS}
+        files = {split: self.find(split) for split in STEMS}
         folder = user_path(self._data, 'config.data')
-        return describe_splits(found, folder, judged=self.splits(), lacking='tags')
+        return describe_splits(files, folder, labelled=self.splits(), missing='tags')
 
     def read(self, split: str) -> list[Sentence]:
-        """The sentences of a split in file order.
+        """Reads the sentences of a split in file order.
 
         Raises:
-          UserError: no such split or file, or a malformed line or record.
+          UserError: The split or file does not exist, or a line or record is malformed.
         """
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._data:
-            rows = _filled(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True))
+            rows = _drop_blank(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True))
             return _rows_in_iob2(rows, DATASET, self._options)
         files = self.find(split)
         if not files:
@@ -81,42 +81,44 @@ class TaggedFiles:
         tagged = split != 'test' or self._test_has_tags()
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
-        rows = _filled(sentences_of(read_records(files), self._fields, tagged=tagged))
+        rows = _drop_blank(sentences_of(read_records(files), self._fields, tagged=tagged))
         return _rows_in_iob2(rows, str(files[0]), self._options) if tagged else rows
 
     def _test_has_tags(self) -> bool:
-        """Whether there is a test file, and it does not lack the training file's column, or field, of tags."""
+        """Whether there is a test file, and it has a column or field of tags as the training file has."""
         test, train = self.find('test'), self.find('train')
         if not test:
             return False
         if not _has_columns(test):
             return self._fields.tags_of(next(read_records(test)).fields) is not None
-        width = _width(test[0], self._options)
-        return width > 1 and not (train and _has_columns(train) and width == _width(train[0], self._options) - 1)
+        width = _count_columns(test[0], self._options)
+        return width > 1 and not (
+            train and _has_columns(train) and width == _count_columns(train[0], self._options) - 1
+        )
 
 
-def _is_of(path: epath.Path, split: str) -> bool:
-    """Whether it is named as the column file of this split."""
+def _is_column_file(path: epath.Path, split: str) -> bool:
+    """Whether the name of a path is that of a column file of this split."""
     name = path.name.removesuffix(path.suffix) if named_compressed(path.name) else path.name
     stem, dot, suffix = name.rpartition('.')
-    names = (*STEMS[split], *_MORE[split])
+    names = (*STEMS[split], *_CONLL_NAMES[split])
     if path.is_dir():
         return False
     return stem in names if dot + suffix in _SUFFIXES else (suffix if dot else name) in names
 
 
 def _has_columns(files: Files) -> bool:
-    return any(_is_of(files[0], split) for split in STEMS)
+    return any(_is_column_file(files[0], split) for split in STEMS)
 
 
-def _width(path: epath.Path, options: ColumnOptions) -> int:
-    """Number of columns of the first word."""
+def _count_columns(path: epath.Path, options: ColumnOptions) -> int:
+    """Returns the number of columns of the first word."""
     blocks = read_blocks(read_lines(path), str(path), options.comment)
     return next((len(block.rows[0][1]) for block in blocks), 0)
 
 
-def _filled(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
-    """The sentences; records without words are left out and counted."""
+def _drop_blank(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
+    """Returns the sentences; records without words are dropped, and their number is printed."""
     rows = list(rows)
     blank = [row.where for row in rows if isinstance(row, Blank)]
     if blank:
@@ -131,25 +133,26 @@ def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOpti
 def read_input(
     lines: Iterable[Line], where: str, options: ColumnOptions, format: str, labels: Collection[str], fields: TagFields
 ) -> Iterator[Sentence | Blank]:
-    """A user's own file without tags, or with tags to be ignored; each sentence as soon as its lines are there.
+    """Yields the sentences of a user's file, ignoring its tags if any, each as soon as its lines are read.
 
     Args:
-      lines: of the file.
-      where: its name.
-      options: of a column file.
-      format: 'columns', 'text', 'words', 'jsonl', or 'auto': JSON lines if the first line is an object; columns if it
-        has tabs or is -DOCSTART-, if all lines have the same number of columns and at least half of them a known tag,
-        or if there are several lines, all single words. Of a stream, the first two lines stand for all.
-      labels: the known tags.
-      fields: of JSON lines.
+      lines: The lines of the file.
+      where: The name of the file.
+      options: The options of a column file.
+      format: 'columns', 'text', 'words', 'jsonl', or 'auto'. 'auto' selects JSON lines if the first line is an object.
+        It selects columns if the first line has tabs or is -DOCSTART-, if all lines have the same number of columns and
+        at least half of them a known tag, or if there are several lines and all are single words. For a stream it
+        looks at the first two lines only.
+      labels: The known tags.
+      fields: The fields of JSON lines.
 
     Raises:
-      UserError: no words, or a malformed line.
+      UserError: The file has no words, or a line is malformed.
     """
     if format == 'auto':
-        lines, format = _recognised(lines, options, labels)
+        lines, format = _detect_format(lines, options, labels)
         blanks = "with config.task.input_format='words' blanks alone separate words"
-        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'a text a line; {blanks}'}
+        names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'one text per line; {blanks}'}
         print(f'{where}: read as {names[format]}')
     if format == 'columns':
         return stream_columns(lines, where, options)
@@ -158,15 +161,17 @@ def read_input(
     return _read_lines(lines, where, raw=format == 'text')
 
 
-def _recognised(lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]) -> tuple[Iterator[Line], str]:
-    """The lines, and their format: of a list by all of them, of a stream by the first, or two where needed."""
-    whole = isinstance(lines, list)
-    lines, seen = peeked(lines, len(lines) if whole else 1)
-    if seen and is_object(seen[0]):
+def _detect_format(
+    lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]
+) -> tuple[Iterator[Line], str]:
+    """Returns the lines and their format, detected from all lines of a list, or the first one or two of a stream."""
+    complete = isinstance(lines, list)
+    lines, texts = peeked(lines, len(lines) if complete else 1)
+    if texts and is_object(texts[0]):
         return lines, 'jsonl'
-    if seen and not whole and (seen[0].startswith('#') or _looks_like_columns([*seen, *seen], options, labels)):
-        lines, seen = peeked(lines, 2)
-    return lines, 'columns' if _looks_like_columns(seen, options, labels) else 'text'
+    if texts and not complete and (texts[0].startswith('#') or _looks_like_columns([*texts, *texts], options, labels)):
+        lines, texts = peeked(lines, 2)
+    return lines, 'columns' if _looks_like_columns(texts, options, labels) else 'text'
 
 
 def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Collection[str]) -> bool:
@@ -185,12 +190,12 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]
-    # Punctuation does not count: the marks at the end of sentences are also part-of-speech tags.
+    # A tag must have a letter, because the marks at the end of sentences are also part-of-speech tags.
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
-    """A sentence a line: raw text, or words between blanks."""
+    """Yields a sentence for each line: raw text, or words between blanks."""
     document, empty = 0, True
     for number, line in lines:
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())
@@ -203,4 +208,4 @@ def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sen
         text = line if raw else None
         yield Sentence(f'{where}:{number}', words, None, document, columns, before, text=text, offsets=offsets)
     if empty:
-        raise UserError(where, 'no word', 'a sentence a line', 'check the file')
+        raise UserError(where, 'no word', 'one sentence per line', 'check the file')

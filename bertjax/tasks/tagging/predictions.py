@@ -1,4 +1,4 @@
-"""From the logits of windows to a tag for each word."""
+"""Predictions of tags: from the logits of windows to a tag for each word."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,9 +17,9 @@ class Tags:
     """The prediction for a sentence.
 
     Attributes:
-      tags: of each word, in IOB2 or plain.
-      probabilities: of each word's most probable tag.
-      repaired: how many entities began with I in the model's output; in `tags` they begin with B.
+      tags: the tag of each word, in IOB2 or plain.
+      probabilities: the probability of the most probable tag of each word.
+      repaired: the number of entities that began with I in the model's output; in `tags` they begin with B.
     """
 
     tags: tuple[str, ...]
@@ -30,42 +30,42 @@ class Tags:
 def logits_of_words(
     sentences: Sequence[Sentence], features: Features, token_logits: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
-    """The logits of the words of each sentence, float64 [W, C].
+    """Returns the logits of the words of each sentence, float64 [W, C].
 
     Args:
-      sentences: N.
-      features: of all their windows, R rows.
+      sentences: The N sentences.
+      features: The features of all their windows, R rows.
       token_logits: R arrays [S, C], each as long as its row.
     """
     tags = token_logits[0].shape[-1]
-    found = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
+    logits = [np.full((len(sentence.words), tags), np.nan) for sentence in sentences]
     for row, sentence in enumerate(features.record.tolist()):
         words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
-        at = np.flatnonzero(words)
-        found[sentence][words[at] - 1] = np.asarray(token_logits[row], np.float64)[at]
-    return found
+        positions = np.flatnonzero(words)
+        logits[sentence][words[positions] - 1] = np.asarray(token_logits[row], np.float64)[positions]
+    return logits
 
 
 def tags_of_words(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
-    """The tags of each sentence.
+    """Returns the predicted tags of each sentence.
 
     Args:
-      logits: of the words of each, float64 [W, C].
-      labels: C tags.
-      plain: whether each tag stands for itself; else they are made IOB2.
+      logits: The logits of the words of each sentence, float64 [W, C].
+      labels: The C tags.
+      plain: Whether tags are independent; otherwise invalid tags are repaired to IOB2.
     """
-    return [_tags(of_words, labels, plain=plain) for of_words in logits]
+    return [_tags(word_logits, labels, plain=plain) for word_logits in logits]
 
 
 def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
     if not (logits == logits).all():
         raise ValueError('a word without a prediction in any window')
-    found = certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
-    return dataclasses.replace(found, probabilities=tuple(softmax(logits).max(-1).tolist()))
+    prediction = certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
+    return dataclasses.replace(prediction, probabilities=tuple(softmax(logits).max(-1).tolist()))
 
 
 def certain_tags(raw: Sequence[str], *, plain: bool) -> Tags:
-    """The prediction of given tags, with probability 1; see `tags_of_words`."""
+    """Returns a prediction of these tags with probability 1; see `tags_of_words`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
     return Tags(tuple(tags), (1.0,) * len(tags), repaired)

@@ -1,4 +1,4 @@
-"""The report on a tagging for a person to read."""
+"""A text report on predicted tags."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -9,12 +9,12 @@ from bertjax.metrics.entities import EntityScore, score_entities, total_score
 def tagging_report(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
 ) -> str:
-    """A table with a line for each entity type (with `plain` each tag), the most frequent first.
+    """Returns a table with a line for each entity type (or tag, if `plain`), the most frequent first.
 
     Args:
-      gold, predicted: tags of each sentence.
-      plain: whether each tag stands for itself.
-      repaired: how many entities began with I in the model's output.
+      gold, predicted: The tags of each sentence.
+      plain: Whether tags are independent and mark no entities.
+      repaired: The number of entities that began with I in the model's output.
     """
     if plain:
         scores = _score_tags(gold, predicted)
@@ -37,6 +37,6 @@ def tagging_report(
 
 def _score_tags(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, EntityScore]:
     pairs = [(a, b) for true, guessed in zip(gold, predicted, strict=True) for a, b in zip(true, guessed, strict=True)]
-    there, found = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    in_gold, in_predicted = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
     right = Counter(a for a, b in pairs if a == b)
-    return {tag: EntityScore(there[tag], found[tag], right[tag]) for tag in there | found}
+    return {tag: EntityScore(in_gold[tag], in_predicted[tag], right[tag]) for tag in in_gold | in_predicted}

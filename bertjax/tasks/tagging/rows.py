@@ -1,4 +1,4 @@
-"""Sentences from rows of fields, such as {"tokens": [...], "ner_tags": [...]}, whatever file they are in."""
+"""Sentences from rows of fields, such as {"tokens": [...], "ner_tags": [...]}, of any file format."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ _TAGS = ('ner_tags', 'tags', 'ner', 'labels', 'pos_tags')
 
 @dataclasses.dataclass(frozen=True)
 class TagFields:
-    """Which fields are read.
+    """The fields of the words and the tags.
 
     Attributes:
-      words, tags: their names; '' for the first there of the usual ones.
-      names: of tags that are numbers, in their order; () where they are texts, or the file has their names.
+      words, tags: the names of the fields; '' for the first of the usual names that exists.
+      names: the names of tags that are numbers, in their order; () if the tags are texts, or the file has their names.
     """
 
     words: str = ''
@@ -27,14 +27,14 @@ class TagFields:
     names: Sequence[str] = ()
 
     def tags_of(self, fields: Mapping[str, Any]) -> Any:
-        """The field of tags; None where there is none, or nothing in it."""
+        """Returns the field of tags; None if it is missing or empty."""
         return next((fields[name] for name in ([self.tags] if self.tags else _TAGS) if fields.get(name)), None)
 
     def words_of(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
-        """The field of words.
+        """Returns the field of words.
 
         Raises:
-          UserError: no such field, or anything but a list of words.
+          UserError: The field does not exist, or is not a list of words.
         """
         names = [self.words] if self.words else _WORDS
         name = next((name for name in names if name in fields), None)
@@ -53,21 +53,22 @@ class TagFields:
 
 
 def _fits_a_column(cell: str) -> bool:
-    """Whether a column file, between tabs, can hold it."""
+    """Whether a cell can be written to a column file with tabs."""
     return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
 
 
 def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """The sentences of records, each as soon as it is there; their tags as in the file. A record without words, as some
-    data sets have at an end of file, keeps its place.
+    """Yields the sentences of records, with tags as in the file, each as soon as its record is read.
+
+    A record without words, which some data sets have at the end of a file, yields a `Blank`.
 
     Args:
-      records: of one file.
-      fields: which ones.
-      tagged: whether tags are read; if not, the records' own fields are kept for the prediction.
+      records: The records of one file.
+      fields: The fields of words and tags.
+      tagged: Whether to read tags; if not, the sentence keeps all fields of the record for the prediction.
 
     Raises:
-      UserError: a record of another form, or tags for another number of words.
+      UserError: A record has another form, or its numbers of tags and words differ.
     """
     first = True
     for where, row in records:
@@ -79,7 +80,7 @@ def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) 
         columns = tuple(zip(words, tags, strict=True)) if tags else tuple((word,) for word in words)
         before = () if first else ((),)
         first = False
-        # Between tabs: a word may hold a space.
+        # The separator is a tab because a word may contain a space.
         yield Sentence(where, words, tags, 0, columns, before, '\t', fields=None if tagged else row)
 
 
@@ -88,7 +89,7 @@ def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where
     if not isinstance(tags, list) or len(tags) != len(words):
         found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quoted(row)}'
         fix = 'correct the record, or name the field in config.task.tags'
-        raise UserError(where, found, f'{len(words)}, one a word', fix)
+        raise UserError(where, found, f'{len(words)}, one for each word', fix)
     return tuple(_name(tag, fields, where) for tag in tags)
 
 

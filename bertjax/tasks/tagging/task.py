@@ -1,4 +1,4 @@
-"""Tagging of words: named entities, or any tags, from CoNLL column files, or rows in JSON or Arrow."""
+"""Tagging of words (named entities or other tags), from CoNLL column files or rows in JSON or Arrow."""
 
 import collections
 import dataclasses
@@ -32,31 +32,31 @@ from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_COLUMN = whole(-1000, 1000)  # from 0, or from the end
+_COLUMN = whole(-1000, 1000)  # the number of a column, from 0, or negative from the end
 
 
 @dataclasses.dataclass
 class TaggingTask(Task[Sentence, Tags]):
-    """A tag for each word, evaluated by the entities that the tags mark.
+    """Assigns a tag to each word, and evaluates the entities that the tags mark.
 
-    The first piece of a word carries its tag. Internally tags are IOB2, whatever the files have. An I after O or after
-    another type, which is invalid in IOB2, is read as the beginning of an entity, as conlleval does; `report` counts
-    such predictions. Tags of other splits that do not occur in the training data are counted, printed, and always
-    predicted wrong.
+    The first piece of a word carries its tag. Internally tags are in IOB2, in any scheme of the files. An I after O or
+    after another type, which is invalid in IOB2, starts an entity, as in conlleval; `report` counts such predictions.
+    Tags of other splits that do not occur in the training data can never be predicted; their number is printed.
 
     Attributes:
-      data: folder with train.txt, dev.txt and test.txt (or as in files.py:TaggedFiles); '' for CoNLL-2003 from
-        tensorflow-datasets, which lacks the boundaries of documents.
-      seq_len: S, pieces of a row with [CLS] and [SEP].
+      data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
+        CoNLL-2003 from tensorflow-datasets, which lacks document boundaries.
+      seq_len: the maximum sequence length S in pieces, with [CLS] and [SEP].
       word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
-      context: fill the rows with the surrounding sentences of the same document (the paper's "maximal document
-        context", section 5.3).
-      stride: pieces from one window of a long sentence to the next; 0 for half a window.
-      words, tags, tag_names: of files of JSON or Arrow, see rows.py:TagFields.
-      input_format: of a file for run=predict: 'columns', 'text' (one sentence per line, split as raw_text.py does, a
-        blank line between documents), 'words' (the same, but only blanks separate words), 'jsonl', or 'auto' to detect
-        which of the others but 'words' it is.
-      layers, bilstm_units, frozen: of the head, see model/heads.py; the paper's feature-based rows are frozen.
+      context: whether to fill rows with the surrounding sentences of the same document ("maximal document context" in
+        section 5.3 of the BERT paper).
+      stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
+      words, tags, tag_names: the fields of JSON or Arrow files, see rows.py:TagFields.
+      input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
+        raw_text.py, with a blank line between documents), 'words' (the same, but only blanks separate words), 'jsonl',
+        or 'auto', which detects any of these except 'words'.
+      layers, bilstm_units, frozen: options of the head, see model/heads.py; the feature-based rows of the BERT paper
+        have a frozen encoder.
     """
 
     data: str
@@ -102,14 +102,18 @@ class TaggingTask(Task[Sentence, Tags]):
 
     @property
     def plain(self) -> bool:
-        """Whether each tag stands for itself, so that tags mark no entities."""
+        """Whether tags are independent and mark no entities."""
         return self.scheme == 'plain'
 
     def check_training(self, train: str) -> None:
-        """See Task: a frozen encoder leaves nothing but the head to train."""
+        """See Task; with a frozen encoder only the head can be trained."""
         if self.frozen and train != 'head':
-            found = f'{train!r} with config.task.frozen'
-            raise UserError('config.train', found, "'head', for the encoder is frozen", 'set config.task.frozen=False')
+            raise UserError(
+                'config.train',
+                found=f'{train!r} with config.task.frozen',
+                expected="'head', because the encoder is frozen",
+                fix='set config.task.frozen=False',
+            )
 
     def splits(self) -> Sequence[str]:
         """See Task."""
@@ -132,7 +136,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return sentences_of(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
-        """Collects the tags; of every entity type both B and I."""
+        """Collects the tags; every entity type gets both B and I."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
         if self.plain:
             self.labels = sorted(counts)
@@ -155,7 +159,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and features.py."""
-        notes = self._strange_tags(records, training)
+        notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
             notes.append(
                 f'{records[0].where}: no {DOCSTART} lines between documents: all sentences give context to others'
@@ -170,20 +174,20 @@ class TaggingTask(Task[Sentence, Tags]):
         )
         return dataclasses.replace(features, notes=tuple(notes))
 
-    def _strange_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """Notes about tags that are not among the labels.
+    def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
+        """Returns notes about tags that are not labels.
 
         Raises:
-          UserError: training records have such tags.
+          UserError: Training records have such tags.
         """
-        strange = self._strange(records)
-        if strange and training:
-            tag, where = next((t, record.where) for record in records for t in record.tags or () if t in strange)
+        unknown = self._count_unknown_tags(records)
+        if unknown and training:
+            tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
             known = ', '.join(self.labels[:20])
             raise UserError(where, f'the tag {tag!r}', known, 'train with the data of the checkpoint')
-        return [_strangers(strange)] if strange else []
+        return [_describe_unknown(unknown)] if unknown else []
 
-    def _strange(self, records: Sequence[Sentence]) -> collections.Counter[str]:
+    def _count_unknown_tags(self, records: Sequence[Sentence]) -> collections.Counter[str]:
         known = set(self.labels)
         return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
@@ -200,19 +204,20 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def merged(self, records: Sequence[Sentence], members: Sequence[tuple[Features, Outputs]]) -> list[Tags]:
         """See Task; each model may have its own tokenizer, length and windows."""
-        each = [logits_of_words(records, features, outputs['token_logits']) for features, outputs in members]
-        means = [np.mean(of_sentence, axis=0) for of_sentence in zip(*each, strict=True)]
+        by_member = [logits_of_words(records, features, outputs['token_logits']) for features, outputs in members]
+        means = [np.mean(sentence_logits, axis=0) for sentence_logits in zip(*by_member, strict=True)]
         return tags_of_words(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """f1, precision and recall of entities, micro-averaged as in conlleval; accuracy of tags as in the file."""
-        gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
-        pairs = zip(records, guessed, strict=True)
-        written = [in_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
-        accuracy = {'accuracy': tag_accuracy(map(file_tags, records), written)}
+        """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags in the
+        scheme of the file."""
+        gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
+        pairs = zip(records, predicted, strict=True)
+        file_scheme_tags = [in_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
+        accuracy = {'accuracy': tag_accuracy(map(file_tags, records), file_scheme_tags)}
         if self.plain:
             return accuracy
-        score = total_score(score_entities(gold, guessed))
+        score = total_score(score_entities(gold, predicted))
         return {'f1': score.f1, 'precision': score.precision, 'recall': score.recall, **accuracy}
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
@@ -220,16 +225,18 @@ class TaggingTask(Task[Sentence, Tags]):
         return len({tag for prediction in predictions for tag in prediction.tags}) == 1
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """A table of entity types (or tags), and the number of repaired entities."""
-        gold, guessed = [record.tags for record in records], [prediction.tags for prediction in predictions]
+        """Returns a table of entity types (or tags), and the number of repaired entities."""
+        gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         repaired = sum(prediction.repaired for prediction in predictions)
-        table = tagging_report(gold, guessed, plain=self.plain, repaired=repaired)
-        strange = self._strange(records)
-        return f'{table}\n{_strangers(strange)}' if strange else table
+        table = tagging_report(gold, predicted, plain=self.plain, repaired=repaired)
+        unknown = self._count_unknown_tags(records)
+        return f'{table}\n{_describe_unknown(unknown)}' if unknown else table
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """words, tags, their probabilities and entities (words `start` up to, not including, `end`); of raw text the
-        offsets of the words, and `start` and `end` are characters; the tags that are `true` where known."""
+        """Yields `words`, `tags`, `probabilities`, `entities` (words `start` to `end`, exclusive) and `true`, if known.
+
+        A row of raw text also has the `offsets` of the words, and `start` and `end` of an entity are characters.
+        """
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
             if record.tags is not None:
@@ -241,32 +248,38 @@ class TaggingTask(Task[Sentence, Tags]):
             yield row
 
     def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task; the classes are entity types, each span a decision, or with the scheme 'plain' tags, each word."""
+        """See Task; a decision is the entity type of a span or, with the scheme 'plain', the tag of a word."""
         for record, row in zip(records, rows, strict=True):
-            true, predicted = (self._marked(tags) for tags in (record.tags, row['tags']))
+            true, predicted = (self._spans_to_names(tags) for tags in (record.tags, row['tags']))
             places = sorted(true.keys() | predicted.keys())
             classes = [(true.get(place, ''), predicted.get(place, '')) for place in places]
-            missed = [place for place in places if true.get(place) != predicted.get(place)]
-            named = ['; '.join(self._named(record, marked, missed)) or '-' for marked in (true, predicted)]
-            yield Judgment({'sentence': ' '.join(record.words)}, *named, float(len(missed)), classes)
+            errors = [place for place in places if true.get(place) != predicted.get(place)]
+            descriptions = [
+                '; '.join(self._describe_spans(record, names, errors)) or '-' for names in (true, predicted)
+            ]
+            yield Judgment({'sentence': ' '.join(record.words)}, *descriptions, float(len(errors)), classes)
 
-    def _marked(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
-        """{(first word, the one after the last): what it is}."""
+    def _spans_to_names(self, tags: Sequence[str]) -> dict[tuple[int, int], str]:
+        """Returns {(first word, end): entity type or tag}."""
         if self.plain:
             return {(i, i + 1): tag for i, tag in enumerate(tags)}
         return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
 
-    def _named(self, record: Sentence, marked: Mapping[tuple[int, int], str], places: Sequence[tuple[int, int]]):
-        return [f'{" ".join(record.words[slice(*p)])} [{marked[p]}]' for p in places if p in marked]
+    def _describe_spans(
+        self, record: Sentence, names: Mapping[tuple[int, int], str], places: Sequence[tuple[int, int]]
+    ):
+        return [f'{" ".join(record.words[slice(*place)])} [{names[place]}]' for place in places if place in names]
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
         """See Task and baseline.py."""
-        found = frequent_tags(train, records)
-        return {name: [certain_tags(tags, plain=self.plain) for tags in of_all] for name, of_all in found.items()}
+        answers = frequent_tags(train, records)
+        return {name: [certain_tags(tags, plain=self.plain) for tags in answer] for name, answer in answers.items()}
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
-        """The input's columns and one with the predicted tags, in the input's scheme; the last two are what conlleval
-        reads (with `-d '\\t'` if columns are separated by tabs), see columns.py:write_columns."""
+        """Returns the columns of the input with a column of predicted tags, in the scheme of the input.
+
+        conlleval reads the last two columns (with `-d '\\t'` if tabs separate columns), see columns.py:write_columns.
+        """
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
 
@@ -276,7 +289,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
 
 def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, Any]:
-    """What `rows` says of an entity; its score is the mean of its words' probabilities."""
+    """Returns the JSON object of an entity in `rows`; its score is the mean probability of its words."""
     type, first, end = span
     score = float(np.mean(prediction.probabilities[first:end]))
     if record.text is None:
@@ -285,6 +298,6 @@ def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, A
     return {'type': type, 'start': start, 'end': stop, 'text': record.text[start:stop], 'score': score}
 
 
-def _strangers(strange: collections.Counter[str]) -> str:
-    shown = ', '.join(f'{tag} {count:,}' for tag, count in strange.most_common(10))
-    return f'{strange.total():,} words have tags that training did not ({shown}): none of them can be found'
+def _describe_unknown(unknown: collections.Counter[str]) -> str:
+    examples = ', '.join(f'{tag} {count:,}' for tag, count in unknown.most_common(10))
+    return f'{unknown.total():,} words have tags that training did not ({examples}): none of them can be found'

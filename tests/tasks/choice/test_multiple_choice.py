@@ -16,7 +16,7 @@ from bertjax.tasks.choice.files import ChoiceQuestion, questions_of, read_codah,
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.sentence.features import longest_first
+from bertjax.tasks.truncation import longest_first
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'

@@ -179,4 +179,7 @@ def test_a_list_on_one_line_may_be_longer_than_a_record(tmp_path, monkeypatch: p
     path = write(tmp_path / 'a.json', rows)
     assert [label for _, label in values(path)][-2:] == ['1498', '1499']
     wrong = error(write(tmp_path / 'a.jsonl', rows))
-    assert (wrong.found, wrong.expected) == ('a line of more than 1 MiB', 'a record a line') and '.json' in wrong.fix
+    assert (wrong.found, wrong.expected) == (
+        'a line of more than 1 MiB',
+        'one record per line',
+    ) and '.json' in wrong.fix

@@ -88,7 +88,7 @@ def test_marks(text: str, plain: str, subject: str, object: str):
 def test_what_is_refused(tacred: RelationTask, tmp_path: pathlib.Path):
     for changes, expected in (
         ({'subj_end': 9}, 'subj_end 9, expected a number from 0 to 5'),
-        ({'obj_start': 3}, 'obj_start 3 behind obj_end 2'),
+        ({'obj_start': 3}, 'obj_start 3 after obj_end 2'),
         ({'obj_end': None}, 'obj_end None'),
         ({'token': 'x ab'}, 'a list of strings'),
         ({'relation': None}, 'no label'),
@@ -181,7 +181,7 @@ def test_a_long_sentence_keeps_both_entities(slots: Tokenizer):
     assert shown(15) == '(<de>fghij{kl}|'
     assert shown(12) == '(<de>fj{kl}|'
     assert shown(8) == '(<d>{k}|'
-    with pytest.raises(UserError, match='marks that 5 pieces have no room for'):
+    with pytest.raises(UserError, match='marks that do not fit in 5 pieces'):
         shown(5)
 
 

@@ -62,7 +62,11 @@ def test_labels_that_can_be_none(tmp_path):
     ('labels', 'where', 'said'),
     [
         (('a', 'b', 'nan', 'a'), 4, "the label 'nan' of 1 records, expected a label"),
-        (('1', '0', '1', '1.0'), 5, "the label '1.0' of 1 records, expected one label for one number: 2 have '1', as"),
+        (
+            ('1', '0', '1', '1.0'),
+            5,
+            "the label '1.0' of 1 records, expected one label for one number: 2 have '1', such as",
+        ),
         (('a', '<NA>', '<NA>', 'b'), 3, "the label '<NA>' of 2 records"),
     ],
 )

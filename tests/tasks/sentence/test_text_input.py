@@ -28,7 +28,7 @@ def test_texts_of_ones_own(mails, name: str, tokenizer, capsys):
     task = learned(mails)
     records = list(task.parse(number_lines(text), where))
     assert records == [Example('a b', None, None), Example('c', None, None)]
-    assert f'{where}: read as {"a text a line" if name[:5] == "lines" else ""}' in capsys.readouterr().out
+    assert f'{where}: read as {"one text per line" if name[:5] == "lines" else ""}' in capsys.readouterr().out
     assert records[1].where.startswith(where)
     features = task.features(records, tokenizer, training=False)
     assert 'labels' not in features.row and len(features) == 2

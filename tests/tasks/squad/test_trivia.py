@@ -137,7 +137,7 @@ def test_files_that_are_joined(tmp_path: pathlib.Path):
         with pytest.raises(UserError, match=r'expected a\.json,'):
             files(name).read('train')
     write('b.json', '1')
-    with pytest.raises(UserError, match='an id of its own'):
+    with pytest.raises(UserError, match='a different id'):
         files('a.json,b.json').read('train')
 
 
