@@ -49,7 +49,7 @@ from bertjax.loading.load_model import LoadedModel, load_model
 from bertjax.loading.save_model import save_model
 from bertjax.model.config import BertConfig
 from bertjax.tasks.choice.task import MultipleChoiceTask
-from bertjax.tasks.exported import with_length
+from bertjax.tasks.exported import with_seq_len
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer
 
@@ -119,7 +119,7 @@ class Bert(MaskedMethods, TaskMethods):
             fix = 'leave it out for the longest'
             raise UserError('max_length', str(max_length), f'4 to {longest}, the positions of the model', fix)
         if max_length and model.task is not None:
-            model = dataclasses.replace(model, task=with_length(model.task, max_length))
+            model = dataclasses.replace(model, task=with_seq_len(model.task, max_length))
         self._model, self._max_length = model, max_length or model.max_length
         self._init_arguments = {'batch_size': batch_size, 'max_length': max_length}
         self._runner = Runner(model, batch_size=batch_size)

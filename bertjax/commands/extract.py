@@ -18,7 +18,7 @@ from bertjax.inference.input import STANDARD_INPUT, InputSource, make_columns, s
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
-from bertjax.tasks.reading.stream import as_they_come
+from bertjax.tasks.reading.stream import stream_batches
 from bertjax.terminal import data_output
 from bertjax.workdir.lock import lock_workdir
 
@@ -88,7 +88,7 @@ def _extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
 def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
     extractor, id = _extractor(settings, folder), settings.options['id']
     pieces = extractor.runner.model.tokenizer.pieces
-    for items in as_they_come(source.items(), settings.batch_size):
+    for items in stream_batches(source.items(), settings.batch_size):
         beside = [item_columns(item, source, id) for item in items]
         out.write(''.join(format_json_rows(extractor.compute_part(items), beside, pieces)))
         out.flush()

@@ -22,7 +22,7 @@ from bertjax.inference.score import corpus_score
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.reading.records import Row
-from bertjax.tasks.reading.stream import as_they_come
+from bertjax.tasks.reading.stream import stream_batches
 from bertjax.terminal import Console, data_output
 from bertjax.train.predict import no_op
 from bertjax.workdir.lock import lock_workdir
@@ -94,7 +94,7 @@ def _print(answers: Sequence[dict[str, Any]]) -> None:
 
 def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
     question = _question(settings, folder)
-    for items in as_they_come(source.items(), settings.batch_size):
+    for items in stream_batches(source.items(), settings.batch_size):
         answers = question.answers(items, no_op)
         if out.isatty():
             with contextlib.redirect_stdout(out):

@@ -20,7 +20,7 @@ from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import is_binary, read_records
-from bertjax.tasks.reading.stream import as_they_come, standard_input
+from bertjax.tasks.reading.stream import standard_input, stream_batches
 from bertjax.tasks.reading.texts import Blank, number_lines, read_text
 from bertjax.tasks.task import Task
 from bertjax.terminal import data_output
@@ -114,7 +114,7 @@ def _predict_stream(asked: EnsembleRequest, out: TextIO) -> None:
     def read(data: TaskData) -> dict[str, TaskSplit]:
         where = 'standard input'
         items = data.task.parse(standard_input(where), where)
-        batches = as_they_come(items, settings.eval_batch_size)
+        batches = stream_batches(items, settings.eval_batch_size)
         first.extend(next(batches, ()))
         rest.append(batches)
         return {'': _split(data, first, open=True)}

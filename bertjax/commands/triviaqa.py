@@ -12,7 +12,7 @@ from bertjax.files.atomic import AtomicFile
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.progress import show_progress
 from bertjax.remote.paths import data_directory
-from bertjax.tasks.squad.trivia import WORDS, Counts, read_questions, squad_of_trivia
+from bertjax.tasks.squad.trivia import WORDS, Counts, convert_to_squad, read_questions
 from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb(needs='task', devices=False)
@@ -65,7 +65,7 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
     with show_progress('questions', len(questions), lines=True) as advance:
         # As each is asked for, the one before it is done.
         counted = (advance(1) or question for question in questions)
-        for entry in squad_of_trivia(data, path, counted, counts):
+        for entry in convert_to_squad(data, path, counted, counts):
             file.write((between + json.dumps(entry, ensure_ascii=False)).encode())
             between = ', '
     if not counts.kept:

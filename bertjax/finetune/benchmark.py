@@ -114,7 +114,7 @@ def available(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) ->
     """
     lacking: dict[str, str] = {}
     for name in tasks:
-        missing = build[name].lacking()
+        missing = build[name].describe_missing()
         if missing:
             lacking[name] = missing
     there = [name for name in tasks if name not in lacking]
@@ -122,7 +122,7 @@ def available(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) ->
         found = f'{data!r}, which lacks what to train on or dev of ' + ', '.join(TASKS[name].title for name in lacking)
         fix = "give the folder that GLUE's download script wrote"
         raise UserError('config.data', found, 'the files of a task at least', fix)
-    judged = {name: build[name].judged() for name in there}
+    judged = {name: build[name].server_splits() for name in there}
     for name in there:
         for split in dict.fromkeys(('train', *build[name].splits(), *judged[name])):
             build[name].records(split)

@@ -105,7 +105,7 @@ class Ensemble:
     def predictions(self, split: TaskSplit) -> list[Any]:
         """One a record, of the mean of the logits."""
         rows = [(own.features, member.model.outputs(member.params, own)) for member, own in self.of_members(split)]
-        return self.data.task.merged(split.records, rows)
+        return self.data.task.ensemble_predictions(split.records, rows)
 
     def scores_of_members(self, split: TaskSplit) -> dict[str, float | None]:
         """{workdir: score}, what each says of a split alone."""

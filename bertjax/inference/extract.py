@@ -17,7 +17,7 @@ from bertjax.inference.encode import Encoding, build_sequences, check_encoding, 
 from bertjax.inference.input import InputSource, Item, nonblank_texts
 from bertjax.inference.runner import Runner
 from bertjax.tasks.reading.records import Row
-from bertjax.tasks.reading.texts import checked_text, quoted
+from bertjax.tasks.reading.texts import check_text, quote_names
 
 VectorPart = dict[str, np.ndarray]
 # The texts in a part. A thousand vectors of width 768 take 3 MB; with one vector per token, a hundred times as much.
@@ -129,16 +129,16 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
     if item.fields is None or id not in item.fields:
         raise UserError(
             item.where,
-            found='a plain line' if item.fields is None else f'the fields {quoted(item.fields)}',
+            found='a plain line' if item.fields is None else f'the fields {quote_names(item.fields)}',
             expected=f'the field {id!r} of config.extract.id',
             fix='leave config.extract.id out: the rows are in the order of the texts',
         )
-    value, where = item.fields[id], f'{item.where}, field {quoted([id])}'
+    value, where = item.fields[id], f'{item.where}, field {quote_names([id])}'
     if not isinstance(value, str | int | float | None):
         fix = 'name another field in config.extract.id'
         raise UserError(where, found=f'a {type(value).__name__}', expected='a string or a number', fix=fix)
     if isinstance(value, str):
-        checked_text(value, where)
+        check_text(value, where)
     if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
         raise UserError(where, str(value), 'a string or a number', 'leave the field empty')
     return {'id': value, **texts}

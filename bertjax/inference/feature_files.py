@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.inference.extract import VectorPart
-from bertjax.tasks.reading.json_rows import as_text
+from bertjax.tasks.reading.json_rows import convert_to_text
 
 Labels = Mapping[str, Any]  # The columns of a row beside its features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
@@ -112,7 +112,9 @@ def write_parquet(
             part = load_file(name)
             kinds = {label: pa.string() for label in rows[0]}
             kinds |= {**token_types, 'features': pa.list_(vector)} if 'ids' in part else {'features': vector}
-            columns_beside = [{**label, 'id': as_text(label['id'], '')} if 'id' in label else label for label in rows]
+            columns_beside = [
+                {**label, 'id': convert_to_text(label['id'], '')} if 'id' in label else label for label in rows
+            ]
             records = [{**label, **row} for label, row in zip(columns_beside, _rows(part, pieces), strict=True)]
             columns = {column: pa.array([row[column] for row in records], kind) for column, kind in kinds.items()}
             writer = writer or pq.ParquetWriter(file.file, pa.schema(kinds))

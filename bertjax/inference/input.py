@@ -14,7 +14,7 @@ from bertjax.files.streams import CHUNK, bare_suffix, named_compressed
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.reading.records import Row, is_binary, read_records, rows_of
+from bertjax.tasks.reading.records import Row, is_binary, read_records, select_columns
 from bertjax.tasks.reading.stream import open_standard_input, standard_input
 from bertjax.tasks.reading.texts import Blank, Line, number_lines, read_lines, read_text, stream_lines
 from bertjax.tasks.sentence.input import read_input
@@ -87,7 +87,7 @@ class InputSource:
         elif is_binary(self.path) or is_saved_dataset(user_path(self.path, 'config.input')):
             if not quiet:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
-            rows = rows_of(read_records([user_path(self.path, 'config.input')]), self.columns)
+            rows = select_columns(read_records([user_path(self.path, 'config.input')]), self.columns)
         else:
             # A JSON list is often one line, so its length must not be limited.
             is_json = bare_suffix(self.path) == '.json'

@@ -13,9 +13,9 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
-from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregated
+from bertjax.tasks.tagging.aggregation import STRATEGIES, aggregate
 from bertjax.tasks.tagging.columns import Sentence
-from bertjax.tasks.tagging.predictions import tags_of_words
+from bertjax.tasks.tagging.predictions import predict_tags
 from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.task import TaggingTask, Tags
 from bertjax.tasks.task import Outputs, Task
@@ -64,8 +64,8 @@ def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> l
     if nonempty:
         task, (features, outputs) = runner.model.task, _outputs(runner, nonempty)
         logits = outputs['token_logits']
-        nonempty, logits = aggregated(nonempty, features, logits, runner.model.tokenizer, strategy)
-        rows = task.rows(nonempty, tags_of_words(logits, task.labels, plain=task.plain))
+        nonempty, logits = aggregate(nonempty, features, logits, runner.model.tokenizer, strategy)
+        rows = task.rows(nonempty, predict_tags(logits, task.labels, plain=task.plain))
     return [next(rows if record.words else runner.model.task.rows([record], [Tags((), ())])) for record in records]
 
 

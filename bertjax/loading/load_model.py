@@ -31,7 +31,7 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.remote.paths import user_path
-from bertjax.tasks.exported import recorded_options, task_of_class
+from bertjax.tasks.exported import build_recorded_task, build_task_for_class
 from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -220,13 +220,13 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
         source = read_source(directory)
-        task = task_of_class(source.values, longest, source.description_file)
+        task = build_task_for_class(source.values, longest, source.description_file)
         return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len', longest)  # The length of the training; exports of the first versions lack it.
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
-    task = recorded_options(_task_options(facts, path), seq_len)
+    task = build_recorded_task(_task_options(facts, path), seq_len)
     task.restore(recorded_task(path, task)['learned'])
     return task, path.read_text(encoding='utf-8')
 

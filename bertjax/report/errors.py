@@ -54,10 +54,10 @@ def _review(run: Run, task: Task, path: pathlib.Path, split: str) -> dict[str, A
     if len(records) != len(rows):
         return f'{len(rows):,} predictions, {len(records):,} records of {split}: the data is not what it was.'
     try:
-        judged = list(task.reviewed(records, rows))
+        judged = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):
         return f'The predictions for {split} are not as this version writes them; run=evaluate does.'
-    wrong = sorted((one for one in judged if one.wrong > 0), key=lambda one: -one.wrong)
+    wrong = sorted((one for one in judged if one.error > 0), key=lambda one: -one.error)
     counts = collections.Counter(pair for one in judged for pair in one.classes)
     return {
         **_classes(counts, task),

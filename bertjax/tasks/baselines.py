@@ -14,7 +14,7 @@ _LOG_ZERO = -50.0  # stands for the logarithm of probability 0
 _MIN_DF_TEXTS = 1000  # with at least so many texts, terms that occur in one text are ignored
 
 
-def vectorizer(texts: Sequence[str]) -> Any:
+def fit_vectorizer(texts: Sequence[str]) -> Any:
     """Fits a TfidfVectorizer of words and pairs of neighbouring words to the texts.
 
     Raises:
@@ -41,7 +41,7 @@ def vectorizer(texts: Sequence[str]) -> Any:
         raise UserError('config.data', 'no word in the training texts', 'texts', 'check the columns') from None
 
 
-def class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
+def fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
     """Fits a logistic regression and returns its predictions.
 
     Args:

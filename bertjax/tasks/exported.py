@@ -21,7 +21,7 @@ _KINDS = {
 _OUTPUTS = whole(1, MANY)  # of a head
 
 
-def recorded_options(task: Mapping[str, Any], seq_len: int) -> Task:
+def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
     """Builds the task of a task.json, without its labels.
 
     Args:
@@ -34,7 +34,7 @@ def recorded_options(task: Mapping[str, Any], seq_len: int) -> Task:
     return build_task(task['kind'], data='', seq_len=seq_len, **options)
 
 
-def with_length(task: Task, seq_len: int) -> Task:
+def with_seq_len(task: Task, seq_len: int) -> Task:
     """Returns a copy of a task, with its learned state, for another maximum sequence length.
 
     Raises:
@@ -50,7 +50,7 @@ def with_length(task: Task, seq_len: int) -> Task:
     return result
 
 
-def task_of_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
+def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
     """Builds the task of a model class of transformers; None for an encoder, or a model for pre-training.
 
     Args:

@@ -34,7 +34,7 @@ class Judgment:
     Attributes:
       texts: the texts of the record, {name: text}.
       true, predicted: the label and the prediction as text.
-      wrong: the size of the error: 0 for a correct prediction; it grows with the confidence in a wrong one.
+      error: the size of the error: 0 for a correct prediction; it grows with the confidence in a wrong one.
       classes: a pair (true, predicted) for each decision between classes, with '' for a missing side; empty if the
         task has no classes.
     """
@@ -42,7 +42,7 @@ class Judgment:
     texts: Mapping[str, str]
     true: str
     predicted: str
-    wrong: float
+    error: float
     classes: Sequence[tuple[str, str]] = ()
 
 
@@ -156,7 +156,9 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def predictions(self, records: Sequence[Record], features: Features, outputs: Outputs) -> list[Prediction]:
         """Returns one prediction for each record, from the outputs of all rows of its features."""
 
-    def merged(self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]) -> list[Prediction]:
+    def ensemble_predictions(
+        self, records: Sequence[Record], members: Sequence[tuple[Features, Outputs]]
+    ) -> list[Prediction]:
         """Returns the predictions of an ensemble, from the mean of the logits of its models.
 
         Args:
@@ -174,7 +176,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
                 expected=f'one tokenizer, config.seq_len and stride, because {self.name} has an answer for each piece',
                 fix='leave out the models that differ',
             )
-        return self.predictions(records, first, mean_outputs([outputs for _, outputs in members]))
+        return self.predictions(records, first, average_outputs([outputs for _, outputs in members]))
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:
@@ -188,7 +190,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def rows(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> Iterator[dict[str, Any]]:
         """Yields one JSON object for each record: labels and probabilities, spans, or tags."""
 
-    def reviewed(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
+    def judgments(self, records: Sequence[Record], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """Yields a judgment for each labelled record.
 
         Args:
@@ -232,7 +234,7 @@ class Task(TrainableTask[Record], ReportableTask[Record, Prediction]):
     """
 
 
-def mean_outputs(members: Sequence[Outputs]) -> Outputs:
+def average_outputs(members: Sequence[Outputs]) -> Outputs:
     """Returns the mean, in float64, of the outputs of several models for the same rows."""
     return {
         name: [

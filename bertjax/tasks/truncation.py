@@ -1,7 +1,7 @@
 """Truncation of a pair of sequences to a common maximum length."""
 
 
-def longest_first(first: int, second: int, max_total: int) -> tuple[int, int]:
+def truncate_longest_first(first: int, second: int, max_total: int) -> tuple[int, int]:
     """Returns the truncated lengths of two sequences.
 
     Tokens are removed from the longer sequence until both are equal, then from both in turn. The lengths are those of

@@ -13,7 +13,7 @@ import pytest
 from running import GLUE, Program, copied, results, rows
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.stream import as_they_come
+from bertjax.tasks.reading.stream import stream_batches
 from bertjax.tasks.reading.texts import Blank
 
 
@@ -91,7 +91,7 @@ def test_a_stream_is_read_a_few_batches_ahead():
             drawn.append(i)
             yield i
 
-    batches = as_they_come(endless(), 8)
+    batches = stream_batches(endless(), 8)
     assert next(batches) == [*range(8)] and next(batches) == [*range(8, 16)]
     time.sleep(0.2)
     assert len(drawn) <= 16 + 4 * 8 + 1
@@ -100,7 +100,7 @@ def test_a_stream_is_read_a_few_batches_ahead():
         yield from [*[Blank('x:1')] * 9, 'a', 'b', Blank('x:11')]
         raise UserError('x:12', 'c', 'a or b', 'correct it')
 
-    batches = as_they_come(broken(), 4)
+    batches = stream_batches(broken(), 4)
     assert [next(batches), next(batches)] == [[*[Blank('x:1')] * 9, 'a'], ['b', Blank('x:11')]]
     with pytest.raises(UserError, match='x:12'):
         next(batches)
@@ -109,7 +109,7 @@ def test_a_stream_is_read_a_few_batches_ahead():
 def test_a_stream_of_blank_lines_is_read_in_one_go():
     """Not looked at again for each of them, which takes a minute for so many."""
     begin = time.monotonic()
-    (batch,) = as_they_come(iter([*[Blank('x:1')] * 50_000, 'a']), 64)
+    (batch,) = stream_batches(iter([*[Blank('x:1')] * 50_000, 'a']), 64)
     assert len(batch) == 50_001 and time.monotonic() - begin < 10
 
 

@@ -10,7 +10,7 @@ from text_world import MAILS
 from bertjax.errors import UserError
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
-from bertjax.tasks.sentence.baseline import text_inputs
+from bertjax.tasks.sentence.baseline import tfidf_features
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.multi_label import MultiLabelTask
 from bertjax.tasks.sentence.task import Example
@@ -49,7 +49,7 @@ def test_scores_and_pairs():
     found = task.baselines(train, train[:20])
     assert found['mean'][3].value == found['mean'][4].value == pytest.approx(np.mean([x.label for x in train]))
     assert task.metrics(train[:20], found['TF-IDF'])['spearman'] > 0.7
-    inputs, _ = text_inputs([Example('a b', 'a b', 0.0), Example('a', 'c', 0.0)], train[:1])
+    inputs, _ = tfidf_features([Example('a b', 'a b', 0.0), Example('a', 'c', 0.0)], train[:1])
     assert inputs[:, -1].toarray()[:, 0].tolist() == pytest.approx([1, 0])  # the cosine
 
 

@@ -33,7 +33,7 @@ def test_texts_in_other_windows(tokenizer: Tokenizer, tmp_path):
         outputs = {'logits': [np.array([row, -1.0], np.float32) for row in range(len(features))]}
         members.append((features, outputs))
     rows = len(members[0][0]) - 1  # windows of the first record: 0, 1, … of the first model
-    merged = long.merged(records, members)
+    merged = long.ensemble_predictions(records, members)
     assert merged[0].logits.tolist() == [((rows - 1) / 2 + 0) / 2, -1] and rows > 1
     assert merged[1].logits.tolist() == [(rows + 1) / 2, -1]
 
@@ -51,7 +51,7 @@ def test_words_of_another_tokenizer(tokenizer: Tokenizer):
         outputs = {'token_logits': [generator.normal(size=(n, 2)).astype(np.float32) for n in lengths]}
         members.append((features, outputs))
         alone.append(task.predictions(records, features, outputs))
-    merged = task.merged(records, members)
+    merged = task.ensemble_predictions(records, members)
     for sentence, a, b in zip(merged, *alone, strict=True):
         for w, tag in enumerate(sentence.tags):
             # Of two classes the mean of logits has the geometric mean of the odds.
@@ -68,7 +68,7 @@ def test_endings(tmp_path):
     features = FeatureBuilder(choices=3)
     outputs = [{'logits': [np.array([0, 2, 0], np.float32), np.array([0, 1, 9], np.float32)]}]
     outputs.append({'logits': [np.array([3, 0, 0], np.float32), np.array([0, 1, 9], np.float32)]})
-    first, second = task.merged(records, [(features, one) for one in outputs])
+    first, second = task.ensemble_predictions(records, [(features, one) for one in outputs])
     assert first.ending == 0 and second.ending == 1
     assert first.probabilities == pytest.approx(np.exp([1.5, 1, 0]) / np.exp([1.5, 1, 0]).sum())
 
@@ -80,10 +80,10 @@ def test_spans_need_the_same_pieces(tokenizer: Tokenizer):
     length = len(features.tokens)
     logits = [np.eye(length, dtype=np.float32)[i] for i in (5, 6, 6)]
     outputs = [{'start_logits': [start], 'end_logits': [2 * start]} for start in logits]
-    assert task.merged(records, [(features, one) for one in outputs])[0].best.text == 'e'
+    assert task.ensemble_predictions(records, [(features, one) for one in outputs])[0].best.text == 'e'
     other = dataclasses.replace(features, tokens=features.tokens + 1)
     with pytest.raises(UserError, match=r'config\.ensemble: found models that split the texts into different pieces'):
-        task.merged(records, [(features, outputs[0]), (other, outputs[1])])
+        task.ensemble_predictions(records, [(features, outputs[0]), (other, outputs[1])])
 
 
 def test_each_keeps_what_it_was_tuned_to():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bertjax.tasks.baselines import MOST_FREQUENT, vectorizer
+from bertjax.tasks.baselines import MOST_FREQUENT, fit_vectorizer
 from bertjax.tasks.choice.files import ChoiceQuestion
 
 OVERLAP = 'TF-IDF overlap'
@@ -18,7 +18,7 @@ def ending_scores(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuest
     cosines of the TF-IDF vectors of the ending and of the text before it, with weights from the training texts.
     """
     right = Counter(question.label for question in train)
-    vectors = vectorizer([text for question in train for text in (_text_before(question), *question.endings)])
+    vectors = fit_vectorizer([text for question in train for text in (_text_before(question), *question.endings)])
     before = vectors.transform([_text_before(question) for question in records])
     overlaps = []
     for row, question in enumerate(records):

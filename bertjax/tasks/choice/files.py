@@ -13,7 +13,7 @@ from bertjax.remote.paths import data_directory
 from bertjax.tasks.reading.layout import Column, Layout, Record
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
 from bertjax.tasks.reading.splits import split_files
-from bertjax.tasks.reading.texts import checked_text
+from bertjax.tasks.reading.texts import check_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
 # Layout -> the suffixes of its files.
@@ -80,7 +80,7 @@ def read_codah(files: Files) -> list[ChoiceQuestion]:
     return questions
 
 
-def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[ChoiceQuestion]:
+def parse_questions(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[ChoiceQuestion]:
     """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
@@ -103,7 +103,7 @@ def questions_of(records: Iterable[Record], *, labelled: bool, kept: bool = Fals
         if len(endings) < 2:
             raise UserError(line, f'{len(endings)} endings', 'two or more', 'add endings to choose from')
         for text in (prompt, start, *endings):
-            checked_text(text, line)
+            check_text(text, line)
         label = json.dumps(record.get('label')) if labelled else None
         yield _question(line, prompt, start, endings, label, '', record if kept else None)
 

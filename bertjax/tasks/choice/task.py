@@ -24,10 +24,10 @@ from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Files, parse_records, read_records
-from bertjax.tasks.reading.splits import STEMS, called, describe_splits
+from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.task import Judgment, Outputs, Task, mean_outputs
-from bertjax.tasks.truncation import longest_first
+from bertjax.tasks.task import Judgment, Outputs, Task, average_outputs
+from bertjax.tasks.truncation import truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 
@@ -105,9 +105,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         folder = files.folder(self.data)
         if self._one_file:
             shares = f'dev {self.dev_share:g} and test {self.test_share:g} of it, by a hash of the prompt'
-            return (
-                f'{called(sorted(folder.glob("*.tsv")))}: {shares}; config.task.dev_share and test_share say how much'
-            )
+            paths = describe_files(sorted(folder.glob('*.tsv')))
+            return f'{paths}: {shares}; config.task.dev_share and test_share say how much'
         split_paths = {split: self._find(split) for split in STEMS}
         return describe_splits(split_paths, folder, labelled=self.splits(), missing='labels')
 
@@ -127,7 +126,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         labelled = self._has_labels(split)
         if self.layout == 'swag':
             return files.read_swag(paths, labelled=labelled)
-        return list(files.questions_of(read_records(paths), labelled=labelled))
+        return list(files.parse_questions(read_records(paths), labelled=labelled))
 
     def _split_single_file(self, split: str) -> Sequence[ChoiceQuestion]:
         tables = sorted(files.folder(self.data).glob('*.tsv'))
@@ -148,7 +147,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         """See Task."""
-        return files.questions_of(rows, labelled=False, kept=True)
+        return files.parse_questions(rows, labelled=False, kept=True)
 
     def learn(self, records: Sequence[ChoiceQuestion]) -> None:
         """Prints the counts, and notes whether the numbers of endings differ; the head has one output in any case."""
@@ -175,7 +174,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         room, truncated = self.seq_len - 2 - len(separators), 0
         for i, record in enumerate(records):
             for b in itertools.islice(endings, len(record.endings)):
-                n, m = longest_first(len(contexts[i]), len(b), room)
+                n, m = truncate_longest_first(len(contexts[i]), len(b), room)
                 truncated += n + m < len(contexts[i]) + len(b)
                 tokens = np.concatenate([cls, contexts[i][:n], separators, b[:m], sep])
                 builder.add_sequence(tokens, second=1 + n + len(separators))
@@ -197,11 +196,11 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         pairs = zip(records, outputs['logits'], strict=True)
         return [_predict(np.asarray(logits[: len(record.endings)], np.float64)) for record, logits in pairs]
 
-    def merged(
+    def ensemble_predictions(
         self, records: Sequence[ChoiceQuestion], members: Sequence[tuple[Features, Outputs]]
     ) -> list[ChoicePrediction]:
         """See Task; each model may have its own tokenizer and length."""
-        return self.predictions(records, members[0][0], mean_outputs([outputs for _, outputs in members]))
+        return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
 
     def metrics(
         self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
@@ -233,7 +232,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
             row |= {'probabilities': choice.probabilities}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def reviewed(self, records: Sequence[ChoiceQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
+    def judgments(self, records: Sequence[ChoiceQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             ending, probabilities = row['prediction'], row['probabilities']

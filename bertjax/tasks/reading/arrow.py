@@ -147,14 +147,14 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
             )
         return lambda value: _class_name(names, value)
     if pa.types.is_float32(kind):
-        return lambda value: None if value is None else as_written(value)
+        return lambda value: None if value is None else shorten_float32(value)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return lambda value: value
     # Texts are unchanged; dates, decimals and durations become Python's text for them.
     return lambda value: value if value is None or isinstance(value, str) else _to_text(value)
 
 
-def as_written(value: float) -> float:
+def shorten_float32(value: float) -> float:
     """Returns the shortest decimal number that rounds to this float32 number: 3.8, not 3.799999952316284."""
     return float(str(np.float32(value)))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.texts import Line, checked_text
+from bertjax.tasks.reading.texts import Line, check_text
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
@@ -72,29 +72,31 @@ def _check_object(record: Any, where: str) -> dict[str, Any]:
     return record
 
 
-def as_text(value: Any, where: str, *, joined: bool = True, kept: bool = False, key: str = 'config.task') -> str | None:
+def convert_to_text(
+    value: Any, where: str, *, join_list: bool = True, kept: bool = False, key: str = 'config.task'
+) -> str | None:
     """Converts a JSON value to text: numbers and booleans as in JSON, a list of strings joined by spaces, null to None.
 
     Args:
       value: The value of a field.
       where: The place of the field.
-      joined: Whether a list of strings is accepted.
+      join_list: Whether a list of strings is accepted.
       kept: Whether any list is accepted, and converted to JSON text.
       key: The config key that names the field, for messages.
 
     Raises:
-      UserError: The value is an object, a list that is not accepted, or a string that is not text (see `checked_text`).
+      UserError: The value is an object, a list that is not accepted, or a string that is not text (see `check_text`).
     """
     if kept and isinstance(value, list):
-        return checked_text(json.dumps(value, ensure_ascii=False), where)
-    if joined and isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return check_text(json.dumps(value, ensure_ascii=False), where)
+    if join_list and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)
     if isinstance(value, dict | list):
         found = f'a JSON {type(value).__name__}'
-        expected = 'a string, a number or a list of strings' if joined else 'a string or a number'
+        expected = 'a string, a number or a list of strings' if join_list else 'a string or a number'
         raise UserError(where, found, expected, f'name another field in {key}')
     if value is None:
         return None
     if not isinstance(value, str):
         return json.dumps(value)
-    return checked_text(value, where)
+    return check_text(value, where)

@@ -19,14 +19,14 @@ class Column:
     Attributes:
       names: the possible names; the first that exists is used.
       required: whether a table without the column is an error.
-      joined: whether a list of strings is joined by spaces, or is an error.
+      join_list: whether a list of strings is joined by spaces, or is an error.
       kept: whether a list is converted to JSON text.
       key: the config key that names the column, for messages.
     """
 
     names: tuple[str, ...]
     required: bool = True
-    joined: bool = True
+    join_list: bool = True
     kept: bool = False
     key: str = 'config.task'
 

@@ -9,10 +9,18 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
-from bertjax.tasks.reading.json_rows import as_text, json_records, objects_of_lines
+from bertjax.tasks.reading.json_rows import convert_to_text, json_records, objects_of_lines
 from bertjax.tasks.reading.layout import Column, Layout, Record
 from bertjax.tasks.reading.tables import csv_records, tsv_records
-from bertjax.tasks.reading.texts import Line, checked_text, number_lines, quoted, read_lines, read_text, without_blanks
+from bertjax.tasks.reading.texts import (
+    Line,
+    check_text,
+    number_lines,
+    quote_names,
+    read_lines,
+    read_text,
+    strip_blank_lines,
+)
 
 # Suffix of a file name -> format.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
@@ -112,16 +120,16 @@ def parse_records(
     elif format == 'csv':
         records = csv_records(lines, where, layout, blank)
     else:
-        records = tsv_records(without_blanks(lines, where, blank), where, layout)
+        records = tsv_records(strip_blank_lines(lines, where, blank), where, layout)
     return _check_not_empty(records, where)
 
 
 def read_rows(files: Files, layout: Layout, format: str = 'auto') -> Iterator[Row]:
     """Yields the requested columns of the records of `read_records`."""
-    return rows_of(read_records(files, format, layout), layout.columns)
+    return select_columns(read_records(files, format, layout), layout.columns)
 
 
-def rows_of(records: Iterable[Record], columns: Sequence[Column]) -> Iterator[Row]:
+def select_columns(records: Iterable[Record], columns: Sequence[Column]) -> Iterator[Row]:
     """Yields the requested columns of each record.
 
     Raises:
@@ -136,12 +144,12 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
     if name is not None:
         value = fields[name]
         if isinstance(value, str):  # the most frequent case, without building the place
-            return checked_text(value, where)
-        place = f'{where}, field {quoted([name])}'
-        return as_text(value, place, joined=column.joined, kept=column.kept, key=column.key)
+            return check_text(value, where)
+        place = f'{where}, field {quote_names([name])}'
+        return convert_to_text(value, place, join_list=column.join_list, kept=column.kept, key=column.key)
     if column.required:
         fix = f'correct the record, or name another field in {column.key}'
-        raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(column.names), fix)
+        raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(column.names), fix)
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.files.tfds import Dataset
-from bertjax.tasks.reading.arrow import UNLABELLED, as_written
+from bertjax.tasks.reading.arrow import UNLABELLED, shorten_float32
 from bertjax.tasks.reading.layout import Record
 
 
@@ -61,5 +61,5 @@ def _plain(value: Any, feature: Any) -> Any:
     if isinstance(value, bytes):
         return value.decode('utf-8')
     if isinstance(value, float | np.floating) and feature.np_dtype == np.float32:
-        return as_written(value)
+        return shorten_float32(value)
     return value.tolist() if hasattr(value, 'tolist') else value

@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix, named_compressed
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
-from bertjax.tasks.reading.texts import quoted
+from bertjax.tasks.reading.texts import quote_names
 
 # Split -> the usual names of its file without suffix, and of the split of a prepared dataset.
 STEMS: Mapping[str, tuple[str, ...]] = {
@@ -83,7 +83,7 @@ def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequenc
     return candidates
 
 
-def called(files: Sequence[epath.Path]) -> str:
+def describe_files(files: Sequence[epath.Path]) -> str:
     """Describes the files of a split in a few words."""
     names = [path.name for path in files]
     return names[0] if len(names) == 1 else f'{len(names)} files, {names[0]} to {names[-1]}'
@@ -100,14 +100,16 @@ def describe_splits(
       labelled: The splits that can be evaluated; a test split not among them is only predicted.
       missing: The name of the missing part of such a test split, such as 'labels'.
     """
-    texts = {split: paths if isinstance(paths, str) else called(paths) for split, paths in files.items() if paths}
+    texts = {
+        split: paths if isinstance(paths, str) else describe_files(paths) for split, paths in files.items() if paths
+    }
     if 'test' in texts and 'test' not in labelled:
         texts['test'] += f' (no {missing}: it is only predicted)'
     lines = [', '.join(f'{split}: {text}' for split, text in texts.items())]
     used = {path for paths in files.values() if not isinstance(paths, str) for path in paths or ()}
     unused = [path.name for path in _data_files(folder) if path not in used] if folder else []
     if unused:
-        lines.append(f'not used: {quoted(unused)}')
+        lines.append(f'not used: {quote_names(unused)}')
     return '\n'.join(lines)
 
 

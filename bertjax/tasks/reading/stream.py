@@ -25,7 +25,7 @@ def open_standard_input() -> io.BufferedReader:
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
-def as_they_come(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
+def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
     """Yields batches of about `size` items, each as soon as no further item is waiting.
 
     A batch has at least one item that is not a `Blank`. An error of `items` is raised after all earlier items.

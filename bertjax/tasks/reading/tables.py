@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Layout, Record
-from bertjax.tasks.reading.texts import Line, check_no_blank, quoted
+from bertjax.tasks.reading.texts import Line, check_no_blank, quote_names
 
 _MAX_FIELD = 1 << 26  # characters of a CSV field; the csv module's default limit is 131,072
 _Cells = Iterator[tuple[int, list[str]]]
@@ -75,7 +75,7 @@ def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str,
         if layout.bare:
             expected += f', or no header and the columns {", ".join(layout.bare)}'
         fix = f'check the names of the columns, in the first line and in {missing[0].key}, and the separator'
-        raise UserError(where, f'the columns {quoted(names)}', expected, fix)
+        raise UserError(where, f'the columns {quote_names(names)}', expected, fix)
     for column in layout.columns:
         name = next((name for name in column.names if name in names), None)
         if name is not None and names.count(name) > 1:
@@ -89,4 +89,4 @@ def _raise_width(where: str, cells: Sequence[str], names: Sequence[str], format:
     if format == 'tsv':
         fix += '; a TSV has no quotes, fields with tabs or line ends need CSV'
     also = f' (and {broken - 1} such rows before)' if broken > 1 else ''
-    raise UserError(where, count + also, f'{len(names)}: {quoted(names)}', fix)
+    raise UserError(where, count + also, f'{len(names)}: {quote_names(names)}', fix)

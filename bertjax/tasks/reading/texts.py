@@ -32,7 +32,7 @@ class Blank(NamedTuple):
 _MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of a quoted list: names, and characters of each
 
 
-def quoted(names: Iterable[Any]) -> str:
+def quote_names(names: Iterable[Any]) -> str:
     """Formats names or values from a file for an error message: in quotes, shortened, and only the first of many."""
     names = [str(name) for name in names]
     quoted_names = [
@@ -43,13 +43,13 @@ def quoted(names: Iterable[Any]) -> str:
 
 
 def read_text(path: epath.PathLike) -> str:
-    """Reads the text of a file, local or remote; see `decoded`.
+    """Reads the text of a file, local or remote; see `decode_file`.
 
     Raises:
       UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
     """
     with _open(path) as file:
-        return decoded(file, str(path))
+        return decode_file(file, str(path))
 
 
 def _open(path: epath.PathLike) -> BinaryIO:
@@ -64,7 +64,7 @@ def _open(path: epath.PathLike) -> BinaryIO:
         raise UserError(str(path), found, 'a file', 'correct the path') from None
 
 
-def decoded(file: BinaryIO, where: str) -> str:
+def decode_file(file: BinaryIO, where: str) -> str:
     """Reads the text of an open file or pipe, without byte order mark, and decompresses gzip, bzip2, xz or zstd.
 
     Args:
@@ -90,7 +90,7 @@ def decoded(file: BinaryIO, where: str) -> str:
         raise UserError(f'{where}:{line}', found, 'UTF-8', 'convert the file, for example with iconv') from None
 
 
-def peeked(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
+def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
     """Returns all lines, and the texts of the first `count` lines that are not blank, or of all if there are fewer.
 
     A format can be detected by these texts without waiting for further lines.
@@ -105,7 +105,7 @@ def peeked(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[
     return itertools.chain(read, lines), texts
 
 
-def without_blanks(lines: Iterable[Line], where: str, blank: str = 'refused') -> Iterator[Line]:
+def strip_blank_lines(lines: Iterable[Line], where: str, blank: str = 'refused') -> Iterator[Line]:
     """Yields the lines without blank lines at the end; other blank lines are an error, unless `blank` is 'skipped'."""
     first_blank = 0
     for number, line in lines:
@@ -123,7 +123,7 @@ def check_no_blank(number: int, where: str) -> None:
         raise UserError(f'{where}:{number}', 'a blank line', 'a row', 'remove the line')
 
 
-def checked_text(text: str, where: str) -> str:
+def check_text(text: str, where: str) -> str:
     """Returns a string from JSON after checking that it is text, because JSON strings may contain lone surrogates.
 
     Raises:

@@ -71,7 +71,7 @@ def relation_features(
     return builder.build(notes=[f'{longer} and lose words far from both'] if truncated else [])
 
 
-def shown_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
+def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
     """Returns a mask, bool [T], of the tokens of `relation_features` that belong to a mark or a type."""
     masks = (fixed for _, _, fixed, _ in _sequences(records, tokenizer, seq_len, markers))
     return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])

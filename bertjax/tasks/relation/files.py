@@ -11,7 +11,7 @@ from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading import layout
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import FORMATS, parse_records
-from bertjax.tasks.reading.texts import Blank, Line, checked_text, peeked, quoted
+from bertjax.tasks.reading.texts import Blank, Line, check_text, peek_lines, quote_names
 
 MARKS = ('<<', '>>', '[[', ']]')  # around the first and the second entity, as in the ChemProt of BERT's descendants
 _ROLES = ('subj', 'obj')
@@ -94,7 +94,7 @@ def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
     return sorted(result, key=lambda boundary: boundary.order)
 
 
-def relations_of(
+def parse_relations(
     rows: Iterable[layout.Record], text: str, label: str, *, labels: str, kept: bool = False
 ) -> Iterator[Relation]:
     """Yields the records of rows.
@@ -117,10 +117,10 @@ def relations_of(
         if 'token' in fields:
             plain, entities = _parse_tokens(fields, where)
         elif isinstance(fields.get(text), str):
-            plain, entities = marked_text(checked_text(fields[text], where), where)
+            plain, entities = parse_marked_text(check_text(fields[text], where), where)
         else:
             fix = 'name the field of the marked texts in config.task.text_a'
-            raise UserError(where, f'the fields {quoted(fields)}', f'token and subj_start …, or {text}', fix)
+            raise UserError(where, f'the fields {quote_names(fields)}', f'token and subj_start …, or {text}', fix)
         name = next((name for name in names if fields.get(name) is not None), None)
         value = None if name is None or labels == 'ignored' else fields[name]
         if value is not None and not isinstance(value, str | int):
@@ -151,10 +151,10 @@ def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Mar
         kind = fields.get(f'{role}_type')
         kind = kind if isinstance(kind, str) else ''
         entities.append(MarkedEntity(starts[first], starts[last] + len(tokens[last]), kind))
-    return checked_text(' '.join(tokens), where), (entities[0], entities[1])
+    return check_text(' '.join(tokens), where), (entities[0], entities[1])
 
 
-def marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
+def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
     """Returns a text without its marks, and the entities in it.
 
     Raises:
@@ -187,9 +187,9 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
     Args:
       lines: The lines of the file.
       where: The name of the file.
-      text: See `relations_of`.
+      text: See `parse_relations`.
     """
-    lines, first_lines = peeked(lines)
+    lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
     if format == 'lines' and first_lines and is_object(first_lines[-1]):
         format = 'jsonl'
@@ -197,14 +197,14 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
     if format == 'lines':
         return _read_marked_lines(lines, where)
     rows = parse_records(lines, where, format, blank='skipped')
-    return relations_of(rows, text, '', labels='ignored', kept=True)
+    return parse_relations(rows, text, '', labels='ignored', kept=True)
 
 
 def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
     for number, line in lines:
         place = f'{where}:{number}'
         if line.strip():
-            text, entities = marked_text(line, place)
+            text, entities = parse_marked_text(line, place)
             yield Relation(text, entities, None, place)
         else:
             yield Blank(place)

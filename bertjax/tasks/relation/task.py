@@ -21,8 +21,8 @@ from bertjax.tasks.reading.layout import Column, Record
 from bertjax.tasks.reading.records import Files, read_records
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.relation.features import MARKERS, describe_marks, relation_features, shown_tokens
-from bertjax.tasks.relation.files import Relation, marked_text, read_relations, relations_of
+from bertjax.tasks.relation.features import MARKERS, describe_marks, find_fixed_tokens, relation_features
+from bertjax.tasks.relation.files import Relation, parse_marked_text, parse_relations, read_relations
 from bertjax.tasks.relation.head import ENTITY_STARTS, RELATIONS
 from bertjax.tasks.sentence.task import Scores, TextTask
 from bertjax.text.tokenizer import Tokenizer
@@ -101,7 +101,7 @@ class RelationTask(TextTask):
 
     def _rows(self, split: str) -> Iterator[Relation]:
         labels = 'optional' if split == 'test' else 'needed'
-        return relations_of(read_records(self._find(split)), self.text_a, self.label, labels=labels)
+        return parse_relations(read_records(self._find(split)), self.text_a, self.label, labels=labels)
 
     def records(self, split: str) -> Sequence[Relation]:
         """See Task."""
@@ -131,11 +131,11 @@ class RelationTask(TextTask):
         """See TextTask; the single text has marks around its entities."""
         if len(texts) != 1 or texts[0] is None:
             raise UserError(where, 'a pair', 'a text with two entities, << so >> and [[ so ]]', 'give one text')
-        return Relation(*marked_text(texts[0], where), label, where, fields)
+        return Relation(*parse_marked_text(texts[0], where), label, where, fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
         """See Task."""
-        return relations_of(rows, self.text_a, self.label, labels='ignored', kept=True)
+        return parse_relations(rows, self.text_a, self.label, labels='ignored', kept=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""
@@ -147,7 +147,7 @@ class RelationTask(TextTask):
 
     def fixed_tokens(self, records: Sequence[Relation], features: Features, tokenizer: Tokenizer) -> np.ndarray:
         """See Task; the fixed tokens are the marks and types of the entities."""
-        return shown_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
+        return find_fixed_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
     def model(self, config: BertConfig) -> TaskModel:
         """See Task."""

@@ -5,24 +5,24 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.tasks.baselines import MOST_FREQUENT, TFIDF, class_logits, vectorizer
-from bertjax.tasks.sentence.labels import Labelled
+from bertjax.tasks.baselines import MOST_FREQUENT, TFIDF, fit_class_logits, fit_vectorizer
+from bertjax.tasks.sentence.labels import LabelledRecord
 
 MEAN = 'mean'
 
 
-def text_inputs(train: Sequence[Labelled], records: Sequence[Labelled]) -> tuple[Any, Any]:
+def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRecord]) -> tuple[Any, Any]:
     """Returns the TF-IDF features of the training records and of other records, sparse float32 [N, F] each.
 
     The features of a pair are those of both texts, their absolute difference and their cosine, so that a linear model
     can compare the texts.
     """
     texts = [text for record in train for text in (record.first, record.second) if text is not None]
-    vectors = vectorizer(texts)
+    vectors = fit_vectorizer(texts)
     return _inputs(vectors, train), _inputs(vectors, records)
 
 
-def _inputs(vectors: Any, records: Sequence[Labelled]) -> Any:
+def _inputs(vectors: Any, records: Sequence[LabelledRecord]) -> Any:
     from scipy import sparse
 
     first = vectors.transform([record.first for record in records])
@@ -33,8 +33,8 @@ def _inputs(vectors: Any, records: Sequence[Labelled]) -> Any:
     return sparse.hstack([first, second, abs(first - second), cosine], format='csr')
 
 
-def class_answers(
-    train: Sequence[Labelled], targets: np.ndarray, records: Sequence[Labelled], classes: int
+def class_baselines(
+    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord], classes: int
 ) -> dict[str, np.ndarray]:
     """Returns {name: logits, float64 [M, C]} of the most frequent class and of logistic regression on TF-IDF.
 
@@ -48,26 +48,30 @@ def class_answers(
     frequent = np.log(np.maximum(counts, 1e-4) / counts.sum())
     return {
         MOST_FREQUENT: np.tile(frequent, (len(records), 1)),
-        TFIDF: class_logits(*_insert_targets(targets, text_inputs(train, records)), classes),
+        TFIDF: fit_class_logits(*_insert_targets(targets, tfidf_features(train, records)), classes),
     }
 
 
-def label_answers(train: Sequence[Labelled], targets: np.ndarray, records: Sequence[Labelled]) -> dict[str, np.ndarray]:
-    """Returns the same as `class_answers` for C independent labels: targets 0 or 1 [N, C], logits of a sigmoid."""
-    inputs = text_inputs(train, records)
+def label_baselines(
+    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
+) -> dict[str, np.ndarray]:
+    """Returns the same as `class_baselines` for C independent labels: targets 0 or 1 [N, C], logits of a sigmoid."""
+    inputs = tfidf_features(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
-    logits = [class_logits(*_insert_targets(column.astype(int), inputs), 2) for column in targets.T]
+    logits = [fit_class_logits(*_insert_targets(column.astype(int), inputs), 2) for column in targets.T]
     return {
         MOST_FREQUENT: np.tile(np.log(share / (1 - share)), (len(records), 1)),
         TFIDF: np.stack([label_logits[:, 1] - label_logits[:, 0] for label_logits in logits], axis=1),
     }
 
 
-def score_answers(train: Sequence[Labelled], targets: np.ndarray, records: Sequence[Labelled]) -> dict[str, np.ndarray]:
+def score_baselines(
+    train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
+) -> dict[str, np.ndarray]:
     """Returns {name: scores, float64 [M, 1]} of the mean of the N targets and of ridge regression on TF-IDF."""
     from sklearn.linear_model import Ridge
 
-    inputs, others = text_inputs(train, records)
+    inputs, others = tfidf_features(train, records)
     return {
         MEAN: np.full((len(records), 1), targets.mean(), np.float64),
         TFIDF: Ridge().fit(inputs, targets).predict(others).astype(np.float64)[:, None],

@@ -44,12 +44,12 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
     return tuple(weights.get(label, 1.0) for label in labels)
 
 
-def balanced_classes(counts: Sequence[int]) -> list[float]:
+def balanced_class_weights(counts: Sequence[int]) -> list[float]:
     """Returns N / (C · n) for a class with n of N records, as scikit-learn's class_weight='balanced'; 1 if n is 0."""
     return [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
 
 
-def balanced_positives(counts: Sequence[int], records: int) -> list[float]:
+def balanced_pos_weights(counts: Sequence[int], records: int) -> list[float]:
     """Returns (N - n) / n for a label of n of the N records, the `pos_weight` that the documentation of torch's
     BCEWithLogitsLoss suggests; 1 if n is 0 or N."""
     return [(records - count) / count if 0 < count < records else 1.0 for count in counts]

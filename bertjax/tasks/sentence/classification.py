@@ -15,7 +15,7 @@ from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Layout
 from bertjax.tasks.reading.records import FORMATS, Row
 from bertjax.tasks.reading.splits import STEMS
-from bertjax.tasks.sentence.class_weights import KEY, balanced_classes, check_class_weights, class_weights
+from bertjax.tasks.sentence.class_weights import KEY, balanced_class_weights, check_class_weights, class_weights
 from bertjax.tasks.sentence.files import TableFiles
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.sick import ENTAILMENT, PAIR_ID, RELATEDNESS, is_sick, semeval_file
@@ -114,7 +114,7 @@ class ClassificationTask(TextTask):
         super().learn(records)
         if not self.regression:
             counts = Counter(record.label for record in records)
-            self._set_class_weights(balanced_classes([counts[label] for label in self.labels]))
+            self._set_class_weights(balanced_class_weights([counts[label] for label in self.labels]))
         if self.metric == 'f1' and len(self.labels) != 2:
             found = f"'f1' with {len(self.labels)} labels"
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
@@ -159,9 +159,11 @@ class ClassificationTask(TextTask):
         records = [self._example(row, split) for row in self._rows('train' if shared else split)]
         if shared:
             self._shared_records = len(records)
-            records = [record for record in records if held_out(record, self.dev_fraction) == (split == 'dev')]
+            records = [record for record in records if is_held_out(record, self.dev_fraction) == (split == 'dev')]
         if not records:
-            found = f'{self.dev_fraction:g}, which leaves no record of {self._files.called("train")} for {split}'
+            found = (
+                f'{self.dev_fraction:g}, which leaves no record of {self._files.describe_files("train")} for {split}'
+            )
             fix = 'give more records, a dev file, or another share such as 0.3; 0 for no dev split'
             raise UserError('config.task.dev_fraction', found, 'records on both sides', fix)
         bare = [record.where for record in records if record.label is None]
@@ -189,7 +191,7 @@ class ClassificationTask(TextTask):
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         """Returns the columns that hold the label."""
-        return (Column((self.label,), required=required, joined=False),)
+        return (Column((self.label,), required=required, join_list=False),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """Joins the cells of the label columns into one cell; None if there is no label."""
@@ -219,7 +221,7 @@ class ClassificationTask(TextTask):
         return self._files.describe(dev, self.splits())
 
 
-def held_out(record: Example, share: float) -> bool:
+def is_held_out(record: Example, share: float) -> bool:
     """Whether a record is in a dev split of this share, by a hash of its text (ignoring case and white space)."""
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()

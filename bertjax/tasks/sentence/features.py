@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
-from bertjax.tasks.truncation import longest_first
+from bertjax.tasks.truncation import truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer
 
 # Value of config.task.long -> its effect on a text that is too long, in words.
@@ -69,7 +69,7 @@ def _parts(a: np.ndarray, b: np.ndarray, room: int, long: str, stride: int) -> I
         yield a, b
         return
     if long == 'truncate':
-        n, m = longest_first(len(a), len(b), room)
+        n, m = truncate_longest_first(len(a), len(b), room)
         yield a[:n], b[:m]
         return
     swap = len(b) > len(a)
@@ -94,7 +94,7 @@ def _windows(tokens: np.ndarray, width: int, stride: int) -> list[np.ndarray]:
     return [tokens[start : start + width] for start in (*range(0, last, step), last)]
 
 
-def pooled(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
+def average_rows(features: Features, outputs: Sequence[np.ndarray], records: int) -> np.ndarray:
     """Returns the output of each record, the mean over its rows.
 
     Args:

@@ -8,9 +8,9 @@ from bertjax.errors import UserError
 from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Layout
-from bertjax.tasks.reading.records import Files, Row, read_rows, rows_of
+from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
-from bertjax.tasks.reading.splits import STEMS, called, describe_splits, split_files
+from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits, split_files
 
 
 class TableFiles:
@@ -55,10 +55,10 @@ class TableFiles:
         """Whether `data` is the training data itself, not a folder of splits."""
         return self._path.is_file() or is_saved_dataset(self._path)
 
-    def called(self, split: str) -> str:
+    def describe_files(self, split: str) -> str:
         """Describes the files of an existing split in a few words."""
         source = self.find(split)
-        return source if isinstance(source, str) else called(source)
+        return source if isinstance(source, str) else describe_files(source)
 
     def rows(self, split: str, layout: Layout) -> Iterator[Row]:
         """Yields the rows of a split, in order.
@@ -72,7 +72,7 @@ class TableFiles:
             fix = f'add the file, or name it in config.task.{split}'
             raise UserError(self._data or self._dataset, f'no file of the {split} split', f'{names} …', fix)
         if isinstance(source, str):
-            return rows_of(read_dataset(self._dataset, source), layout.columns)
+            return select_columns(read_dataset(self._dataset, source), layout.columns)
         return read_rows(source, layout, self._format)
 
     def describe(self, dev: str, labelled: Collection[str]) -> str:

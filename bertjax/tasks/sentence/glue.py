@@ -11,7 +11,7 @@ from bertjax.files.paths import existing_files
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Layout
-from bertjax.tasks.reading.records import Files, Row, read_rows, rows_of
+from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.sentence.glue_table import TASKS
@@ -64,7 +64,7 @@ class GlueTask(TextTask):
             split for split in served if self._find(split)[0] and next(self._read(split)).values[-2] is not None
         ]
 
-    def lacking(self) -> str:
+    def describe_missing(self) -> str:
         """Describes the missing files of the task, or its missing dataset; '' if train and dev exist."""
         if not self.data:
             try:
@@ -78,7 +78,7 @@ class GlueTask(TextTask):
         missing = [self.row.splits[split].files[0] for split in ('train', 'dev') if not self._find(split)[0]]
         return f'no {" and no ".join(missing)} in {folder}' if missing else ''
 
-    def judged(self) -> list[str]:
+    def server_splits(self) -> list[str]:
         """Returns the existing splits that the server evaluates."""
         served = [split for split, row in self._rows.items() if row.splits[split].server]
         return [split for split in served if not self.data or self._find(split)[0]]
@@ -130,7 +130,7 @@ class GlueTask(TextTask):
         if source.server and not official:  # other files have -1 in place of secret labels and scores
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
-            yield from rows_of(read_dataset(*source.tfds), columns)
+            yield from select_columns(read_dataset(*source.tfds), columns)
             return
         if not files:
             found = f'no {" or ".join(source.files[:3])} for the split {split}'

@@ -7,8 +7,8 @@ from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.layout import Column, Layout
-from bertjax.tasks.reading.records import FORMATS, Row, parse_records, rows_of
-from bertjax.tasks.reading.texts import Blank, Line, peeked
+from bertjax.tasks.reading.records import FORMATS, Row, parse_records, select_columns
+from bertjax.tasks.reading.texts import Blank, Line, peek_lines
 
 
 def read_input(
@@ -30,7 +30,7 @@ def read_input(
     Raises:
       UserError: The file has no rows, or a row is malformed.
     """
-    lines, first_lines = peeked(lines)
+    lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
     if format in ('lines', 'tsv'):
         format = _detect_format(first_lines[-1] if first_lines else '', columns)
@@ -40,7 +40,7 @@ def read_input(
         print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
         return _plain_rows(lines, where, texts)
-    return rows_of(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)
+    return select_columns(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)
 
 
 def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blank]:

@@ -12,7 +12,7 @@ _MISSING = ('nan', '<na>', '#n/a', 'nat')
 _PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')
 
 
-class Labelled(Protocol):
+class LabelledRecord(Protocol):
     """The interface of a labelled record."""
 
     first: str
@@ -21,7 +21,7 @@ class Labelled(Protocol):
     where: str
 
 
-def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
+def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
     """Returns the labels in order, numbers before words.
 
     Args:
@@ -44,14 +44,14 @@ def find_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[
     return sorted(counts, key=_numbers_first)
 
 
-def _check_missing(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
+def _check_missing(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
     for label, count in counts.items():
         if label.lower() in _MISSING:
             fix = 'fill the labels in or remove the records; if it is a label, name all labels in config.task.labels'
             raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', fix)
 
 
-def _check_numbers(counts: Mapping[str, int], records: Sequence[Labelled]) -> None:
+def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
     """Raises UserError if two labels are the same number, such as 1 and 1.0."""
     label_of_number: dict[float, str] = {}
     for label in counts:
@@ -65,7 +65,7 @@ def _check_numbers(counts: Mapping[str, int], records: Sequence[Labelled]) -> No
             raise UserError(_first(few, records), found, expected, fix)
 
 
-def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[str]:
+def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
     """Returns warnings about labels that are probably mistakes, each with its count and a place."""
     lines = []
     for label, count in counts.items():
@@ -88,12 +88,12 @@ def odd_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> list[s
     return lines
 
 
-def _first(label: str, records: Sequence[Labelled]) -> str:
+def _first(label: str, records: Sequence[LabelledRecord]) -> str:
     """Returns the place of the first record that has the label, alone or among others."""
     return next(record.where for record in records if label in _labels(record))
 
 
-def _labels(record: Labelled) -> tuple[str | float | None, ...]:
+def _labels(record: LabelledRecord) -> tuple[str | float | None, ...]:
     return record.label if isinstance(record.label, tuple) else (record.label,)
 
 

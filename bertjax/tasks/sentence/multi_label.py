@@ -14,12 +14,12 @@ from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column
-from bertjax.tasks.sentence.baseline import label_answers
-from bertjax.tasks.sentence.class_weights import balanced_positives
+from bertjax.tasks.sentence.baseline import label_baselines
+from bertjax.tasks.sentence.class_weights import balanced_pos_weights
 from bertjax.tasks.sentence.classification import ClassificationTask
 from bertjax.tasks.sentence.labels import find_labels
 from bertjax.tasks.sentence.report import describe_label_sets, label_report
-from bertjax.tasks.sentence.task import Example, Scores, texts_of
+from bertjax.tasks.sentence.task import Example, Scores, name_texts
 from bertjax.tasks.task import Judgment
 
 SEPARATORS = '|;,'
@@ -76,7 +76,7 @@ class MultiLabelTask(ClassificationTask):
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         """See ClassificationTask."""
         names = self.label_columns or (self.label,)
-        return tuple(Column((name,), required=required, joined=False, kept=True) for name in names)
+        return tuple(Column((name,), required=required, join_list=False, kept=True) for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
         """See ClassificationTask; columns of 0 and 1 become a JSON list of the names with 1."""
@@ -133,7 +133,7 @@ class MultiLabelTask(ClassificationTask):
             self.labels = find_labels(Counter(label for record in everything for label in record.label), everything)
         counts = Counter(label for record in records for label in record.label)
         print(describe_label_sets({label: counts[label] for label in self.labels}, records))
-        self._set_class_weights(balanced_positives([counts[label] for label in self.labels], len(records)))
+        self._set_class_weights(balanced_pos_weights([counts[label] for label in self.labels], len(records)))
 
     def learned(self) -> dict[str, Any]:
         """See Task."""
@@ -184,7 +184,7 @@ class MultiLabelTask(ClassificationTask):
             row['probabilities'] = dict(zip(self.labels, label_probabilities.tolist(), strict=True))
             yield row if record.label is None else {**row, 'true': list(record.label)}
 
-    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
+    def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             true, predicted, probabilities = set(record.label), set(row['labels']), row['probabilities']
@@ -192,11 +192,11 @@ class MultiLabelTask(ClassificationTask):
             classes = [pair for pair in pairs if any(pair)]
             error = sum(1 + abs(probabilities[label] - self.threshold) for label in true ^ predicted)
             names = [', '.join(sorted(labels)) or 'none' for labels in (true, predicted)]
-            yield Judgment(texts_of(record), *names, error, classes)
+            yield Judgment(name_texts(record), *names, error, classes)
 
     def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
         """See TextTask."""
-        return label_answers(train, self._targets(train), records)
+        return label_baselines(train, self._targets(train), records)
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bertjax.metrics.classification import ClassScores, class_scores
-from bertjax.tasks.sentence.labels import Labelled, odd_labels
+from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
 _MIN_RECORDS = 10  # a label with fewer records is too rare to be learned well
 _MIN_SHARE = 0.01  # a label with a smaller share is reported as rare
@@ -13,7 +13,7 @@ _MAX_MATRIX = 20  # the full confusion table is printed for at most so many labe
 _BANDS = 5
 
 
-def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
+def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
     """Describes the counts and shares of the labels, the accuracy of the most frequent one, and problems."""
     total = len(records)
     width = max(map(len, counts))
@@ -28,10 +28,10 @@ def describe_labels(counts: Mapping[str, int], records: Sequence[Labelled]) -> s
         )
     elif counts[rarest] < _MIN_RECORDS:
         lines.append(f'warning: only {counts[rarest]:,} records are {rarest!r}: too few to learn it well')
-    return '\n'.join(lines + odd_labels(counts, records) + _text_warnings(records))
+    return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
 
 
-def describe_label_sets(counts: Mapping[str, int], records: Sequence[Labelled]) -> str:
+def describe_label_sets(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
     """Describes the counts and shares of the labels, and problems, for records that may have several labels."""
     total, width = len(records), max(map(len, counts))
     lines = [f'{total:,} records for training, {len(counts)} labels, {sum(counts.values()) / total:.2f} a record']
@@ -45,7 +45,7 @@ def describe_label_sets(counts: Mapping[str, int], records: Sequence[Labelled]) 
     return '\n'.join(lines + _text_warnings(records))
 
 
-def describe_values(records: Sequence[Labelled]) -> str:
+def describe_values(records: Sequence[LabelledRecord]) -> str:
     """Describes the range and spread of the scores, and problems."""
     values = np.array([record.label for record in records], np.float64)
     lines = [
@@ -57,7 +57,7 @@ def describe_values(records: Sequence[Labelled]) -> str:
     return '\n'.join(lines + _text_warnings(records))
 
 
-def _text_warnings(records: Sequence[Labelled]) -> list[str]:
+def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
     """Returns lines about empty texts, and about repeated texts with the same or another label."""
     lines = []
     empty = [record.where for record in records if not record.first.strip() or record.second == '']

@@ -19,12 +19,12 @@ from bertjax.model.config import BertConfig
 from bertjax.model.heads import TaskModel
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.records import Row, rows_of
+from bertjax.tasks.reading.records import Row, select_columns
 from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.sentence.baseline import class_answers, score_answers
-from bertjax.tasks.sentence.features import LONG, pooled, text_features
+from bertjax.tasks.sentence.baseline import class_baselines, score_baselines
+from bertjax.tasks.sentence.features import LONG, average_rows, text_features
 from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.sentence.labels import Labelled, find_labels
+from bertjax.tasks.sentence.labels import LabelledRecord, find_labels
 from bertjax.tasks.sentence.report import class_report, describe_labels, describe_values, value_report
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ class Example:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-def texts_of(record: Labelled) -> dict[str, str]:
+def name_texts(record: LabelledRecord) -> dict[str, str]:
     """Returns the texts of a record by name, for a person to read."""
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
@@ -141,7 +141,7 @@ class TextTask(Task[Example, Scores]):
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Example]:
         """See Task."""
-        return map(self._unlabelled, rows_of(rows, self.text_columns))
+        return map(self._unlabelled, select_columns(rows, self.text_columns))
 
     def _unlabelled(self, row: Row) -> Example:
         return self.example(row.where, row.values, None, self._index(row), row.fields)
@@ -247,9 +247,11 @@ class TextTask(Task[Example, Scores]):
 
     def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
         """See Task."""
-        return [Scores(logits) for logits in pooled(features, outputs['logits'], len(records))]
+        return [Scores(logits) for logits in average_rows(features, outputs['logits'], len(records))]
 
-    def merged(self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]) -> list[Scores]:
+    def ensemble_predictions(
+        self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]
+    ) -> list[Scores]:
         """See Task; each model may have its own tokenizer, length and windows."""
         by_member = [self.predictions(records, features, outputs) for features, outputs in members]
         return [
@@ -294,18 +296,18 @@ class TextTask(Task[Example, Scores]):
                 row = {'label': self.labels[prediction.best], 'probabilities': probabilities}
             yield row if record.label is None else {**row, 'true': record.label}
 
-    def reviewed(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
+    def judgments(self, records: Sequence[Example], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task."""
         for record, row in zip(records, rows, strict=True):
             if self.regression:
                 error = abs(record.label - row['score'])
-                yield Judgment(texts_of(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
+                yield Judgment(name_texts(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
             true, predicted, probabilities = record.label, row['label'], row['probabilities']
             # The 1 keeps the error positive for a wrong answer that is as likely as the right one.
             error = 1 + probabilities[predicted] - probabilities[true] if true != predicted else 0.0
             answer = f'{predicted} ({probabilities[predicted]:.2f})'
-            yield Judgment(texts_of(record), true, answer, error, [(true, predicted)])
+            yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])
 
     def baselines(self, train: Sequence[Example], records: Sequence[Example]) -> dict[str, list[Scores]]:
         """See Task and baseline.py."""
@@ -315,8 +317,8 @@ class TextTask(Task[Example, Scores]):
     def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
         """Returns {name of a baseline: logits or scores, [N, C]}."""
         if self.regression:
-            return score_answers(train, self._targets(train), records)
-        return class_answers(train, self._targets(train), records, len(self.labels))
+            return score_baselines(train, self._targets(train), records)
+        return class_baselines(train, self._targets(train), records, len(self.labels))
 
     def huggingface(self) -> dict[str, Any]:
         """See Task."""

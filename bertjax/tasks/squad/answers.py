@@ -83,7 +83,7 @@ def best_spans(
     return begins[top // longest], ends.ravel()[top]
 
 
-def answers(
+def find_answers(
     questions: Sequence[SquadQuestion],
     features: Features,
     start_logits: Sequence[np.ndarray],

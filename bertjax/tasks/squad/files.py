@@ -13,13 +13,13 @@ from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
-from bertjax.tasks.reading.texts import quoted, read_text
+from bertjax.tasks.reading.texts import quote_names, read_text
 from bertjax.tasks.squad.questions import (
     PlacedQuestion,
     SquadQuestion,
-    checked_questions,
-    questions_in_layout,
-    questions_of_rows,
+    check_questions,
+    parse_question_rows,
+    parse_squad_json,
 )
 
 _PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
@@ -68,7 +68,7 @@ class SquadFiles:
 
     def _no_file_error(self, split: str) -> UserError:
         folder = self._folder
-        content = quoted(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else 'no such folder'
+        content = quote_names(sorted(path.name for path in folder.iterdir())) if folder.is_dir() else 'no such folder'
         usual = f'{split}-v{self._version}.json'
         return UserError(
             str(folder), 'an empty folder' if content == 'none' else content,
@@ -95,7 +95,7 @@ class SquadFiles:
             expected = 'train or dev' if split in STEMS else 'train, dev or test'
             raise UserError('config.split', repr(split), expected, 'name a file for it with config.task.test_file')
         if not self._data and not files:
-            return prepared_questions(self._version, _PREPARED[split])
+            return read_tfds_questions(self._version, _PREPARED[split])
         if not files:
             raise self._no_file_error(split)
         return read_questions(
@@ -110,7 +110,7 @@ def read_questions(files: Files, *, answerable: bool, labels: str) -> list[Squad
       UserError: A file does not exist, is damaged, is not UTF-8, or is in another format.
     """
     placed = [question for path in files for question in _read_placed(epath.Path(path), labels)]
-    return checked_questions(placed, answerable=answerable, labels=labels)
+    return check_questions(placed, answerable=answerable, labels=labels)
 
 
 def _read_placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
@@ -118,8 +118,8 @@ def _read_placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
     if path.is_file() and format == 'json':
         format = _detect_row_format(path)
         if not format:
-            return questions_in_layout(read_text(path), str(path), labels)
-    return questions_of_rows(read_records([path], format), labels)
+            return parse_squad_json(read_text(path), str(path), labels)
+    return parse_question_rows(read_records([path], format), labels)
 
 
 def _detect_row_format(path: epath.Path) -> str:
@@ -144,7 +144,7 @@ def _detect_row_format(path: epath.Path) -> str:
         return ''
 
 
-def prepared_questions(version: str, split: str) -> list[SquadQuestion]:
+def read_tfds_questions(version: str, split: str) -> list[SquadQuestion]:
     """Reads the questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
 
     Args:

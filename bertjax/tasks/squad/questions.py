@@ -9,7 +9,7 @@ from typing import Any
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.texts import Line, checked_text, peeked
+from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
@@ -43,17 +43,17 @@ PlacedQuestion = tuple[str, SquadQuestion]  # the place, 'file:path in the JSON'
 
 
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """Parses and checks the questions of SQuAD's JSON; see `questions_in_layout` and `checked_questions`."""
-    return checked_questions(questions_in_layout(text, where, labels), answerable=answerable, labels=labels)
+    """Parses and checks the questions of SQuAD's JSON; see `parse_squad_json` and `check_questions`."""
+    return check_questions(parse_squad_json(text, where, labels), answerable=answerable, labels=labels)
 
 
-def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuestion]:
+def parse_squad_json(text: str, where: str, labels: str) -> list[PlacedQuestion]:
     """Parses the questions of SQuAD's JSON, without the checks across questions.
 
     Args:
       text: The JSON text.
       where: The name of the file, for messages, which add the path inside the JSON.
-      labels: See `checked_questions`.
+      labels: See `check_questions`.
 
     Raises:
       UserError: The text is not JSON, or not in the layout of SQuAD.
@@ -72,7 +72,7 @@ def questions_in_layout(text: str, where: str, labels: str) -> list[PlacedQuesti
     return questions
 
 
-def checked_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
+def check_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
     """Returns the questions of a split after checking their ids and their answers.
 
     Args:
@@ -111,12 +111,12 @@ def _repeated_id_error(name: str, first: str, at: str, fix: str) -> UserError:
     return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'a different id', fix)
 
 
-def questions_of_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
+def parse_question_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
     """Reads the questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
 
     Args:
       records: The rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is the id.
-      labels: See `checked_questions`.
+      labels: See `check_questions`.
 
     Raises:
       UserError: A row has another form.
@@ -143,7 +143,7 @@ def _identifier(value: Any, at: str) -> str:
     return str(value) if type(value) is int else _typed(value, at, str)
 
 
-def unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[SquadQuestion]:
+def parse_unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[SquadQuestion]:
     """Yields questions without answers from rows of `question` and `context`, each as soon as its row is read.
 
     The id is the field `id` or, without one, the number of the line, or of the row in a binary file.
@@ -175,7 +175,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
       UserError: The input is empty or in another format.
     """
     whole = isinstance(lines, list)
-    lines, first_lines = peeked(lines)
+    lines, first_lines = peek_lines(lines)
     if not first_lines:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
         raise UserError(where, 'nothing', expected, 'give a question')
@@ -185,7 +185,7 @@ def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
     except (ValueError, TypeError, RecursionError):
         has_rows = '"question"' in first_lines[0] and '"data"' not in first_lines[0]
     if has_rows:
-        return unlabelled_rows(_objects(lines, where), whole=whole)
+        return parse_unlabelled_rows(_objects(lines, where), whole=whole)
     text = '\n'.join(line for _, line in lines)
     return iter(parse_questions(text, where, answerable=False, labels='ignored'))
 
@@ -257,4 +257,4 @@ def _typed(value: Any, at: str, kind: type) -> Any:
     if type(value) is not kind:
         found = json.dumps(value)
         raise UserError(at, found if len(found) < 60 else found[:57] + '…', _KINDS[kind], _FIX)
-    return checked_text(value, at) if kind is str else value
+    return check_text(value, at) if kind is str else value

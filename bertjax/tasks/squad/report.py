@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from bertjax.metrics.squad import exact_match, overlap_f1
 from bertjax.tasks.squad.questions import SquadQuestion
-from bertjax.tasks.squad.windows import find_answer, listed
+from bertjax.tasks.squad.windows import find_answer, format_list
 
 _WORDS = ('what', 'who', 'when', 'where', 'which', 'how many', 'how much', 'how', 'why')
 
@@ -15,7 +15,7 @@ _DIFFERENCES = {
 }
 
 
-def answers_elsewhere(questions: Sequence[SquadQuestion]) -> list[str]:
+def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
     """Lists the questions whose first answer is not exactly at its place in the data; empty if there are none."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
@@ -25,10 +25,10 @@ def answers_elsewhere(questions: Sequence[SquadQuestion]) -> list[str]:
             if kind in by_kind:
                 detail = '' if kind == 'missing' else f', found at {start}'
                 by_kind[kind].append(f'{question.id}: {answer!a} at {place}{detail}')
-    return [listed(title, by_kind[kind]) for kind, title in _DIFFERENCES.items() if by_kind[kind]]
+    return [format_list(title, by_kind[kind]) for kind, title in _DIFFERENCES.items() if by_kind[kind]]
 
 
-def asking_word(question: str) -> str:
+def find_question_word(question: str) -> str:
     """Returns the first question word of a question; 'other' if it has none."""
     words = question.lower().split()
     places = {}
@@ -56,7 +56,7 @@ def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -
         if question.answers:
             exact = max(exact_match(gold, predicted) for gold in question.answers)
             f1 = max(overlap_f1(gold, predicted, empty_equal=False) for gold in question.answers)
-            groups.setdefault(asking_word(question.question), []).append((exact, f1))
+            groups.setdefault(find_question_word(question.question), []).append((exact, f1))
     lines = [f'{"with answer":<12} {"questions":>9} {"exact":>7} {"F1":>7}']
     for word, scores in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
         exact, f1 = (100 * sum(column) / len(scores) for column in zip(*scores, strict=True))

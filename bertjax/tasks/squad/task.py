@@ -18,10 +18,10 @@ from bertjax.model.heads import TaskModel
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.squad.answers import Answers, AnswerSpan, answers
+from bertjax.tasks.squad.answers import Answers, AnswerSpan, find_answers
 from bertjax.tasks.squad.files import SquadFiles
-from bertjax.tasks.squad.questions import SquadQuestion, parse_input, unlabelled_rows
-from bertjax.tasks.squad.report import answers_elsewhere, squad_report
+from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_unlabelled_rows
+from bertjax.tasks.squad.report import list_misplaced_answers, squad_report
 from bertjax.tasks.squad.windows import squad_features
 from bertjax.tasks.task import Judgment, Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
@@ -108,14 +108,14 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
         """See Task."""
-        return unlabelled_rows(rows, whole=True)
+        return parse_unlabelled_rows(rows, whole=True)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
         """Prints the number of questions, and the answers that are not at their place in the data."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
         print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without answer')
-        for notice in answers_elsewhere(records):
+        for notice in list_misplaced_answers(records):
             print(notice)
 
     def learned(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
 
     def predictions(self, records: Sequence[SquadQuestion], features: Features, outputs: Outputs) -> list[Answers]:
         """See Task and answers.py."""
-        return answers(
+        return find_answers(
             records,
             features,
             outputs['start_logits'],
@@ -196,7 +196,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
             row |= {'null_odds': prediction.null_odds} if self.nullable else {}
             yield row if record.answers is None else {**row, 'true': list(record.answers)}
 
-    def reviewed(self, records: Sequence[SquadQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
+    def judgments(self, records: Sequence[SquadQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task; for SQuAD 2.0 the decision is whether there is an answer."""
         for record, row in zip(records, rows, strict=True):
             true, answer = record.answers or ('',), row['answer']

@@ -14,7 +14,7 @@ from typing import Any
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import checked_text, read_text
+from bertjax.tasks.reading.texts import check_text, read_text
 from bertjax.tasks.squad.questions import load_json
 
 WORDS = 400  # the number of words at the start of a document that become its paragraph
@@ -53,7 +53,7 @@ def read_questions(path: epath.Path) -> list[Any]:
     return data
 
 
-def squad_of_trivia(
+def convert_to_squad(
     folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
 ) -> Iterator[dict[str, Any]]:
     """Yields the entries of SQuAD's `data`, one for each question with a paragraph.
@@ -96,7 +96,7 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
                 raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _FIX)
             counts.documents += 1
             context = first_words(read_text(document))
-            answers = found_answers(context, pattern)
+            answers = find_aliases(context, pattern)
             if answers:
                 counts.kept += 1
                 yield {'context': context, 'qas': [{'id': f'{name}--{file}', 'question': question, 'answers': answers}]}
@@ -115,7 +115,7 @@ def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)
 
 
-def found_answers(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
+def find_aliases(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
     """Returns SQuAD's `answers`: the first occurrence of each wording."""
     starts: dict[str, int] = {}
     for match in pattern.finditer(context):
@@ -128,7 +128,7 @@ def _text(entry: Mapping[str, Any], at: str, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         found = f'{name} {value!r}'[:60] if name in entry else f'no {name}'
         raise UserError(at, found, f'a text, in {_FORM}', _FIX)
-    return checked_text(value, f'{at}.{name}')
+    return check_text(value, f'{at}.{name}')
 
 
 def _checked(value: Any, at: str, kind: type) -> Any:

@@ -16,7 +16,7 @@ from bertjax.text.tokenizer import Tokenizer
 
 _MAX_LISTED = 100
 # The place of an answer in its context: at its offset; there, with other white space; elsewhere; nowhere.
-FOUND = ('exact', 'spaces', 'elsewhere', 'missing')
+PLACE_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
@@ -49,7 +49,7 @@ def window_bounds(length: int, room: int, stride: int) -> tuple[np.ndarray, np.n
     return starts, np.minimum(starts + room, length)
 
 
-def widest_context(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
+def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
     """Returns, for each token, the number of the window with the most context on its shorter side, int64 [T].
 
     Args:
@@ -74,7 +74,7 @@ def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) ->
     return (a, b) if a <= b else None
 
 
-def listed(title: str, lines: Sequence[str]) -> str:
+def format_list(title: str, lines: Sequence[str]) -> str:
     """Formats the title, the number of lines, and the first 100 lines."""
     more = [f'… and {len(lines) - _MAX_LISTED:,} more'] if len(lines) > _MAX_LISTED else []
     return '\n  '.join([f'{title}: {len(lines):,}', *lines[:_MAX_LISTED], *more])
@@ -132,7 +132,7 @@ def squad_features(
                 if training:
                     continue
         starts, ends = window_bounds(len(ids), seq_len - head - 1, stride)
-        best = widest_context(starts, ends, len(ids))
+        best = choose_windows(starts, ends, len(ids))
         for window, (start, end) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
             token_arrays = {}
             if not training:
@@ -152,4 +152,4 @@ def squad_features(
         f'questions cut to their first {max_query} pieces': truncated,
         f'questions {effect}, because their answer is not in the text or has no piece': unanswered,
     }
-    return builder.build(notes=[listed(title, ids) for title, ids in ids_by_title.items() if ids])
+    return builder.build(notes=[format_list(title, ids) for title, ids in ids_by_title.items() if ids])

@@ -16,7 +16,7 @@ from bertjax.text.tokenizer import Tokenizer
 STRATEGIES = ('first', 'average', 'max', 'simple')
 
 
-def aggregated(
+def aggregate(
     sentences: Sequence[Sentence],
     features: Features,
     token_logits: Sequence[np.ndarray],

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from bertjax.tasks.baselines import MOST_FREQUENT
 from bertjax.tasks.tagging.columns import Sentence
 
-OF_WORD = 'most frequent of the word'  # similar to the baseline of CoNLL-2003, which looks up whole entities
+MOST_FREQUENT_OF_WORD = (
+    'most frequent of the word'  # similar to the baseline of CoNLL-2003, which looks up whole entities
+)
 
 
 def frequent_tags(train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[list[str]]]:
@@ -25,7 +27,7 @@ def frequent_tags(train: Sequence[Sentence], records: Sequence[Sentence]) -> dic
     word_tag = {word: _most_frequent(counts) for word, counts in by_word.items()}
     return {
         MOST_FREQUENT: [[default] * len(sentence.words) for sentence in records],
-        OF_WORD: [[word_tag.get(word, default) for word in sentence.words] for sentence in records],
+        MOST_FREQUENT_OF_WORD: [[word_tag.get(word, default) for word in sentence.words] for sentence in records],
     }
 
 

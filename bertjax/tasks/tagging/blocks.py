@@ -76,7 +76,7 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
             if line.startswith('#'):
                 fix += '; comments stand before the first word of a sentence'
             expected = f'{count}, as in line {first}, between {"spaces" if separator == " " else "tabs"}'
-            raise UserError(f'{where}:{number}', f'{counted(len(columns))} in {line[:60]!r}', expected, fix)
+            raise UserError(f'{where}:{number}', f'{count_columns(len(columns))} in {line[:60]!r}', expected, fix)
         rows.append((number, columns))
 
 
@@ -100,6 +100,6 @@ def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 
-def counted(columns: int) -> str:
+def count_columns(columns: int) -> str:
     """'1 column', '2 columns'."""
     return '1 column' if columns == 1 else f'{columns} columns'

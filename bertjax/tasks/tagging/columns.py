@@ -7,8 +7,8 @@ from typing import Any
 from bertjax.errors import UserError
 from bertjax.metrics.entities import IOE, WITH_ENDS, to_iob2, to_scheme
 from bertjax.tasks.reading.texts import Line
-from bertjax.tasks.tagging.blocks import DOCSTART, ColumnBlock, counted, read_blocks, split_lines
-from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, file_scheme
+from bertjax.tasks.tagging.blocks import DOCSTART, ColumnBlock, count_columns, read_blocks, split_lines
+from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags, detect_scheme
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,10 +98,10 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
         print(f'{where}: {hashes:,} lines before sentences that begin with # are read as comments')
     if not tagged:
         return sentences
-    return in_iob2(sentences, [_places(block, where) for block in blocks], where, options)
+    return convert_to_iob2(sentences, [_places(block, where) for block in blocks], where, options)
 
 
-def in_iob2(
+def convert_to_iob2(
     sentences: Sequence[Sentence], places: Sequence[Sequence[str]], where: str, options: ColumnOptions
 ) -> list[Sentence]:
     """Converts the tags of sentences from the scheme of their file to IOB2 (or plain), and sets their `scheme`.
@@ -120,7 +120,7 @@ def in_iob2(
         check_tags(tags, tag_places, scheme)
     if scheme == 'plain':
         return [dataclasses.replace(sentence, scheme=scheme) for sentence in sentences]
-    scheme = file_scheme(raw, places, where, scheme)
+    scheme = detect_scheme(raw, places, where, scheme)
     return [dataclasses.replace(sentence, tags=tuple(to_iob2(sentence.tags)), scheme=scheme) for sentence in sentences]
 
 
@@ -152,7 +152,7 @@ def _words_and_tags(
     width, word, tag = len(columns[0]), options.word_column, options.tag_column
     for name, column in (('word_column', word), ('tag_column', tag))[: 1 + tagged]:
         if not -width <= column < width:
-            found = f'{column}, but {where} has {counted(width)}'
+            found = f'{column}, but {where} has {count_columns(width)}'
             fix = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
             raise UserError(f'config.task.{name}', found, 'a column of the file, the first being 0', fix)
     if tagged and word % width == tag % width:
@@ -182,7 +182,7 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
     lines: list[str] = []
     append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
     for sentence, tags_in_iob2 in zip(sentences, tags, strict=True):
-        join, predicted = sentence.separator.join, in_file_scheme(sentence, tags_in_iob2, scheme)
+        join, predicted = sentence.separator.join, convert_to_file_scheme(sentence, tags_in_iob2, scheme)
         rows = [list(columns) for columns in sentence.columns]
         repeat = sentence.tags is not None and sentence.tag_column not in (-1, len(rows[0]) - 1)
         for row, tag in zip(rows, predicted, strict=True):
@@ -203,7 +203,7 @@ def file_tags(sentence: Sentence) -> tuple[str, ...]:
     return tuple(row[sentence.tag_column] for row in sentence.columns)
 
 
-def in_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
+def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
     """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if that is unknown.
 
     Plain tags are returned unchanged.

@@ -13,11 +13,11 @@ from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
 from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
-from bertjax.tasks.reading.texts import Blank, Line, peeked, read_lines, read_text
+from bertjax.tasks.reading.texts import Blank, Line, peek_lines, read_lines, read_text
 from bertjax.tasks.tagging.blocks import is_boundary, read_blocks, split_columns
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, in_iob2, read_columns, stream_columns
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_iob2, read_columns, stream_columns
 from bertjax.tasks.tagging.raw_text import split_words
-from bertjax.tasks.tagging.rows import TagFields, sentences_of
+from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 
 DATASET = 'conll2003'  # the name in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
@@ -72,7 +72,7 @@ class TaggedFiles:
         if split not in STEMS:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if not self._data:
-            rows = _drop_blank(sentences_of(read_dataset(DATASET, split), TagFields(), tagged=True))
+            rows = _drop_blank(parse_sentences(read_dataset(DATASET, split), TagFields(), tagged=True))
             return _rows_in_iob2(rows, DATASET, self._options)
         files = self.find(split)
         if not files:
@@ -81,7 +81,7 @@ class TaggedFiles:
         tagged = split != 'test' or self._test_has_tags()
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
-        rows = _drop_blank(sentences_of(read_records(files), self._fields, tagged=tagged))
+        rows = _drop_blank(parse_sentences(read_records(files), self._fields, tagged=tagged))
         return _rows_in_iob2(rows, str(files[0]), self._options) if tagged else rows
 
     def _test_has_tags(self) -> bool:
@@ -127,7 +127,9 @@ def _drop_blank(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
 
 
 def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOptions) -> list[Sentence]:
-    return in_iob2(sentences, [[sentence.where] * len(sentence.words) for sentence in sentences], where, options)
+    return convert_to_iob2(
+        sentences, [[sentence.where] * len(sentence.words) for sentence in sentences], where, options
+    )
 
 
 def read_input(
@@ -157,7 +159,7 @@ def read_input(
     if format == 'columns':
         return stream_columns(lines, where, options)
     if format == 'jsonl':
-        return sentences_of(parse_records(lines, where, 'jsonl'), fields, tagged=False)
+        return parse_sentences(parse_records(lines, where, 'jsonl'), fields, tagged=False)
     return _read_lines(lines, where, raw=format == 'text')
 
 
@@ -166,11 +168,11 @@ def _detect_format(
 ) -> tuple[Iterator[Line], str]:
     """Returns the lines and their format, detected from all lines of a list, or the first one or two of a stream."""
     complete = isinstance(lines, list)
-    lines, texts = peeked(lines, len(lines) if complete else 1)
+    lines, texts = peek_lines(lines, len(lines) if complete else 1)
     if texts and is_object(texts[0]):
         return lines, 'jsonl'
     if texts and not complete and (texts[0].startswith('#') or _looks_like_columns([*texts, *texts], options, labels)):
-        lines, texts = peeked(lines, 2)
+        lines, texts = peek_lines(lines, 2)
     return lines, 'columns' if _looks_like_columns(texts, options, labels) else 'text'
 
 

@@ -27,7 +27,7 @@ class Tags:
     repaired: int = 0
 
 
-def logits_of_words(
+def gather_word_logits(
     sentences: Sequence[Sentence], features: Features, token_logits: Sequence[np.ndarray]
 ) -> list[np.ndarray]:
     """Returns the logits of the words of each sentence, float64 [W, C].
@@ -46,7 +46,7 @@ def logits_of_words(
     return logits
 
 
-def tags_of_words(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
+def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: bool) -> list[Tags]:
     """Returns the predicted tags of each sentence.
 
     Args:
@@ -60,12 +60,12 @@ def tags_of_words(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain:
 def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
     if not (logits == logits).all():
         raise ValueError('a word without a prediction in any window')
-    prediction = certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
+    prediction = make_certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
     return dataclasses.replace(prediction, probabilities=tuple(softmax(logits).max(-1).tolist()))
 
 
-def certain_tags(raw: Sequence[str], *, plain: bool) -> Tags:
-    """Returns a prediction of these tags with probability 1; see `tags_of_words`."""
+def make_certain_tags(raw: Sequence[str], *, plain: bool) -> Tags:
+    """Returns a prediction of these tags with probability 1; see `predict_tags`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
     return Tags(tuple(tags), (1.0,) * len(tags), repaired)

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
-from bertjax.tasks.reading.texts import Blank, checked_text, quoted
+from bertjax.tasks.reading.texts import Blank, check_text, quote_names
 from bertjax.tasks.tagging.columns import Sentence
 
 _WORDS = ('tokens', 'words')
@@ -40,7 +40,7 @@ class TagFields:
         name = next((name for name in names if name in fields), None)
         if name is None:
             fix = 'correct the record, or name the field in config.task.words'
-            raise UserError(where, f'the fields {quoted(fields)}', ' or '.join(names), fix)
+            raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(names), fix)
         words = fields[name]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise UserError(f'{where}, field {name}', 'something else', 'a list of words', 'correct the record')
@@ -48,7 +48,7 @@ class TagFields:
             if not _fits_a_column(word):
                 found = f'the word {word!r} as number {number}'
                 raise UserError(f'{where}, field {name}', found, 'a word', 'correct the record')
-            checked_text(word, where)
+            check_text(word, where)
         return tuple(words)
 
 
@@ -57,7 +57,7 @@ def _fits_a_column(cell: str) -> bool:
     return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
 
 
-def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
+def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
     """Yields the sentences of records, with tags as in the file, each as soon as its record is read.
 
     A record without words, which some data sets have at the end of a file, yields a `Blank`.
@@ -87,7 +87,7 @@ def sentences_of(records: Iterable[Record], fields: TagFields, *, tagged: bool) 
 def _tags(row: Mapping[str, Any], words: Sequence[str], fields: TagFields, where: str) -> tuple[str, ...]:
     tags = fields.tags_of(row)
     if not isinstance(tags, list) or len(tags) != len(words):
-        found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quoted(row)}'
+        found = f'{len(tags)} tags' if isinstance(tags, list) else f'no list of tags in the fields {quote_names(row)}'
         fix = 'correct the record, or name the field in config.task.tags'
         raise UserError(where, found, f'{len(words)}, one for each word', fix)
     return tuple(_name(tag, fields, where) for tag in tags)
@@ -99,7 +99,7 @@ def _name(tag: Any, fields: TagFields, where: str) -> str:
     if isinstance(tag, str):
         if not _fits_a_column(tag):
             raise UserError(where, f'the tag {tag[:40]!r}', 'a tag', 'correct the record')
-        return checked_text(tag, where)
+        return check_text(tag, where)
     expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'a text'
     fix = "name the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
     raise UserError(where, f'the tag {str(tag)[:40]}', expected, fix)

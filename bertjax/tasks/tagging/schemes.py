@@ -28,7 +28,7 @@ def check_tags(tags: Sequence[str], places: Sequence[str], scheme: str) -> None:
         raise UserError(place, f'the tag {tag[:40]!r}', expected, fix)
 
 
-def file_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[str]], where: str, scheme: str) -> str:
+def detect_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[str]], where: str, scheme: str) -> str:
     """Returns the scheme of a file, and prints the entities that deviate from it; `spans` defines their bounds.
 
     Args:

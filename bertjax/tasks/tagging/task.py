@@ -23,11 +23,11 @@ from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.tasks.tagging import files
 from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
-from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, file_tags, in_file_scheme, write_columns
+from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_file_scheme, file_tags, write_columns
 from bertjax.tasks.tagging.features import tagging_features
-from bertjax.tasks.tagging.predictions import Tags, certain_tags, logits_of_words, tags_of_words
+from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_certain_tags, predict_tags
 from bertjax.tasks.tagging.report import tagging_report
-from bertjax.tasks.tagging.rows import TagFields, sentences_of
+from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
@@ -133,7 +133,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Sentence | Blank]:
         """See Task."""
-        return sentences_of(rows, self._fields, tagged=False)
+        return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
         """Collects the tags; every entity type gets both B and I."""
@@ -199,21 +199,23 @@ class TaggingTask(Task[Sentence, Tags]):
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:
         """See Task and predictions.py."""
-        logits = logits_of_words(records, features, outputs['token_logits'])
-        return tags_of_words(logits, self.labels, plain=self.plain)
+        logits = gather_word_logits(records, features, outputs['token_logits'])
+        return predict_tags(logits, self.labels, plain=self.plain)
 
-    def merged(self, records: Sequence[Sentence], members: Sequence[tuple[Features, Outputs]]) -> list[Tags]:
+    def ensemble_predictions(
+        self, records: Sequence[Sentence], members: Sequence[tuple[Features, Outputs]]
+    ) -> list[Tags]:
         """See Task; each model may have its own tokenizer, length and windows."""
-        by_member = [logits_of_words(records, features, outputs['token_logits']) for features, outputs in members]
+        by_member = [gather_word_logits(records, features, outputs['token_logits']) for features, outputs in members]
         means = [np.mean(sentence_logits, axis=0) for sentence_logits in zip(*by_member, strict=True)]
-        return tags_of_words(means, self.labels, plain=self.plain)
+        return predict_tags(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
         """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags in the
         scheme of the file."""
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, predicted, strict=True)
-        file_scheme_tags = [in_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
+        file_scheme_tags = [convert_to_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
         accuracy = {'accuracy': tag_accuracy(map(file_tags, records), file_scheme_tags)}
         if self.plain:
             return accuracy
@@ -247,7 +249,7 @@ class TaggingTask(Task[Sentence, Tags]):
                 row['entities'] = [_entity(record, prediction, span) for span in spans(prediction.tags)]
             yield row
 
-    def reviewed(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
+    def judgments(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
         """See Task; a decision is the entity type of a span or, with the scheme 'plain', the tag of a word."""
         for record, row in zip(records, rows, strict=True):
             true, predicted = (self._spans_to_names(tags) for tags in (record.tags, row['tags']))
@@ -273,7 +275,9 @@ class TaggingTask(Task[Sentence, Tags]):
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
         """See Task and baseline.py."""
         answers = frequent_tags(train, records)
-        return {name: [certain_tags(tags, plain=self.plain) for tags in answer] for name, answer in answers.items()}
+        return {
+            name: [make_certain_tags(tags, plain=self.plain) for tags in answer] for name, answer in answers.items()
+        }
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
         """Returns the columns of the input with a column of predicted tags, in the scheme of the input.

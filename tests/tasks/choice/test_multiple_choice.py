@@ -12,11 +12,11 @@ from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, cross_entropy
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.choice.files import ChoiceQuestion, questions_of, read_codah, read_swag
+from bertjax.tasks.choice.files import ChoiceQuestion, parse_questions, read_codah, read_swag
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
-from bertjax.tasks.truncation import longest_first
+from bertjax.tasks.truncation import truncate_longest_first
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
@@ -51,7 +51,7 @@ def swag(tmp_path: pathlib.Path) -> MultipleChoiceTask:
 
 
 def json_questions(text: str, *, labelled: bool) -> list[ChoiceQuestion]:
-    return list(questions_of(parse_records(number_lines(text), 'f', 'jsonl'), labelled=labelled))
+    return list(parse_questions(parse_records(number_lines(text), 'f', 'jsonl'), labelled=labelled))
 
 
 def question(context: str, *endings: str, label: int | None = 0, start: str = '') -> ChoiceQuestion:
@@ -223,7 +223,7 @@ def test_the_longer_loses_first_as_in_tokenizers(
         for first in range(12):
             for second in range(12):
                 types = theirs.encode(' '.join('a' * first), ' '.join('b' * second)).tokens
-                assert longest_first(first, second, room) == (types.count('a'), types.count('b'))
+                assert truncate_longest_first(first, second, room) == (types.count('a'), types.count('b'))
     features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
     assert features.lengths.tolist() == [16]
     assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are cut',)

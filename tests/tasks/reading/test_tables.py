@@ -9,7 +9,7 @@ import pytest
 from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.tasks.reading.layout import Column, Layout
-from bertjax.tasks.reading.records import Row, format_of, parse_records, read_rows, rows_of
+from bertjax.tasks.reading.records import Row, format_of, parse_records, read_rows, select_columns
 from bertjax.tasks.reading.texts import number_lines
 
 TEXT_LABEL = Layout((Column(('text',)), Column(('label',), required=False)))
@@ -169,7 +169,7 @@ def test_the_format_follows_from_the_suffix():
 def test_lines_are_numbered_from_one():
     columns = (Column(('text',)),)
     records = parse_records(number_lines('\ufefftext\r\na\n'), 'standard input', 'tsv', Layout(columns))
-    rows = rows_of(records, columns)
+    rows = select_columns(records, columns)
     assert list(rows) == [Row('standard input:2', ('a',))]
 
 

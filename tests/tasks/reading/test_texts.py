@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.texts import checked_text, decoded, read_text
+from bertjax.tasks.reading.texts import check_text, decode_file, read_text
 
 TEXT = 'caf\u00e9\r\n\U0001f600\n'
 
@@ -30,7 +30,7 @@ def test_text_is_unpacked_and_has_no_mark(tmp_path: pathlib.Path, suffix: str, p
     path = tmp_path / f'a.txt{suffix}'
     path.write_bytes(pack(TEXT.encode()))
     assert read_text(path) == TEXT
-    assert decoded(io.BytesIO(pack(TEXT.encode())), 'standard input') == TEXT
+    assert decode_file(io.BytesIO(pack(TEXT.encode())), 'standard input') == TEXT
 
 
 @pytest.mark.parametrize(
@@ -56,9 +56,9 @@ def test_no_file(tmp_path: pathlib.Path):
 
 
 def test_half_a_surrogate_pair_is_no_text():
-    assert checked_text(TEXT, 'here') == TEXT
+    assert check_text(TEXT, 'here') == TEXT
     with pytest.raises(UserError, match='here: found half a surrogate pair'):
-        checked_text('cut \ud83d', 'here')
+        check_text('cut \ud83d', 'here')
 
 
 @pytest.mark.parametrize('path', ['/dev/zero', 'http://example.org/a.txt'])

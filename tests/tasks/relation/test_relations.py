@@ -13,8 +13,8 @@ from bertjax.convert.huggingface.config import check_head_exportable
 from bertjax.errors import UserError
 from bertjax.inference.tasks import text_records
 from bertjax.model.config import BertConfig
-from bertjax.tasks.relation.features import describe_marks, relation_features, shown_tokens
-from bertjax.tasks.relation.files import MarkedEntity, Relation, marked_text
+from bertjax.tasks.relation.features import describe_marks, find_fixed_tokens, relation_features
+from bertjax.tasks.relation.files import MarkedEntity, Relation, parse_marked_text
 from bertjax.tasks.relation.task import RelationTask
 from bertjax.tasks.sentence.task import Scores
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -80,7 +80,7 @@ def test_tacred_s_rows(tacred: RelationTask):
     ],
 )
 def test_marks(text: str, plain: str, subject: str, object: str):
-    found, entities = marked_text(text, 'here')
+    found, entities = parse_marked_text(text, 'here')
     record = Relation(found, entities, None)
     assert found == plain and (record.mention(0), record.mention(1)) == (subject, object)
 
@@ -106,7 +106,7 @@ def test_what_is_refused(tacred: RelationTask, tmp_path: pathlib.Path):
     with pytest.raises(UserError, match=r"'sentence'.*expected token and subj_start …, or text.*config\.task\.text_a"):
         tacred.records('train')
     with pytest.raises(UserError, match='2 entities between << and >>'):
-        marked_text('<< a >> << b >> [[ c ]]', 'here')
+        parse_marked_text('<< a >> << b >> [[ c ]]', 'here')
     with pytest.raises(UserError, match='no file of the dev split'):
         (tmp_path / 'dev.json').unlink()
         tacred.records('dev')
@@ -147,7 +147,7 @@ def test_what_shows_them_is_no_text_that_may_be_another(slots: Tokenizer, marker
     long = dataclasses.replace(RECORD, text=RECORD.text + ' q' * 60)
     for record in (RECORD, long):
         features = relation_features([record, record], None, slots, seq_len=48, markers=markers)
-        fixed = shown_tokens([record, record], slots, seq_len=48, markers=markers)
+        fixed = find_fixed_tokens([record, record], slots, seq_len=48, markers=markers)
         assert fixed.shape == features.tokens.shape
         if markers != 'typed' or record is RECORD:
             found = ''.join(slots.pieces[i] for i in features.tokens[fixed])

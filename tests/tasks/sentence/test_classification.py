@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION
 from bertjax.model.config import BertConfig
 from bertjax.model.stacking import init_params
-from bertjax.tasks.sentence.classification import ClassificationTask, held_out
+from bertjax.tasks.sentence.classification import ClassificationTask, is_held_out
 from bertjax.tasks.sentence.task import Example, Scores
 
 
@@ -143,7 +143,7 @@ def test_the_dev_split_is_held_out_by_text(tmp_path):
     write(['another', *texts, 'TEXT  7', 'Text 8'])
     train, more = ([r.first for r in task.records(split)] for split in ('train', 'dev'))
     assert dev <= set(more) and not set(train) & dev
-    assert held_out(Example('Text  7', None, None), 0.5) == held_out(Example('text 7', None, None), 0.5)
+    assert is_held_out(Example('Text  7', None, None), 0.5) == is_held_out(Example('text 7', None, None), 0.5)
     with pytest.raises(UserError, match='no record'):
         (tmp_path / 'train.tsv').write_text('text\tlabel\na\t1\n')
         task.records('train'), task.records('dev')

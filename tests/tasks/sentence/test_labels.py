@@ -6,7 +6,7 @@ from text_world import learned
 
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION
-from bertjax.tasks.sentence.classification import ClassificationTask, held_out
+from bertjax.tasks.sentence.classification import ClassificationTask, is_held_out
 from bertjax.tasks.sentence.task import Example
 
 
@@ -19,7 +19,7 @@ def test_labels_are_sorted_numbers_first_and_can_be_given(tmp_path):
 
 def test_a_label_that_only_dev_has_is_one_of_its_files_labels(tmp_path):
     rows = [f't{i}\tlabel {i // 40}\n' for i in range(80)]
-    out = next(row for row in rows if held_out(Example(row.split('\t')[0], None, ''), 0.1))
+    out = next(row for row in rows if is_held_out(Example(row.split('\t')[0], None, ''), 0.1))
     rows[rows.index(out)] = out.replace('label', 'rare')
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(rows))
     task = learned(tmp_path)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from squad_world import ask, letters_tokenizer, oracle
 
-from bertjax.tasks.squad.answers import NO_CHOICE, answers, best_spans
+from bertjax.tasks.squad.answers import NO_CHOICE, best_spans, find_answers
 from bertjax.tasks.squad.windows import squad_features
 
 
@@ -18,7 +18,7 @@ def features_of(questions, tokenizer, seq_len=24):
 
 
 def predict(questions, features, outputs, *, n_best=20, max_answer=30, with_null=False):
-    return answers(
+    return find_answers(
         questions,
         features,
         outputs['start_logits'],

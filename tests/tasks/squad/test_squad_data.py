@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.squad.files import read_questions
-from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_questions, unlabelled_rows
+from bertjax.tasks.squad.questions import SquadQuestion, parse_input, parse_questions, parse_unlabelled_rows
 
 
 def parse(content, *, answerable=True, labels='needed'):
@@ -195,6 +195,6 @@ def test_json_lines_name_the_line_of_the_first_of_two_ids():
 def test_a_row_without_an_id_has_its_number():
     row = {'question': 'w', 'context': 'x'}
     rows = [Record('gs://b/x.parquet[3]', row), Record('run:1/x.parquet[4]', row), Record('in:5', row)]
-    assert [question.id for question in unlabelled_rows(rows, whole=True)] == ['3', '4', '5']
+    assert [question.id for question in parse_unlabelled_rows(rows, whole=True)] == ['3', '4', '5']
     with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', which x.parquet\[0\] has already"):
-        list(unlabelled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)], whole=True))
+        list(parse_unlabelled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)], whole=True))

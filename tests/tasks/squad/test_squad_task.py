@@ -17,7 +17,7 @@ from bertjax.model.config import BertConfig
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.squad.answers import Answers, AnswerSpan
-from bertjax.tasks.squad.report import asking_word
+from bertjax.tasks.squad.report import find_question_word
 from bertjax.tasks.squad.task import SquadTask
 
 CONTEXTS = ['the red fox is in the house', 'it is a house\r\nof 😀 cafe\u0301s', 'who?']
@@ -173,7 +173,7 @@ def test_report(letters):
     ],
 )
 def test_asking_word(question, word):
-    assert asking_word(question) == word
+    assert find_question_word(question) == word
 
 
 def test_input_without_labels_is_answered(letters):

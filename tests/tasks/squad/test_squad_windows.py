@@ -8,7 +8,7 @@ from bertjax.errors import UserError
 from bertjax.metrics.squad import normalize
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
-from bertjax.tasks.squad.windows import answer_tokens, find_answer, squad_features, widest_context, window_bounds
+from bertjax.tasks.squad.windows import answer_tokens, choose_windows, find_answer, squad_features, window_bounds
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.text.vocabulary import train_sentencepiece
 
@@ -49,10 +49,10 @@ def test_windows_go_on_by_the_stride_until_the_end(room, stride):
 def test_each_token_answers_in_the_window_with_most_context():
     # The example of run_squad.py: C "and bought a gallon of" has more for "bought" than B "to the store and bought".
     starts, ends = np.array([0, 3, 6]), np.array([5, 8, 11])
-    assert widest_context(starts, ends, 11).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
+    assert choose_windows(starts, ends, 11).tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2, 2]
     for length, room, stride in ((17, 5, 2), (40, 12, 5), (9, 12, 3), (20, 6, 6)):
         starts, ends = window_bounds(length, room, stride)
-        for token, window in enumerate(widest_context(starts, ends, length)):
+        for token, window in enumerate(choose_windows(starts, ends, length)):
             best, most = None, -1.0
             for w, (start, end) in enumerate(zip(starts, ends, strict=True)):
                 if start <= token < end:

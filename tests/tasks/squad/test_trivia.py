@@ -14,10 +14,10 @@ from bertjax.tasks.squad.files import SquadFiles
 from bertjax.tasks.squad.trivia import (
     Counts,
     alias_pattern,
+    convert_to_squad,
+    find_aliases,
     first_words,
-    found_answers,
     read_questions,
-    squad_of_trivia,
 )
 
 LONG = ' '.join(['word'] * 399)
@@ -67,7 +67,7 @@ def convert() -> Callable[..., None]:
 
 def converted(folder: pathlib.Path, counts: Counts) -> list[dict]:
     path = epath.Path(folder / 'qa' / 'wikipedia-train.json')
-    return list(squad_of_trivia(epath.Path(folder), path, read_questions(path), counts))
+    return list(convert_to_squad(epath.Path(folder), path, read_questions(path), counts))
 
 
 def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_path: pathlib.Path):
@@ -93,7 +93,7 @@ def test_words_and_aliases():
         first_words(' a  b\nc d ', 3) == 'a  b\nc' and first_words(f'{LONG} x y') == f'{LONG} x' and not first_words('')
     )
     pattern = alias_pattern(['York', 'New York', 'C++', ' '])
-    found = [(answer['text'], answer['answer_start']) for answer in found_answers('Yorks new york, york C++', pattern)]
+    found = [(answer['text'], answer['answer_start']) for answer in find_aliases('Yorks new york, york C++', pattern)]
     assert found == [('new york', 6), ('york', 16), ('C++', 21)]
 
 
