@@ -70,7 +70,7 @@ def main(argv: list[str]) -> None:
     members, steps = _MEMBERS.value, _STEPS.value
     folder, settings = pathlib.Path(tempfile.mkdtemp()), seeds(finetuning_settings(_CONFIG.value), members)
     data = data_from_source(settings, folder)
-    mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.shapes or MAX_LENGTHS
+    mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.max_padded_lengths or MAX_LENGTHS
     train, model = prepare(data, mesh, lengths, chosen_by='config.sweep')
     trials = trials_of(settings)
     with contextlib.ExitStack() as stack:

@@ -2,7 +2,7 @@
 
     python benchmarks/scaling.py out/rows32/compile.json out/rows64/compile.json
 
-The reports are of one model on one slice with two or more batches (`--config.batch_size=…`, accumulate 1, data
+The reports are of one model on one slice with two or more batches (`--config.batch_size=…`, grad_accum_steps 1, data
 parallel). What a chip computes is taken to be a + b x its rows, fitted to them. What chips send each other goes over
 the slice's links as docs/performance.md has it, and between slices over the data centre's network: reduced inside a
 slice, each chip exchanging its share with its like in the others. Exposed is the share that it is in the last report.
@@ -142,8 +142,8 @@ def _read(paths: Sequence[str]) -> list[dict[str, Any]]:
         raise app.UsageError('give two or more compile.json of one slice, with different batches')
     if any('*' in one['topology'] for one in reports):
         raise app.UsageError('give compile.json of one slice; several are reckoned here')
-    if any(one['accumulate'] > 1 for one in reports):
-        raise app.UsageError('give compile.json of steps that are not accumulated: --config.accumulate=1')
+    if any(one['grad_accum_steps'] > 1 for one in reports):
+        raise app.UsageError('give compile.json of steps that are not accumulated: --config.grad_accum_steps=1')
     if any(not one.get('estimated_step_s') for one in reports):
         raise app.UsageError('give compile.json that have an estimate of time')
     return reports

@@ -71,7 +71,7 @@ class Theirs:
 
     def __init__(self, source: pathlib.Path, setup: Setup, settings: Any, steps: int, mode: str, seed: int):
         (phase,), optimizer = settings.resolve_phases(steps), vars(settings.optimizer)
-        if optimizer['name'] != 'adamw' or phase.schedule != 'linear' or phase.accumulate != 1:
+        if optimizer['name'] != 'adamw' or phase.schedule != 'linear' or phase.grad_accum_steps != 1:
             raise NotImplementedError('this side has adamw, a linear schedule, and batches in one part')
         kind, _, dtype = mode.partition('-')
         self._setup, self._autocast, self._clip = setup, dtype == 'bfloat16', optimizer['clip_norm']

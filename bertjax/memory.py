@@ -17,7 +17,7 @@ _THRESHOLD = 128 * 1024  # Bytes; glibc's initial value, which it adapts.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
 # The messages of XLA, C++ and Python.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
-_FIX = 'lower config.batch_size, raise config.accumulate, or give it more memory; the same command continues'
+_FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give it more memory; the same command continues'
 
 
 def return_freed_memory() -> None:

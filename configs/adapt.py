@@ -21,7 +21,7 @@ from bertjax.config.recipes import pretraining_config
 
 def get_config() -> ConfigDict:
     config = pretraining_config()
-    config.architecture = 'init'
+    config.architecture_from = 'init'
     config.batch_size = 32
     config.steps = 10_000
     # Adam's moments are not part of a checkpoint: corrected, their first estimates do no harm.

@@ -61,7 +61,7 @@ def get_config(argument: str = '') -> ConfigDict:
     )
     config.learning_rate = 5e-5
     if chosen.features:
-        config.train = 'head'
+        config.trainable = 'head'
         config.learning_rate = 1e-3
         config.epochs = 10.0
         config.export = False  # Hugging Face has no such class

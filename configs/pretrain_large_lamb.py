@@ -7,7 +7,7 @@ with its own warm-up and a polynomial decay of power 0.5. The polynomial begins 
 NVIDIA's begins at step 0, so that its highest rate is 0.85 and 0.93 of the nominal one.
 
 Hardware: 256 chips of TPU v5e, in bfloat16, or 64 H100 (not tried); each batch is worked through in 8 parts
-(config.accumulate). By the compiler's estimate of a step (docs/scaling.md) 0.9 and 0.4 hours, not run here. To
+(config.grad_accum_steps). By the compiler's estimate of a step (docs/scaling.md) 0.9 and 0.4 hours, not run here. To
 expect: SQuAD 1.1 dev F1 of 90.58 (LAMB paper, table 1, its 64k/32k row of 8,599 steps).
 """
 
@@ -33,7 +33,7 @@ def get_config() -> ConfigDict:
             batch_size=65536,
             learning_rate=6e-3,
             warmup_fraction=0.2843,
-            accumulate=8,
+            grad_accum_steps=8,
         ),
         phase(
             steps='18.172%',
@@ -42,7 +42,7 @@ def get_config() -> ConfigDict:
             batch_size=32768,
             learning_rate=4e-3,
             warmup_fraction=0.128,
-            accumulate=8,
+            grad_accum_steps=8,
         ),
     )
     return config

@@ -14,7 +14,7 @@ from bertjax.config.recipes import pretraining_config, two_phases
 
 
 def get_config() -> ConfigDict:
-    config = pretraining_config('medium', phases=two_phases(accumulate=2))
+    config = pretraining_config('medium', phases=two_phases(grad_accum_steps=2))
     config.model.dtype = 'bfloat16'
     config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
     return config

@@ -8,7 +8,7 @@ The vocabulary is that of config.vocab or config.tokenizer. With WordPiece, the 
 a BertForMaskedLM; with --config.vocab.family=bpe --config.vocab.lowercase=False --config.vocab.size=50265, RoBERTa's
 byte-level pieces, as a RobertaForMaskedLM.
 
-Hardware: 64 chips of TPU v5e, in bfloat16; each batch is worked through in 8 parts (config.accumulate). To expect, with
+Hardware: 64 chips of TPU v5e, in bfloat16; a batch in 8 parts (config.grad_accum_steps). To expect, with
 RoBERTa's 160 GB of text: MNLI 87.6, SST-2 94.8 (fairseq's README); not run here.
 """
 
@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.seq_len = 512
     config.max_predictions = 80
     config.batch_size = 8192
-    config.accumulate = 8
+    config.grad_accum_steps = 8
     config.steps = 500_000
     config.learning_rate = 6e-4
     config.warmup_fraction = 0.048

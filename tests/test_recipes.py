@@ -89,9 +89,9 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     config.model.width, config.model.mlp_dim, config.model.num_heads, config.model.num_layers = 16, 32, 2, 1
     config.mesh.data = 1
     for i, phase in enumerate(config.phases):
-        phase.batch_size, phase.accumulate = 4, min(2, phase.get('accumulate', 1))
+        phase.batch_size, phase.grad_accum_steps = 4, min(2, phase.get('grad_accum_steps', 1))
         phase.seq_len, phase.max_predictions = 16 * (i + 1), 3
-    config.batch_size, config.accumulate = 4, min(2, config.accumulate)
+    config.batch_size, config.grad_accum_steps = 4, min(2, config.grad_accum_steps)
     config.seq_len, config.max_predictions = 16, 3
     mesh = make_mesh(config.mesh, jax.devices()[:1])
     settings = pretraining_settings(config)
@@ -139,7 +139,7 @@ def test_what_was_compiled_is_what_the_recipes_say():
         if named:
             total = 1_000_000 if 'lamb' not in path.stem else 8601
             for phase in pretraining_settings(load(path, '')).resolve_phases(total):
-                parts = f', {phase.accumulate}' if phase.accumulate > 1 else ''
+                parts = f', {phase.grad_accum_steps}' if phase.grad_accum_steps > 1 else ''
                 wanted[path.stem, phase.number] = f'{phase.batch_size} x {phase.seq_len}{parts}', int(named[1])
     assert compiled == wanted and len({stem for stem, _ in wanted}) == 7
 

@@ -74,8 +74,8 @@ class Peer:
             'schedule.name': config.schedule.name == 'linear',
             'optimizer.name': config.optimizer.name == 'adamw',
             'layer_decay': config.layer_decay == 1,
-            'train': config.train in ('all', 'head'),
-            'select': config.select == 'last',
+            'train': config.trainable in ('all', 'head'),
+            'use_checkpoint': config.use_checkpoint == 'last',
             'task.bilstm_units': _is_frozen(config) or not config.task.get('bilstm_units'),
         }
         missing = [name for name, there in has.items() if not there]
@@ -98,7 +98,7 @@ class Peer:
             attention_probs_dropout_prob=config.model.attention_dropout,
             **facts,
         )
-        if config.train == 'head':
+        if config.trainable == 'head':
             for name, parameter in model.base_model.named_parameters():
                 parameter.requires_grad = name.startswith('pooler')
         return model
@@ -107,8 +107,8 @@ class Peer:
         config, optimizer = self._config, self._config.optimizer
         return transformers.TrainingArguments(
             output_dir=tempfile.mkdtemp(),
-            per_device_train_batch_size=config.batch_size // config.accumulate,
-            gradient_accumulation_steps=config.accumulate,
+            per_device_train_batch_size=config.batch_size // config.grad_accum_steps,
+            gradient_accumulation_steps=config.grad_accum_steps,
             per_device_eval_batch_size=config.eval_batch_size,
             num_train_epochs=config.epochs,
             max_steps=int(config.steps) or -1,

@@ -123,7 +123,7 @@ def _gib(value: int | None) -> str:
 
 
 def _line(result: dict[str, Any]) -> str:
-    parts = f' in {result["accumulate"]} parts' if result['accumulate'] > 1 else ''
+    parts = f' in {result["grad_accum_steps"]} parts' if result['grad_accum_steps'] > 1 else ''
     collectives = result['collectives'] or 'none'
     return (
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '

@@ -100,7 +100,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     if trials_of(settings) or (folder / TRIALS).exists():
         raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
     mesh = make_mesh(settings.mesh_axes, training_devices())
-    check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
+    check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
@@ -110,5 +110,5 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
             add_augmented(data, distill, folder, mesh)
         with primary_first():
             training = Finetuning(data, folder, mesh, distill_task(data, distill, teacher))
-        state, last = fit(folder, training, select=settings.select)
+        state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
         finish_task(folder, training.resolved, training.model, without_aux(state.params), last, recipe)

@@ -28,8 +28,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test'); with
     config.ensemble those of several workdirs, together and alone.
 
-    The model is the checkpoint that config.step and config.select choose, whether its run is finished or not. The
-    figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
+    The model is the checkpoint that config.step and config.use_checkpoint choose, whether its run is finished or not.
+    The figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
     tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here, if dev
     is in config.split.
 
@@ -85,7 +85,7 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}
-    facts: dict[str, Any] = {'init': settings.init, 'select': settings.select}
+    facts: dict[str, Any] = {'init': settings.init, 'use_checkpoint': settings.use_checkpoint}
     if tuned.step is not None and not tuned.finished:
         facts[STEP] = tuned.step
     trial = exported_trial(folder)

@@ -24,7 +24,7 @@ VERB = Verb()
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
-    """Exports the checkpoint of config.step; 0 is the newest, or of a task with config.select='best' the best on dev.
+    """Exports the checkpoint of config.step; 0 is the newest, or with config.use_checkpoint='best' the best on dev.
 
     Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
 
@@ -66,7 +66,9 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         of_step = recorded['epochs'] * tuned.step / recorded['steps']
         recorded |= {'steps': tuned.step, 'epochs': of_step}
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
-    elif STEP in results or results.get('select', settings.select) != settings.select:  # of another checkpoint
+    elif (
+        STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint
+    ):  # of another checkpoint
         results = {'splits': {}}
     recorded |= {'card': plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)

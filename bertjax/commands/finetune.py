@@ -45,7 +45,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     _check_folder(folder, sweeps=bool(trials))
     mesh = make_mesh(settings.mesh_axes, training_devices())
     for one in each_run:
-        check_row_count(one.batch_size, one.accumulate, row_shards(mesh))
+        check_row_count(one.batch_size, one.grad_accum_steps, row_shards(mesh))
     with lock_workdir(folder):
         with primary_first():
             data = data_from_source(settings, folder)
@@ -56,7 +56,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         else:
             with primary_first():
                 training = Finetuning(data, folder, mesh)
-            state, last = fit(folder, training, select=settings.select)
+            state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
             finish_task(folder, training.resolved, training.model, state.params, last, recipe)
 
 

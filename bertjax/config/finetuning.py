@@ -31,7 +31,7 @@ _DECAY, _NAMED = number(0, 1, above=True), text(empty=False)
 class SweepKeys:
     """config.sweep: every combination is a run; an empty list stands for the config's own value."""
 
-    train: tuple = key((), each(_TRAINED), 'values of `train`')
+    trainable: tuple = key((), each(_TRAINED), 'values of `trainable`')
     batch_size: tuple = key((), each(ROWS), 'values of `batch_size`')
     epochs: tuple = key((), each(EPOCHS), 'values of `epochs`, such as `(2.0,3.0)`')
     learning_rate: tuple = key((), each(RATE), 'values of `learning_rate`')
@@ -58,11 +58,13 @@ class FinetuningKeys(RunKeys):
     model: Any = group(
         subset(BertConfig, lambda field: field.metadata['kind'] is not FieldKind.ARCHITECTURE, scan_layers=False)
     )
-    train: str = key('all', _TRAINED, '`head` alone, `last_K`: the head and the last K blocks', change=STATE)
+    trainable: str = key('all', _TRAINED, '`head` alone, `last_K`: the head and the last K blocks', change=STATE)
     layer_decay: float = key(1.0, _DECAY, 'learning rate of a block, times that of the block above it', change=TRAINING)
 
     seq_len: int = key(128, whole(4, MANY), 'S, pieces of the longest row', change=TRAINING, trained=SAME)
-    shapes: int = key(0, whole(0, 1000), 'most padded lengths; 0: what costs least in all, at most 8', trained=RECIPE)
+    max_padded_lengths: int = key(
+        0, whole(0, 1000), 'most padded lengths; 0: what costs least in all, at most 8', trained=RECIPE
+    )
     packing: str = key('auto', one_of(('auto', 'on', 'off')), 'pack batches; `auto`: where it pays', change=STATE)
     batch_size: int = key(32, ROWS, 'rows an update, over all devices', change=TRAINING)
     eval_batch_size: int = key(64, ROWS, 'rows at a time in evaluation', change=MACHINE, trained=RECIPE)
@@ -74,7 +76,7 @@ class FinetuningKeys(RunKeys):
     eval_every: int | str = override(RunKeys, 'eval_every', '1epochs', range=_DURATION, about='0: only at the end')
     checkpoint_every: int | str = override(RunKeys, 'checkpoint_every', '1epochs', range=_DURATION)
     checkpoint_keep: int = override(RunKeys, 'checkpoint_keep', 1)
-    select: str = key('last', one_of(('last', 'best')), 'the step to evaluate and export', trained=COMMAND_LINE)
+    use_checkpoint: str = key('last', one_of(('last', 'best')), 'the step to evaluate and export', trained=COMMAND_LINE)
     patience: int = key(0, whole(0, COUNT), 'above 0: end after so many evaluations in a row no better on dev')
 
     split: str = key('dev', _NAMED, '`evaluate`, `predict`: splits, with commas between', change=VERB, trained=RECIPE)

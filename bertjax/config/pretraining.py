@@ -45,7 +45,7 @@ class PhaseKeys:
     seq_len: int = _inherited(_LENGTH, 0)
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
-    accumulate: int = _inherited(ROWS, 0)
+    grad_accum_steps: int = _inherited(ROWS, 0)
     learning_rate: float = _inherited(RATE, 0.0)
     warmup_fraction: float = _inherited(WARMUP, -1.0)
     schedule: str = _inherited(one_of(SCHEDULES), '')
@@ -69,7 +69,7 @@ class PretrainingKeys(RunKeys):
     data: str = override(RunKeys, 'data', about='a finished token store; empty: `WORKDIR/store`, built from `corpus`')
     tokenizer: str = override(RunKeys, 'tokenizer', about='a vocabulary; empty: that of `init`, else one is trained')
     vocab: Vocab = group(Vocab())
-    architecture: str = key(
+    architecture_from: str = key(
         'model', one_of(('model', 'init')), '`model`: as below; `init`: as the checkpoint of `init`'
     )
     embeddings: str = key('', TEXT, 'a matrix, .npy or .safetensors, that the token embedding begins as')

@@ -98,7 +98,9 @@ class RunKeys:
     seed: int = key(0, SEED, 'the seed of everything that has no seed of its own', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
-    accumulate: int = key(1, ROWS, 'parts in which a batch is processed; a divisor of `batch_size`', change=TRAINING)
+    grad_accum_steps: int = key(
+        1, ROWS, 'parts in which a batch is processed; a divisor of `batch_size`', change=TRAINING
+    )
     learning_rate: float = key(1e-4, RATE, 'the highest learning rate', change=TRAINING)
     warmup_fraction: float = key(0.1, WARMUP, 'share of the steps of a phase in which the rate rises', change=TRAINING)
     schedule: Schedule = group(Schedule(), change=TRAINING)

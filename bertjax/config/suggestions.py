@@ -23,7 +23,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     'eval_strategy': ('eval_every',),
     'evaluation_strategy': ('eval_every',),
     'fp16': ('model.dtype', 'dtype'),
-    'gradient_accumulation_steps': ('accumulate',),
+    'gradient_accumulation_steps': ('grad_accum_steps',),
     'gradient_checkpointing': ('model.remat',),
     'hidden_act': ('model.activation',),
     'hidden_dropout_prob': ('model.dropout',),

@@ -81,9 +81,9 @@ class MemorySearch:
         """
         way = way or {}
         setup = self.setup(way)
-        phase = dataclasses.replace(phase, accumulate=way.get('accumulate', phase.accumulate))
+        phase = dataclasses.replace(phase, grad_accum_steps=way.get('grad_accum_steps', phase.grad_accum_steps))
         key = self.settings.given_phases[phase.number].keys['batch_size']
-        check_row_count(phase.batch_size, phase.accumulate, row_shards(setup.mesh), key)
+        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), key)
         known, compiled = self._known(setup, phase), compile_step(setup, phase)
         # The compiler of GPUs makes a program whatever it needs.
         compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self.available
@@ -98,7 +98,7 @@ class MemorySearch:
             'phase': phase.number,
             'batch_size': phase.batch_size,
             'seq_len': phase.seq_len,
-            'accumulate': phase.accumulate,
+            'grad_accum_steps': phase.grad_accum_steps,
             'hbm_bytes_available': self.available,
             'parameters_bytes': _shard_bytes(setup.state.params),
             'optimizer_bytes': _shard_bytes(setup.state.opt_state),
@@ -117,7 +117,7 @@ class MemorySearch:
         not, of half as many rows a chip, rounded down, until they fit or there is one."""
         result = self.compile(phase)
         yield result
-        smallest = phase.accumulate * row_shards(self.setup({}).mesh)
+        smallest = phase.grad_accum_steps * row_shards(self.setup({}).mesh)
         grows = result['fits']
         while result['fits'] == grows and (grows or phase.batch_size > smallest):
             rows = phase.batch_size * 2 if grows else phase.batch_size // smallest // 2 * smallest
@@ -141,7 +141,7 @@ class MemorySearch:
                 fitted |= tried['fits']
                 yield way, tried
         if not fitted:
-            most: MemoryPlan = {'accumulate': phase.accumulate * self._rows(phase), 'model.remat': 'full'}
+            most: MemoryPlan = {'grad_accum_steps': phase.grad_accum_steps * self._rows(phase), 'model.remat': 'full'}
             yield from self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
 
     def _until_one_fits(
@@ -159,7 +159,7 @@ class MemorySearch:
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed(result) - fixed) / n <= available]
         first = max(min(enough, default=len(counts) - 1) - 1, 0)
-        return [{'accumulate': phase.accumulate * n} for n in counts[first:]]
+        return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
     def _recomputed(self) -> list[MemoryPlan]:
         """More recomputing, the mildest first."""
@@ -175,7 +175,7 @@ class MemorySearch:
 
     def _rows(self, phase: PretrainingPhase) -> int:
         """Rows of a part of a batch on a chip."""
-        return phase.batch_size // phase.accumulate // row_shards(self.setup({}).mesh)
+        return phase.batch_size // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
     def _axis(self, name: str) -> int:
         return self.setup({}).mesh.shape[name]
@@ -223,7 +223,7 @@ def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
 def flags_of(way: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
     """`way` on the command line; the parts of a batch are those of the phase alone, where the config has phases."""
     own = f'phases[{phase.number}].' if settings.phases else ''
-    flags = [f'--config.{own if key == "accumulate" else ""}{key}={value}' for key, value in way.items()]
+    flags = [f'--config.{own if key == "grad_accum_steps" else ""}{key}={value}' for key, value in way.items()]
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 
 

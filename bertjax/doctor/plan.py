@@ -92,7 +92,7 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _UNKNOWN):
         key = settings.given_phases[phase.number].keys['batch_size']
-        check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
+        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
     state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
@@ -105,16 +105,16 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
     setup = build_pretraining_setup(settings, model, mesh)
     hours, steps = 0.0, []
     for phase in _phases_after(settings, done, total):
-        rows = phase.batch_size // phase.accumulate
+        rows = phase.batch_size // phase.grad_accum_steps
         if on_cpu:
             flops = train_flops_per_sequence(model, phase.seq_len, phase.max_predictions)
             rows = _multiple(row_shards(mesh), min(rows, int(_CPU_FLOPS / flops)))
         try:
-            seconds = _time_phase(setup, dataclasses.replace(phase, batch_size=rows, accumulate=1))
+            seconds = _time_phase(setup, dataclasses.replace(phase, batch_size=rows, grad_accum_steps=1))
         except jax.errors.JaxRuntimeError as error:
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
-            fix = f'raise config.accumulate above {phase.accumulate}, or set --config.model.remat=full'
+            fix = f'raise config.grad_accum_steps above {phase.grad_accum_steps}, or set --config.model.remat=full'
             yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit a device', fix)
             return
         hours += _steps_left(phase, done) * seconds * phase.batch_size / rows / 3600
@@ -141,7 +141,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     yield Check('data', OK, f'{data.task.name}: {records} records')
     mesh = make_mesh(settings.mesh_axes)
-    check_row_count(settings.batch_size, settings.accumulate, row_shards(mesh))
+    check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
     settings.check_memory(data.encoder, mesh, training=True)
     yield Check('encoder', OK, f'{data.source}: {_sizes(data.encoder)}')
     yield from disk(settings, data.encoder, folder)
@@ -207,10 +207,10 @@ def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
 def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
     """Returns the rows of a step and its seconds."""
     settings = data.settings
-    rows = settings.batch_size // settings.accumulate
+    rows = settings.batch_size // settings.grad_accum_steps
     if _is_cpu(mesh):
         rows = _multiple(row_shards(mesh), min(rows, _CPU_ROWS))
-    few = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'accumulate': 1}
+    few = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
     with tempfile.TemporaryDirectory() as scratch:
         part = data_from_source(dataclasses.replace(settings, **few), pathlib.Path(scratch))
         train, model = prepare(part, mesh, 1)

@@ -72,8 +72,10 @@ def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, 
     if 'off' in (asked, before):
         return PackingChoice(None, why)
     if asked == 'auto' and not before:
-        if settings.shapes:
-            return PackingChoice(None, f'config.shapes={settings.shapes} asks for padded lengths')
+        if settings.max_padded_lengths:
+            return PackingChoice(
+                None, f'config.max_padded_lengths={settings.max_padded_lengths} asks for padded lengths'
+            )
         if mesh.devices.flat[0].platform != 'cpu':
             return PackingChoice(None, 'it was measured on CPUs alone')
     layout, packed = _packed(data, train, mesh, passes)
@@ -88,14 +90,14 @@ def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tupl
     """The layout that costs least, and what training and compiling it costs, in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
-    times = passes * batches_of(len(features), settings.batch_size) * shards * settings.accumulate
+    times = passes * batches_of(len(features), settings.batch_size) * shards * settings.grad_accum_steps
     cost, another = lambda length: times * _row(encoder, length), FLOPS * _GROUP * encoder.num_layers
     layout = choose_layout(
-        slot_capacities(features.lengths, settings.batch_size, shards, settings.accumulate),
+        slot_capacities(features.lengths, settings.batch_size, shards, settings.grad_accum_steps),
         features.choices,
         cost=cost,
         another=another,
-        most=settings.shapes or MAX_LENGTHS,
+        most=settings.max_padded_lengths or MAX_LENGTHS,
         longest=encoder.max_positions,
         # Elsewhere a kernel may compute attention, and none takes rows of several sequences with their own dropout.
         shared=on_cpu and settings.model.attention in _SHARED,

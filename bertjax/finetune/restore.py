@@ -110,7 +110,7 @@ def load_task(
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
     seen = list(splits.values())
-    model = TaskModel(data, mesh, seen, settings.shapes or data.best_length_count(seen, 1, training=False))
+    model = TaskModel(data, mesh, seen, settings.max_padded_lengths or data.best_length_count(seen, 1, training=False))
     params, step = _params(data, model.setup, folder)
     return EvaluatedTask(model, params, splits, step, data.finished and not settings.step)
 
@@ -137,7 +137,7 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
         make_optimizer(**vars(settings.optimizer)),
         make_mesh(settings.mesh_axes, claim_devices()),
         {name: (shape, np.dtype(np.int32)) for name, shape in shapes},
-        trained=make_selection(settings.train, data.encoder.num_layers),
+        trained=make_selection(settings.trainable, data.encoder.num_layers),
     )
     return TunedModel(data, setup, *_params(data, setup, folder))
 
@@ -181,17 +181,17 @@ def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
-    """The parameters of the checkpoint of config.step (0: the newest, with select='best' the best), and its step; where
-    there are no checkpoints those of the export or of config.init, and None.
+    """Returns the parameters and the step of the checkpoint of config.step: 0 is the newest, or the best on dev with
+    config.use_checkpoint='best'. Without checkpoints: the parameters of the export or of config.init, and None.
 
     Raises:
-      UserError: no such checkpoint, or a directory whose head is not this task's.
+      UserError: There is no such checkpoint, or the head of the directory is not that of the task.
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
         checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
         try:
-            saved = checkpoints.select(settings.step, best=settings.select == 'best')
+            saved = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
             if saved is not None:
                 with mesh_context(setup.mesh):
                     params = checkpoints.restore_params(saved.position.step, setup.state.params)

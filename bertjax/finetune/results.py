@@ -27,7 +27,18 @@ RESULTS = 'results.json'
 STEP = 'step'  # in results.json: the checkpoint that its figures are of, where they are not of the finished run's model
 STOPPED = 'stopped_at'  # in results.json: the last step, where config.patience ended the run before config.steps
 # What tells one run over a task from another.
-_FACTS = ('init', 'seed', 'train', 'epochs', 'steps', 'batch_size', 'seq_len', 'learning_rate', 'layer_decay', 'select')
+_FACTS = (
+    'init',
+    'seed',
+    'trainable',
+    'epochs',
+    'steps',
+    'batch_size',
+    'seq_len',
+    'learning_rate',
+    'layer_decay',
+    'use_checkpoint',
+)
 
 
 def finish_task(

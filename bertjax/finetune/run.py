@@ -50,7 +50,13 @@ class Finetuning:
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
-        chosen_by = 'config.select' if settings.select == 'best' else 'config.patience' if settings.patience else ''
+        chosen_by = (
+            'config.use_checkpoint'
+            if settings.use_checkpoint == 'best'
+            else 'config.patience'
+            if settings.patience
+            else ''
+        )
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
@@ -60,10 +66,10 @@ class Finetuning:
         else:
             self.packing = PackingChoice(None, 'a student learns from rows as they are')
         if self.packing.layout is None:
-            lengths = settings.shapes or lengths or data.best_length_count([train], passes, training=True)
+            lengths = settings.max_padded_lengths or lengths or data.best_length_count([train], passes, training=True)
         else:
             seen = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.shapes or lengths or data.best_length_count(seen, 1, training=False)
+            lengths = settings.max_padded_lengths or lengths or data.best_length_count(seen, 1, training=False)
         self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
         self._setups = [self.model.setup]
         self.values = task_values
@@ -100,7 +106,9 @@ class Finetuning:
         settings, batches = self.packing.apply(self.settings), self._examples.batches
         durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
-        return dataclasses.replace(settings, steps=total, shapes=lengths, epochs=total / batches, **durations)
+        return dataclasses.replace(
+            settings, steps=total, max_padded_lengths=lengths, epochs=total / batches, **durations
+        )
 
     def _fingerprints(self) -> dict[str, str]:
         """Returns the hashes of the data that a resumed run must match, and what the order of its rows depends on."""
@@ -194,7 +202,7 @@ class Finetuning:
             f'{data.task.name}: {len(self._train.records):,} training records in {len(self._train.features):,} rows; '
             + (splits or 'NO labelled split: nothing will be evaluated'),
             f'{encoder.num_layers} layers, width {encoder.width}, {encoder.num_heads} heads: '
-            f'{count:,} parameters, {moving:,} of them trained (train={settings.train})',
+            f'{count:,} parameters, {moving:,} of them trained (trainable={settings.trainable})',
             f'{self.settings.steps:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule.name}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
@@ -217,13 +225,13 @@ class Finetuning:
 
 
 def _lengths_before(folder: pathlib.Path) -> int:
-    """config.shapes of the workdir's run, which decides the order of the rows; 0 without a checkpoint."""
+    """config.max_padded_lengths of the workdir's run, which decides the order of the rows; 0 without a checkpoint."""
     path = folder / 'config.json'
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
         with contextlib.suppress(UserError):  # damaged: the checkpoint knows it, too, but is long to verify
-            if path.exists() and type(lengths := read_json_object(path, '').get('shapes')) is int:
+            if path.exists() and type(lengths := read_json_object(path, '').get('max_padded_lengths')) is int:
                 return lengths
         saved = checkpoints.latest()
-    return saved.config['shapes'] if saved else 0
+    return saved.config['max_padded_lengths'] if saved else 0

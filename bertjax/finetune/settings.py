@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
-from bertjax.train.settings import check_accumulate, check_memory
+from bertjax.train.settings import check_grad_accum_steps, check_memory
 
 
 class FinetuningSettings(FinetuningKeys):
@@ -20,8 +20,8 @@ class FinetuningSettings(FinetuningKeys):
 
     @property
     def trained_parts(self) -> set[str]:
-        """All values of config.train in the run or its sweep."""
-        return {self.train, *self.sweep.train}
+        """All values of config.trainable in the run or its sweep."""
+        return {self.trainable, *self.sweep.trainable}
 
     @property
     def steps_decide(self) -> bool:
@@ -60,8 +60,10 @@ class FinetuningSettings(FinetuningKeys):
         shortest = min(self.seq_len, 8)  # how long the longest record is, the text decides
         check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, moments=0, key='eval_batch_size')
         if training:
-            moments = self.moments if self.train == 'all' else 0
-            check_memory(encoder, mesh, rows=self.batch_size, parts=self.accumulate, seq_len=shortest, moments=moments)
+            moments = self.moments if self.trainable == 'all' else 0
+            check_memory(
+                encoder, mesh, rows=self.batch_size, parts=self.grad_accum_steps, seq_len=shortest, moments=moments
+            )
 
     def check(self) -> None:
         """Refuses what can be wrong without a look at the data.
@@ -77,8 +79,8 @@ class FinetuningSettings(FinetuningKeys):
             if getattr(self, key) and self.run not in verbs:
                 expected = f"'' for run={self.run}: it is of run={' and run='.join(verbs)}"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
-        check_accumulate(self.batch_size, self.accumulate)
-        self.build_task().check_training(self.train)
+        check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
+        self.build_task().check_training(self.trainable)
 
 
 def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:

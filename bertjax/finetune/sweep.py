@@ -91,7 +91,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             size = min(settings.sweep.together or find_group_size(one, alike[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
-                f'train={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
+                f'trainable={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
                 f'{"packed" if layout else "not packed"}: {packing.why}',
                 markup=False,
             )
@@ -134,7 +134,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 def _lengths(settings: FinetuningSettings) -> int:
     """The most padded lengths of a trial; its programs serve other trials, too."""
-    return settings.shapes or MAX_LENGTHS
+    return settings.max_padded_lengths or MAX_LENGTHS
 
 
 def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
@@ -170,7 +170,7 @@ class TrialGroup:
         self.epochs = self.total / batches
         durations = resolve_durations(settings, self.total, batches)
         lengths = _lengths(settings)
-        self.settings = dataclasses.replace(self._own[0], steps=self.total, shapes=lengths, **durations)
+        self.settings = dataclasses.replace(self._own[0], steps=self.total, max_padded_lengths=lengths, **durations)
         self.resolved = {
             **without(plain(self.settings), 'sweep', MACHINE, VERB),  # a sweep may grow
             'mesh': self.settings.mesh_axes,

@@ -55,7 +55,7 @@ class TaskModel:
             make_optimizer(**vars(settings.optimizer)),
             mesh,
             splits[0].features.spec(1, self.shapes[0]),
-            trained=make_selection(settings.train, data.encoder.num_layers),
+            trained=make_selection(settings.trainable, data.encoder.num_layers),
             layer_decay=settings.layer_decay,
             zero1=settings.zero1,
         )
@@ -142,7 +142,7 @@ class TaskModel:
                 first_step=0,
                 last_step=total,
                 batch_size=settings.batch_size,
-                accumulate=settings.accumulate,
+                grad_accum_steps=settings.grad_accum_steps,
                 schedule=settings.schedule.name,
                 warmup_fraction=settings.warmup_fraction,
                 power=settings.schedule.power,
@@ -154,7 +154,7 @@ class TaskModel:
             stacked=stacked,
             evaluator=evaluator,
             evaluate_first=evaluate_first,
-            flops_per_sequence=flops * len(members) if settings.train == 'all' else 0.0,
+            flops_per_sequence=flops * len(members) if settings.trainable == 'all' else 0.0,
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:

@@ -16,7 +16,7 @@ from bertjax.writers.console import format_value
 
 # config.sweep.KEY -> (the field of a trial, its type). A field is config's own key.
 AXES = {
-    'train': ('train', str),
+    'trainable': ('trainable', str),
     'batch_size': ('batch_size', int),
     'epochs': ('epochs', float),
     'learning_rate': ('learning_rate', float),
@@ -28,7 +28,7 @@ AXES = {
 class Trial:
     """One run of a sweep. Its `epochs` are 0 where config.steps decides."""
 
-    train: str
+    trainable: str
     batch_size: int
     epochs: float
     learning_rate: float
@@ -38,12 +38,12 @@ class Trial:
     def name(self) -> str:
         """Of its folder."""
         epochs = f'epochs={self.epochs:g},' if self.epochs else ''
-        return f'{self.train},batch={self.batch_size},{epochs}lr={self.learning_rate:g},seed={self.seed}'
+        return f'{self.trainable},batch={self.batch_size},{epochs}lr={self.learning_rate:g},seed={self.seed}'
 
     @property
     def shape(self) -> tuple:
         """Trials that are equal in this can be trained by one compiled step."""
-        return self.train, self.batch_size, self.epochs
+        return self.trainable, self.batch_size, self.epochs
 
     @property
     def without_seed(self) -> tuple:
@@ -127,11 +127,11 @@ def sweep_table(summary: Mapping[str, Any]) -> Table:
     """A row a setting."""
     # Narrow enough for 80 columns, which is what a pipe or a file has.
     table = Table(title=f'{summary["score"]} on dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for name in ('train', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
-        table.add_column(name, justify='left' if name == 'train' else 'right')
+    for name in ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
+        table.add_column(name, justify='left' if name == 'trainable' else 'right')
     for line in summary['settings']:
         figures = (format_value(line[key]) for key in ('median', 'mean', 'sd', 'best'))
         epochs = f'{line["epochs"]:g}' if line['epochs'] else '-'
-        place = (line['train'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}')
+        place = (line['trainable'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}')
         table.add_row(*place, str(line['runs']), *figures, str(line['collapsed']))
     return table

@@ -166,7 +166,7 @@ def load_model(
     Args:
       path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
       step: The checkpoint step of a workdir. 0 loads the export, or without one the newest checkpoint (the best with
-        config.select='best').
+        config.use_checkpoint='best').
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
       key: The config key or function that named the path, for messages.
 

@@ -24,7 +24,7 @@ def select_all(path: tuple[str, ...]) -> bool:
 
 
 def make_selection(train: str, num_layers: int) -> Selection:
-    """Builds the selection for `config.train`.
+    """Builds the selection for `config.trainable`.
 
     Args:
       train: 'all'; 'head' for everything except the encoder (the pooler belongs to the head); or 'last_K' for the head
@@ -41,10 +41,10 @@ def make_selection(train: str, num_layers: int) -> Selection:
     count = train.removeprefix('last_')
     if not train.startswith('last_') or not count.isdigit() or not 0 < int(count) <= num_layers:
         raise UserError(
-            'config.train',
+            'config.trainable',
             found=repr(train),
             expected=f"'all', 'head', or 'last_K' with K from 1 to {num_layers}",
-            fix='for example --config.train=last_2',
+            fix='for example --config.trainable=last_2',
         )
     first = num_layers - int(count)
 

@@ -120,7 +120,7 @@ class Pretraining:
         self._phases = settings.resolve_phases(total)
         for phase in self._phases:
             key = settings.given_phases[phase.number].keys['batch_size']
-            check_row_count(phase.batch_size, phase.accumulate, row_shards(mesh), key)
+            check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
         self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
@@ -184,7 +184,7 @@ class Pretraining:
                 lambda params, batch: evaluate(params, batch, *teacher),
                 examples,
                 count=min(self.settings.eval_examples, examples.cycle_length),
-                batch_size=phase.batch_size // phase.accumulate,
+                batch_size=phase.batch_size // phase.grad_accum_steps,
                 mesh=self.setup.mesh,
                 values=self.values,
                 split=split,

@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
 from bertjax.text.special import SPECIAL_TOKENS
-from bertjax.train.settings import check_accumulate, check_memory, resolve_durations
+from bertjax.train.settings import check_grad_accum_steps, check_memory, resolve_durations
 from bertjax.train.setup import PhaseSettings
 from bertjax.workdir.exports import check_formats
 
@@ -156,7 +156,7 @@ class PretrainingSettings(PretrainingKeys):
     def _check_shapes(self) -> None:
         for phase in self.given_phases:
             values = phase.values
-            check_accumulate(values['batch_size'], values['accumulate'], phase.keys['accumulate'])
+            check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], phase.keys['grad_accum_steps'])
             if values['max_predictions'] > values['seq_len']:
                 expected, fix = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
                 raise UserError(
@@ -179,7 +179,7 @@ class PretrainingSettings(PretrainingKeys):
         """
         model = self.model_config(self.vocab.size)
         for phase in self.given_phases:
-            rows = phase.values['batch_size'] // phase.values['accumulate']
+            rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
             described = describe_attention(model, rows, phase.values['seq_len'], self.packing)
         return described
 
@@ -193,7 +193,7 @@ class PretrainingSettings(PretrainingKeys):
                 model,
                 mesh,
                 rows=values['batch_size'],
-                parts=values['accumulate'],
+                parts=values['grad_accum_steps'],
                 seq_len=values['seq_len'],
                 predictions=values['max_predictions'],
                 moments=self.moments,

@@ -24,7 +24,7 @@ _OWN = ('vocab_size', 'nsp', 'param_dtype')
 def with_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, given: Collection[str] = ()
 ) -> PretrainingSettings:
-    """The settings with the architecture of config.init, where config.architecture says so.
+    """The settings with the architecture of config.init, where config.architecture_from says so.
 
     A run that has begun has it in its config.json, and needs config.init no more. Its tree of parameters stays as it
     is, too, whatever that of the recipe has become.
@@ -39,7 +39,7 @@ def with_architecture(
     """
     layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in given}
     settings = _with_fields(settings, _recorded(folder, layout) or {})
-    if settings.architecture != 'init':
+    if settings.architecture_from != 'init':
         return settings
     usual = {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in _OWN}
     theirs, source = _recorded(folder, usual), str(folder / 'config.json')

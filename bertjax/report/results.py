@@ -108,13 +108,13 @@ def sweep(run: Run, finished: Finished) -> Section:
 
 
 def _values(setting: Mapping[str, Any]) -> tuple:
-    return tuple(setting[key] for key in ('train', 'batch_size', 'epochs', 'learning_rate'))
+    return tuple(setting[key] for key in ('trainable', 'batch_size', 'epochs', 'learning_rate'))
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
     """Returns the median of the seeds at each rate, and each trial, in a color for each other combination of values."""
     curves, colors = [], itertools.cycle(COLORS)
-    shape = lambda setting: (setting['train'], setting['batch_size'], setting['epochs'])  # noqa: E731
+    shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731
     for key, group in itertools.groupby([one for one in settings if one['median'] is not None], key=shape):
         color, name = next(colors), f'{key[0]}, batch {key[1]}' + (f', {key[2]:g} epochs' if key[2] else '')
         medians = {one['learning_rate']: one['median'] for one in group}

@@ -99,7 +99,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         return ''
 
     def check_training(self, train: str) -> None:
-        """Checks config.train, the part of the model that is trained, against the options of the task.
+        """Checks config.trainable, the part of the model that is trained, against the options of the task.
 
         Raises:
           UserError: The two contradict each other.

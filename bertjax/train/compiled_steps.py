@@ -52,7 +52,7 @@ class StepLowering:
                 setup.optimizer,
                 self._schedule(rate),
                 first_step=phase.first_step,
-                accumulate=phase.accumulate,
+                grad_accum_steps=phase.grad_accum_steps,
                 dropout_seed=seed,
                 phase=phase.number,
                 trained=setup.trained,
@@ -101,7 +101,7 @@ class StepLowering:
         return make_gradients(
             setup.model,
             setup.objective,
-            accumulate=phase.accumulate,
+            grad_accum_steps=phase.grad_accum_steps,
             dropout_seed=seed,
             phase=phase.number,
             trained=setup.trained,

@@ -22,11 +22,11 @@ def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | No
     }
 
 
-def check_accumulate(batch_size: int, accumulate: int, key: str = 'accumulate') -> None:
+def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'grad_accum_steps') -> None:
     """A batch must divide into its parts, whose number is config.KEY."""
-    if batch_size % accumulate:
+    if batch_size % grad_accum_steps:
         expected = f'a divisor of batch_size = {batch_size}'
-        raise UserError(f'config.{key}', str(accumulate), expected, 'change one of the two')
+        raise UserError(f'config.{key}', str(grad_accum_steps), expected, 'change one of the two')
 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
@@ -46,16 +46,16 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
             )
 
 
-def check_row_count(batch_size: int, accumulate: int, row_shards: int, key: str = 'batch_size') -> None:
+def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key: str = 'batch_size') -> None:
     """A batch of config.KEY (a part of it, with accumulation) must divide over the data and fsdp axes of the mesh."""
-    rows = batch_size // accumulate
+    rows = batch_size // grad_accum_steps
     if rows % row_shards:
-        parts = f' / accumulate {accumulate}' if accumulate > 1 else ''
+        parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''
         raise UserError(
             f'config.{key}',
             f'{batch_size}{parts} = {rows} rows on {row_shards} devices (mesh data x fsdp)',
             f'a multiple of {row_shards}',
-            f'try {max(rows // row_shards, 1) * row_shards * accumulate}',
+            f'try {max(rows // row_shards, 1) * row_shards * grad_accum_steps}',
         )
 
 

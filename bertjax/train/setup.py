@@ -38,7 +38,7 @@ class PhaseSettings:
       first_step: The step of the run at which the phase begins.
       last_step: The step of the run at which the phase ends.
       batch_size: Rows per update, over all devices.
-      accumulate: The number of parts in which a batch is processed.
+      grad_accum_steps: The number of parts in which a batch is processed.
       schedule: The name of the schedule, see `optim.schedules.make_schedule`.
       warmup_fraction: The share of the phase's steps for the warm-up.
       power: The exponent of the polynomial schedule.
@@ -50,7 +50,7 @@ class PhaseSettings:
     first_step: int
     last_step: int
     batch_size: int
-    accumulate: int
+    grad_accum_steps: int
     schedule: str
     warmup_fraction: float
     power: float

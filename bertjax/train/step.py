@@ -48,7 +48,7 @@ def make_train_step(
     schedule: Schedule,
     *,
     first_step: int,
-    accumulate: int,
+    grad_accum_steps: int,
     dropout_seed: int | jax.Array,
     phase: int = 0,
     trained: Selection = select_all,
@@ -63,7 +63,7 @@ def make_train_step(
     or the teacher's parameters if the objective has a `teacher_fn`.
 
     Args:
-      model, objective, accumulate, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
+      model, objective, grad_accum_steps, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
       optimizer, schedule, first_step, layer_decay, parts: See `make_update`.
 
     Returns:
@@ -72,7 +72,7 @@ def make_train_step(
     gradients = make_gradients(
         model,
         objective,
-        accumulate=accumulate,
+        grad_accum_steps=grad_accum_steps,
         dropout_seed=dropout_seed,
         phase=phase,
         trained=trained,
@@ -99,7 +99,7 @@ def make_gradients(
     model: nn.Module,
     objective: Objective,
     *,
-    accumulate: int,
+    grad_accum_steps: int,
     dropout_seed: int | jax.Array,
     phase: int = 0,
     trained: Selection = select_all,
@@ -109,13 +109,13 @@ def make_gradients(
     """Makes a function: (params, batch, first, *teacher) -> Gradients; see `make_train_step` for its arguments.
 
     The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
-    depend on the batch alone. With `accumulate` = A, the batch is therefore processed in A parts whose gradients add
-    up to those of the whole batch, in a fraction of the memory.
+    depend on the batch alone. With `grad_accum_steps` = A, the batch is therefore processed in A parts whose gradients
+    add up to those of the whole batch, in a fraction of the memory.
 
     Args:
       model: The module, which takes `objective.inputs`.
       objective: The training objective.
-      accumulate: The number of parts of a batch, a divisor of its rows.
+      grad_accum_steps: The number of parts of a batch, a divisor of its rows.
       dropout_seed: The seed of all dropout.
       phase: The number of the phase; examples of different phases drop different values.
       trained: Selects the trained parameters.
@@ -153,7 +153,7 @@ def make_gradients(
             # Kernels may be gathered in bfloat16, but the gradients of the parts add up in the dtype of the parameters.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
-        if accumulate == 1:
+        if grad_accum_steps == 1:
             return value_and_grad(batch, dropout.example_ids)
 
         def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
@@ -161,7 +161,7 @@ def make_gradients(
 
         # Row r goes to part r % A, so that each device keeps its rows; r // (B / A) would move rows between devices.
         numbered_batch = (dict(batch), dropout.example_ids)
-        parts = jax.tree.map(lambda x: x.reshape(-1, accumulate, *x.shape[1:]).swapaxes(0, 1), numbered_batch)
+        parts = jax.tree.map(lambda x: x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1), numbered_batch)
         shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
         totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
         return totals

@@ -69,13 +69,13 @@ class Experiment(Protocol):
         ...
 
 
-def fit(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -> tuple[TrainState, int]:
+def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last') -> tuple[TrainState, int]:
     """Trains a run to the end, from the newest whole checkpoint of its workdir or from the start.
 
     Args:
       folder: the workdir.
       experiment: of one run.
-      select: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
+      use_checkpoint: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
 
     Returns:
       The state, and the last step that was trained: one before config.steps where config.patience ended the run.
@@ -94,7 +94,7 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, select: str = 'last') -
             write_atomic(folder / name, text)
         state, _ = resume_or_start(experiment, checkpoints, saved, interrupt)
         last = int(state.step)
-        if select == 'best':
+        if use_checkpoint == 'best':
             checkpoints.wait()
             best = checkpoints.best()
             if best is not None and best != last:

@@ -57,8 +57,8 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
         relative = str(own[key]).endswith('%'), 'epoch' in str(own[key])
         if isinstance(run[key], int) and (not any(relative) or (relative[0] and total) or (relative[1] and per_epoch)):
             own[key] = in_steps(own[key], key, total=total, steps_per_epoch=per_epoch)
-    if is_task and run.get('shapes') and not own['shapes']:
-        own['shapes'] = run['shapes']  # 0: by the length of the run
+    if is_task and run.get('max_padded_lengths') and not own['max_padded_lengths']:
+        own['max_padded_lengths'] = run['max_padded_lengths']  # 0: by the length of the run
     if is_task and own.get('packing') == 'auto':
         own['packing'] = run.get('packing', 'off')
     return own

@@ -59,14 +59,14 @@ NONSENSE = {
     'finetuning': {
         'epochs': (math.nan, -1.0),
         'layer_decay': (math.nan, 0.0),
-        'shapes': (10**9, -1),
-        'train': ('last_0', 'last_x', ''),
+        'max_padded_lengths': (10**9, -1),
+        'trainable': ('last_0', 'last_x', ''),
         'sweep.learning_rate': ((1e-5, -1.0), (math.nan,), 'abc'),
         'sweep.seeds': ((-1,), (0.5,)),
-        'sweep.train': (('some',),),
+        'sweep.trainable': (('some',),),
         'sweep.together': (-1,),
         'card.license': ('MIT License\nx',),
-        'select': ('', 'first'),
+        'use_checkpoint': ('', 'first'),
     },
 }
 

@@ -63,7 +63,7 @@ def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, 
 @pytest.mark.parametrize(
     ('key', 'value', 'where'),
     [
-        ('train', 'head', 'config.train'),
+        ('trainable', 'head', 'config.trainable'),
         ('task.kind', 'squad', 'config.task.kind'),
         ('task.layers', 'sum_all', 'config.task.layers'),
         ('task.bilstm_units', 8, 'config.task.bilstm_units'),
@@ -77,7 +77,7 @@ def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
     with pytest.raises(UserError) as error:
         check_resume(config, changed(config, key, value), 'out/ner')
     assert error.value.where == where and error.value.found == str(value)
-    for free in ('task.metric', 'init', 'layer_decay', 'select'):
+    for free in ('task.metric', 'init', 'layer_decay', 'use_checkpoint'):
         assert check_resume(config, changed(config, free, 'x'), 'out/ner')[0].startswith(f'{free}: ')
 
 

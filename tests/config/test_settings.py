@@ -44,7 +44,7 @@ def test_patience_without_evaluations(never: int | str):
 
 
 @pytest.mark.parametrize(
-    ('key', 'value'), [('seq_len', 1024), ('max_predictions', 200), ('accumulate', 7), ('batch_size', 2**20)]
+    ('key', 'value'), [('seq_len', 1024), ('max_predictions', 200), ('grad_accum_steps', 7), ('batch_size', 2**20)]
 )
 @pytest.mark.parametrize('own', [False, True])
 def test_the_key_that_is_at_fault(key: str, value: int, own: bool):

@@ -129,8 +129,8 @@ def test_each_distillation_loss_decreases(alone):
     'changes',
     [
         {'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}},
-        {'mesh': {'data': 4}, 'accumulate': 2},  # ZeRO-1
-        {'accumulate': 4},
+        {'mesh': {'data': 4}, 'grad_accum_steps': 2},  # ZeRO-1
+        {'grad_accum_steps': 4},
     ],
     ids=str,
 )

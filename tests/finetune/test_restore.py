@@ -21,7 +21,7 @@ def recipe(repository: pathlib.Path, name: str, **changes) -> ConfigDict:
 @pytest.fixture
 def folder(repository: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
     """Of a run of SQuAD with its own length, stride and choice of step."""
-    trained = recipe(repository, 'squad.py:v2', seq_len=256, select='best', data='squad', init='small')
+    trained = recipe(repository, 'squad.py:v2', seq_len=256, use_checkpoint='best', data='squad', init='small')
     trained.task.stride = 64
     (tmp_path / 'config.json').write_text(dump(trained))
     return tmp_path
@@ -36,7 +36,13 @@ def test_the_config_is_that_of_the_run(repository: pathlib.Path, folder: pathlib
 
 @pytest.mark.parametrize(
     ('key', 'value'),
-    [('task.dev_file', 'own.json'), ('task.n_best', 3), ('select', 'last'), ('model.dtype', 'bfloat16'), ('data', 'x')],
+    [
+        ('task.dev_file', 'own.json'),
+        ('task.n_best', 3),
+        ('use_checkpoint', 'last'),
+        ('model.dtype', 'bfloat16'),
+        ('data', 'x'),
+    ],
 )
 def test_what_may_be_asked_anew(repository: pathlib.Path, folder: pathlib.Path, key: str, value):
     own = config_of_run(recipe(repository, 'squad.py', **{key: value}), folder, {key})

@@ -61,7 +61,7 @@ def _batch():
 
 
 def _step(model, trained, optimizer='adamw', **options):
-    settings = dict(first_step=0, accumulate=1, dropout_seed=0) | options
+    settings = dict(first_step=0, grad_accum_steps=1, dropout_seed=0) | options
     schedule = lambda step: jnp.float32(RATE)  # noqa: E731
     return jax.jit(make_train_step(model, CLASSIFICATION, _optimizer(optimizer), schedule, trained=trained, **settings))
 
@@ -99,7 +99,9 @@ def test_last_k_are_the_top_blocks_and_the_head(trees, count):
 
 @pytest.mark.parametrize('word', ['last_0', f'last_{L + 1}', 'last_', 'last_-1', 'last_two', 'last', 'first_2', ''])
 def test_unknown_selections_are_refused(word):
-    with pytest.raises(UserError, match=rf"config\.train: found '{word}', expected .*K from 1 to 3.*--config.train="):
+    with pytest.raises(
+        UserError, match=rf"config\\.trainable: found '{word}', expected .*K from 1 to 3.*--config.trainable="
+    ):
         make_selection(word, L)
 
 
@@ -167,7 +169,7 @@ def test_the_gradient_of_a_part_is_that_part_of_the_gradient():
         optimizer = make_optimizer(**vars(Optimizer('adamw', clip_norm=0.0)))
         state = _state(model, trained)
         step = make_train_step(
-            model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, accumulate=2,
+            model, CLASSIFICATION, optimizer, lambda step: jnp.float32(RATE), first_step=0, grad_accum_steps=2,
             dropout_seed=0, trained=trained,
         )  # fmt: skip
         new, _ = jax.jit(step)(state, _batch(), jnp.uint32(0))

@@ -118,19 +118,19 @@ def test_rows_are_split_over_data_and_fsdp():
 
 
 @pytest.mark.parametrize(
-    ('batch_size', 'accumulate', 'shards', 'try_instead'),
+    ('batch_size', 'grad_accum_steps', 'shards', 'try_instead'),
     [(12, 1, 8, 8), (30, 2, 8, 16), (16, 4, 8, 32), (4, 1, 8, 8)],
 )
-def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, accumulate, shards, try_instead):
-    config = pretraining_config('tiny', batch_size=batch_size, accumulate=accumulate)
+def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, grad_accum_steps, shards, try_instead):
+    config = pretraining_config('tiny', batch_size=batch_size, grad_accum_steps=grad_accum_steps)
     (phase,) = pretraining_settings(config).resolve_phases(100)
     with pytest.raises(UserError) as error:
-        check_row_count(phase.batch_size, phase.accumulate, shards)
+        check_row_count(phase.batch_size, phase.grad_accum_steps, shards)
     assert error.value.where == 'config.batch_size'
     assert error.value.fix == f'try {try_instead}'
     config.batch_size = try_instead
     (phase,) = pretraining_settings(config).resolve_phases(100)
-    check_row_count(phase.batch_size, phase.accumulate, shards)
+    check_row_count(phase.batch_size, phase.grad_accum_steps, shards)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ SMALL = {
     'checkpoint_keep': 4,
 }  # fmt: skip
 SHORT = {
-    'init': 'data/encoder', 'seq_len': 32, 'shapes': 2, 'batch_size': 8, 'steps': 6, 'learning_rate': 1e-3,
+    'init': 'data/encoder', 'seq_len': 32, 'max_padded_lengths': 2, 'batch_size': 8, 'steps': 6, 'learning_rate': 1e-3,
     'log_every': 2, 'eval_every': 3, 'checkpoint_every': 3, 'checkpoint_keep': 2,
 }  # fmt: skip
 
@@ -80,7 +80,13 @@ SQUAD = _finetune('squad.py:v2', 'squad', task__max_query=12)
 SQUAD_ASKED = _asked('squad.py:v2', 'dev', 'squad/dev-v2.0.json')
 CHOICE = _finetune('swag.py:jsonl', 'choice')
 CHOICE_ASKED = _asked('swag.py:jsonl', 'test', 'choice/dev.jsonl', export=False)
-OPTIONS = {'train': 'last_1', 'layer_decay': 0.9, 'accumulate': 2, 'select': 'best', 'task__bilstm_units': 8}
+OPTIONS = {
+    'trainable': 'last_1',
+    'layer_decay': 0.9,
+    'grad_accum_steps': 2,
+    'use_checkpoint': 'best',
+    'task__bilstm_units': 8,
+}
 OPTIONS |= {'export': False}
 SWEEP = {'sweep__learning_rate': '(3e-3,1e-5)', 'sweep__seeds': '(0,1)'}
 TOGETHER = _finetune('glue.py:rte', 'RTE', **SWEEP, sweep__together=4)
@@ -117,7 +123,7 @@ RUNS = {
     'spans': Run((_pretrain(pairs__mode='sop', masking__unit='span'),)),
     'words': Run((_pretrain(masking__unit='word', pairs__balanced=True),)),
     'static': Run((_pretrain(masking__static=True),)),
-    'accumulate': Run((_pretrain(accumulate=2),)),
+    'grad_accum_steps': Run((_pretrain(grad_accum_steps=2),)),
     'dropout': Run((_pretrain(model__dropout=0.1, model__attention_dropout=0.1),)),
     'mixture': Run((_pretrain(corpus='data/corpus.txt=0.7,data/other.txt=0.3'),)),
     'sentencepiece': Run((_pretrain(vocab__family='sentencepiece', vocab__size=100),)),

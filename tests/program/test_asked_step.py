@@ -40,7 +40,7 @@ def test_a_run_that_was_stopped_is_evaluated(program: Program, stopped: pathlib.
     program.run(f'--workdir={own}', '--config.run=evaluate', '--config.step=24', **GLUE)
     (then,) = (row['accuracy'] for row in rows(own / 'metrics.jsonl', 'dev') if row['step'] == 24)
     assert results(own)['step'] == 24 and results(own)['splits'] == {'dev': {'accuracy': then}}
-    program.run(f'--workdir={own}', '--config.run=evaluate', '--config.select=best', **GLUE)
+    program.run(f'--workdir={own}', '--config.run=evaluate', '--config.use_checkpoint=best', **GLUE)
     assert results(own)['step'] == 24  # the only one that was measured
     for step in ('13', '-1'):
         line = program.error(f'--workdir={own}', '--config.run=evaluate', f'--config.step={step}', **GLUE)

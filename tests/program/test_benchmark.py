@@ -15,7 +15,7 @@ from bertjax.finetune.benchmark import ordered, parse_tasks, record_request, rec
 from bertjax.finetune.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
-SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.shapes=1', '--config.eval_every=0')
+SHORT = ('--config.steps=1', '--config.seq_len=24', '--config.max_padded_lengths=1', '--config.eval_every=0')
 
 
 @pytest.fixture(scope='module')

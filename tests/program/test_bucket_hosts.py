@@ -105,7 +105,7 @@ def test_a_bucket_that_is_missing_ends_both(hosts: Program, tmp_path: pathlib.Pa
 def test_the_best_of_what_the_first_saved(hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...]):
     """The second, which has saved nothing, has it to read."""
     caches = [tmp_path / name for name in ('first', 'second')]
-    asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.select=best')
+    asked = (f'--workdir={HERE}', *tune, '--config.mesh.data=1', '--config.mesh.fsdp=2', '--config.use_checkpoint=best')
     for process in hosts.start_together(
         2, *asked, '--config.epochs=4', '--config.eval_every=12', caches=caches, **GLUE
     ):

@@ -15,7 +15,7 @@ from bertjax.pretrain.settings import PretrainingPhase
 from bertjax.train.setup import Setup
 
 KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'temporary_bytes', 'flops', 'collectives'}
-KEYS |= {'accumulate', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}
+KEYS |= {'grad_accum_steps', 'estimated_step_s', 'mfu_estimate', 'modelled_share'}
 KEYS |= {'estimate', 'groups', 'sent'}
 NARROW = ('--config.model.width=128', '--config.model.mlp_dim=512', '--config.model.num_heads=2')
 # The TPU compiler takes its time with large shapes: two phases of few short rows.
@@ -107,7 +107,7 @@ class Compiler:
 
     def __call__(self, setup: Setup, phase: PretrainingPhase) -> dict:
         self.count += 1
-        rows = phase.batch_size // phase.accumulate // row_shards(setup.mesh)
+        rows = phase.batch_size // phase.grad_accum_steps // row_shards(setup.mesh)
         kept = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
         needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // kept
         return {
@@ -157,14 +157,14 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
     assert (
         'config.topology=v5e:2x2: found phase 0 of 64 x 32, which needs 50.00 GiB a chip, expected at most 16' in line
     )
-    assert line.endswith('fits: --config.accumulate=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
+    assert line.endswith('fits: --config.grad_accum_steps=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
-        ('--config.accumulate=2', False), ('--config.accumulate=4', True),
+        ('--config.grad_accum_steps=2', False), ('--config.grad_accum_steps=4', True),
         ('--config.model.remat=elementwise', False), ('--config.model.remat=dots', False),
         ('--config.model.remat=full', True),
     ]  # fmt: skip
     assert made.count == 6 and not report['fits']
-    assert 'with --config.accumulate=2: DOES NOT FIT, 26.00 GiB a chip' in result.stdout
+    assert 'with --config.grad_accum_steps=2: DOES NOT FIT, 26.00 GiB a chip' in result.stdout
 
 
 TEXT = """HloModule jit_step, is_scheduled=true
@@ -226,7 +226,7 @@ def test_split_weights_where_they_are_what_is_large(program: Program, tmp_path: 
 def test_all_of_it_where_one_does_not_do(program: Program, tmp_path: pathlib.Path, compiler):
     made = compiler(fixed=40, row=40)
     result, _ = _asked(program, tmp_path, '--config.mesh.data=4')
-    everything = '--config.accumulate=16 --config.model.remat=full --config.mesh.fsdp=4 --config.mesh.data=1'
+    everything = '--config.grad_accum_steps=16 --config.model.remat=full --config.mesh.fsdp=4 --config.mesh.data=1'
     assert assert_one_line(result).endswith(f'and fits: {everything} (15.00 GiB)')
     assert made.count <= 1 + 3 * memory_search.TRIES
     compiler(fixed=400, row=400)
@@ -240,7 +240,8 @@ def test_parts_of_a_phase_are_named_as_its_own(program: Program, tmp_path: pathl
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2', *grown)
     line = assert_one_line(program.run(*arguments, status=2, **options))
     assert (
-        'found phase 1 of 512 x 512, which needs 34.00 GiB' in line and "'--config.phases[1].accumulate=4' (10" in line
+        'found phase 1 of 512 x 512, which needs 34.00 GiB' in line
+        and "'--config.phases[1].grad_accum_steps=4' (10" in line
     )
 
 

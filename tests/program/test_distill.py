@@ -21,7 +21,7 @@ GENERAL = (
     '--config.model.num_heads=2',
     '--config.epochs=0',
     '--config.steps=8',
-    '--config.accumulate=1',
+    '--config.grad_accum_steps=1',
     '--config.checkpoint_every=4',
     '--config.checkpoint_keep=2',
     '--config.eval_every=8',
@@ -127,7 +127,7 @@ def test_on_a_task_the_student_learns_its_teachers_answers(
     program: Program, rte: pathlib.Path, tuned: pathlib.Path, tmp_path: pathlib.Path
 ):
     given = (f'--workdir={tmp_path}', f'--config.data={rte}', *TUNE, teacher(tuned), '--config.distill.hard=0')
-    given += ('--config.shapes=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
+    given += ('--config.max_padded_lengths=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
     out = program.run(*given, **TASK).stdout
     assert 'starting from random weights' in out and 'taught: 1 x soft; temperature 2' in out
     trained_on = rows(tmp_path / 'metrics.jsonl', 'train')
@@ -159,7 +159,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.vocab.add=words.txt', ('config.vocab.add', 'words.txt', 'pieces of its teacher')),
     (f'{OF_TEXT} --config.vocab.add=words.txt --config.tokenizer={{trained}}', ('config.vocab.add', 'words.txt')),
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
-    (f'{OF_TEXT} --config.architecture=init', ('config.init', 'nothing')),
+    (f'{OF_TEXT} --config.architecture_from=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
     (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'neither hidden states nor attention')),
     (
@@ -217,7 +217,7 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
     recipe = {'recipe': 'configs/tinybert.py:glue:rte', 'small': False}
     more = ('--config.epochs=2', '--config.checkpoint_every=2', '--config.distill.intermediate=50%')
     more += ('--config.distill.augment=2', f'--config.distill.augment_model={trained}', f'--config.init={trained}')
-    more += ('--config.select=best', '--config.eval_every=2')
+    more += ('--config.use_checkpoint=best', '--config.eval_every=2')
     for name in ('whole', 'killed'):
         given = (f'--workdir={tmp_path / name}', f'--config.data={rte}', *TUNE, teacher(tuned), *more)
         if name == 'killed':
@@ -280,7 +280,13 @@ def test_every_kind_of_head(program: Program, trained: pathlib.Path, tmp_path: p
     data.mkdir()
     write(data)
     name, _, argument = kind.partition(':')
-    shared = (f'--config.data={data}', '--config.seq_len=32', '--config.shapes=1', '--config.batch_size=8', option)
+    shared = (
+        f'--config.data={data}',
+        '--config.seq_len=32',
+        '--config.max_padded_lengths=1',
+        '--config.batch_size=8',
+        option,
+    )
     shared += ('--config.steps=4', '--config.learning_rate=1e-3')
     recipe = f'configs/{name}.py' + (f':{argument}' if argument else '')
     program.run(f'--workdir={tmp_path / "teacher"}', *shared, f'--config.init={trained}', recipe=recipe, small=False)

@@ -92,7 +92,12 @@ def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.P
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     steps, rate, data = 20, 1e-3, _first_rows(rte, tmp_path / 'RTE', 16)
     same = (*tune, f'--config.data={data}', '--config.model.dropout=0.0', '--config.model.attention_dropout=0.0')
-    same += ('--config.shapes=1', '--config.log_every=1', '--config.eval_every=0', '--config.checkpoint_every=0')
+    same += (
+        '--config.max_padded_lengths=1',
+        '--config.log_every=1',
+        '--config.eval_every=0',
+        '--config.checkpoint_every=0',
+    )
     # Too short a step to change a float: what training starts from.
     runs = {'start': ('--config.steps=1', '--config.learning_rate=1e-30')}
     runs['end'] = (f'--config.steps={steps}', f'--config.learning_rate={rate}')
@@ -168,7 +173,7 @@ def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pat
 
 @pytest.mark.slow
 def test_only_the_head_is_trained(program: Program, tune, trained: pathlib.Path, tmp_path: pathlib.Path):
-    program.run(f'--workdir={tmp_path}', *tune, '--config.train=head', '--config.steps=6', **GLUE)
+    program.run(f'--workdir={tmp_path}', *tune, '--config.trainable=head', '--config.steps=6', **GLUE)
     before = load_file(trained / 'export/hf/model.safetensors')
     after = load_file(tmp_path / 'export/hf/model.safetensors')
     moved = {name for name in before if name in after and (before[name] != after[name]).any()}
@@ -180,19 +185,19 @@ MISTAKES = {
     'no init': (('--config.init=',), 'config.init'),
     'init is nothing': (('--config.init=nowhere',), 'nowhere'),
     'no data': (('--config.data=nowhere',), 'nowhere'),
-    'train': (('--config.train=lats_2',), "'last_K'"),
-    'too many blocks': (('--config.train=last_9',), 'from 1 to 2'),
+    'train': (('--config.trainable=lats_2',), "'last_K'"),
+    'too many blocks': (('--config.trainable=last_9',), 'from 1 to 2'),
     'too long': (('--config.seq_len=4096',), 'config.seq_len'),
     'rate': (('--config.learning_rate=0',), 'config.learning_rate'),
-    'select': (('--config.select=bset',), 'one of last, best'),
-    'parts': (('--config.accumulate=3',), 'a divisor of batch_size'),
+    'select': (('--config.use_checkpoint=bset',), 'one of last, best'),
+    'parts': (('--config.grad_accum_steps=3',), 'a divisor of batch_size'),
     'sweep': (("--config.sweep.learning_rate=('a',)",), 'config.sweep.learning_rate'),
     'sweep of nothing': (('--config.sweep.epochs=(1.0,)', '--config.steps=4'), 'config.sweep.epochs'),
     'key': (('--config.lerning_rate=1',), 'config.learning_rate'),
     'seed': (('--config.seed=-1',), 'config.seed'),
     'sweep of an empty batch': (('--config.sweep.batch_size=(16,0)',), 'config.sweep.batch_size'),
     'sweep of a low rate': (('--config.sweep.learning_rate=(1e-3,0.0)',), 'config.sweep.learning_rate'),
-    'sweep of too many blocks': (("--config.sweep.train=('head','last_9')",), 'from 1 to 2'),
+    'sweep of too many blocks': (("--config.sweep.trainable=('head','last_9')",), 'from 1 to 2'),
     'together': (('--config.sweep.together=-1', '--config.sweep.seeds=(0,1)'), 'config.sweep.together'),
     'layer decay': (('--config.layer_decay=2.0',), 'config.layer_decay'),
 }

@@ -118,7 +118,11 @@ def test_two_processes_distil_as_one_does(
     """In rows of two lengths, some of them made up, for which the teacher is asked on the devices of both."""
     recipe = {'recipe': 'configs/distilbert.py:glue:rte', 'small': False}
     given = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=1', *NEVER)
-    given += ('--config.distill.augment=1', f'--config.distill.augment_model={trained}', '--config.shapes=2')
+    given += (
+        '--config.distill.augment=1',
+        f'--config.distill.augment_model={trained}',
+        '--config.max_padded_lengths=2',
+    )
     program.run(f'--workdir={tmp_path / "alone"}', *given, **recipe)
     for process in program.start_together(2, f'--workdir={tmp_path / "together"}', *given, **recipe):
         finished(process)

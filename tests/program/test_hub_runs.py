@@ -71,7 +71,12 @@ def test_what_is_pushed_at_the_end_is_pulled_by_name(program: Program, hub: Hub,
     offline = beside(program, hub, tmp_path / 'theirs', HF_HUB_OFFLINE='1')
     sizes = [size for size in SMALL if '.vocab.' not in size]
     distill = (f'--config.corpus={program.corpus}', '--config.distill.teacher=us/tiny', *sizes, *SHORT)
-    heads = ('--config.model.num_layers=1', '--config.model.num_heads=2', '--config.epochs=0', '--config.accumulate=1')
+    heads = (
+        '--config.model.num_layers=1',
+        '--config.model.num_heads=2',
+        '--config.epochs=0',
+        '--config.grad_accum_steps=1',
+    )
     told = offline.spawn(f'--workdir={tmp_path / "student"}', *distill, *heads, **TEXT).stdout
     assert 'us/tiny: using the cached model, because HF_HUB_OFFLINE is set' in told
     assert len(rows(tmp_path / 'student' / 'ledger.jsonl')) == 4

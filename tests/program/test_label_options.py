@@ -14,7 +14,7 @@ from bertjax.train.predict import Predictor
 
 SHORT = (
     '--config.seq_len=32',
-    '--config.shapes=1',
+    '--config.max_padded_lengths=1',
     '--config.batch_size=8',
     '--config.steps=6',
     '--config.learning_rate=3e-3',

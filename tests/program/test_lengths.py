@@ -9,7 +9,7 @@ from running import GLUE, Program, copied
 from bertjax.finetune.run import _lengths_before
 
 FREE = (
-    '--config.shapes=0',
+    '--config.max_padded_lengths=0',
     '--config.packing=off',
     '--config.eval_every=0',
     '--config.checkpoint_every=0',
@@ -40,7 +40,7 @@ def config(workdir: pathlib.Path) -> dict:
 def test_a_short_run_has_few_and_keeps_them(program: Program, tune, tmp_path: pathlib.Path):
     given = (f'--workdir={tmp_path}', *tune, *FREE)
     assert '1 padded length: ' in program.run(*given, '--config.steps=3', **GLUE).stdout
-    assert config(tmp_path)['shapes'] == 1
+    assert config(tmp_path)['max_padded_lengths'] == 1
     out = program.run(*given, '--config.steps=40', **GLUE).stdout
     assert 'continuing at step 3 of 40' in out and '1 padded length: ' in out
 
@@ -49,7 +49,7 @@ def test_a_short_run_has_few_and_keeps_them(program: Program, tune, tmp_path: pa
 def test_a_run_of_an_earlier_version_keeps_its_own(program: Program, tune, tmp_path: pathlib.Path):
     """It had 8 without being asked."""
     given = (f'--workdir={tmp_path}', *tune, *FREE)
-    out = program.run(*given, '--config.shapes=3', '--config.steps=2', **GLUE).stdout
+    out = program.run(*given, '--config.max_padded_lengths=3', '--config.steps=2', **GLUE).stdout
     assert '3 padded lengths: ' in out
     out = program.run(*given, '--config.steps=4', **GLUE).stdout
     assert 'continuing at step 2 of 4' in out and '3 padded lengths: ' in out and 'changed' in out

@@ -26,7 +26,7 @@ MISTAKES = [
     (('--config.model.attention=fused_tpu',), ('config.model.attention', 'a kernel for TPUs', 'attention=auto')),
     (('--config.seq_len=1024',), ('config.seq_len', 'max_positions')),
     (('--config.mesh.data=3',), ('config.mesh', '1 device')),
-    (('--config.batch_size=9', '--config.accumulate=2'), ('config.accumulate', 'divisor')),
+    (('--config.batch_size=9', '--config.grad_accum_steps=2'), ('config.grad_accum_steps', 'divisor')),
     (('--config.pairs.mode=random',), ('config.pairs.mode', 'nsp')),
     (('--config.pair_plans=0',), ('config.pair_plans', 'from 1 to')),
     (('--config.pair_plans=99999999999999',), ('config.pair_plans', '10,000')),

@@ -14,7 +14,7 @@ from bertjax.train import step
 
 SHORT = (
     '--config.seq_len=32',
-    '--config.shapes=2',
+    '--config.max_padded_lengths=2',
     '--config.batch_size=8',
     '--config.steps=5',
     '--config.learning_rate=1e-3',
@@ -56,7 +56,7 @@ def losses(workdir: pathlib.Path) -> list[list[float]]:
         ('configs/glue.py:rte', 'RTE', ()),
         pytest.param('configs/ner.py', 'columns', (), marks=pytest.mark.slow),
         pytest.param('configs/squad.py:v2', 'squad', ('--config.task.max_query=12',), marks=pytest.mark.slow),
-        pytest.param('configs/swag.py:jsonl', 'choice', ('--config.accumulate=2',), marks=pytest.mark.slow),
+        pytest.param('configs/swag.py:jsonl', 'choice', ('--config.grad_accum_steps=2',), marks=pytest.mark.slow),
     ],
 )
 def test_each_step_is_that_of_rows_of_their_own(packed, tmp_path: pathlib.Path, recipe, files, changes):
@@ -104,9 +104,9 @@ def test_trials_of_a_sweep_are_packed_together(packed, tmp_path: pathlib.Path):
 def test_a_run_keeps_what_it_began_with(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     given = json.loads((tuned / 'config.json').read_text())
     assert given['packing'] == 'off'  # TUNE asks for padded lengths
-    assert 'not packed: config.shapes=2 asks for padded lengths' in (tuned / 'stdout.txt').read_text()
+    assert 'not packed: config.max_padded_lengths=2 asks for padded lengths' in (tuned / 'stdout.txt').read_text()
     own = copied(tuned, tmp_path / 'own')
     ask = (f'--workdir={own}', f'--config.init={given["init"]}', f'--config.data={given["data"]}')
-    changes = ('--config.epochs=13', '--config.seq_len=24', '--config.shapes=2', '--config.batch_size=16')
+    changes = ('--config.epochs=13', '--config.seq_len=24', '--config.max_padded_lengths=2', '--config.batch_size=16')
     message = program.error(*ask, *changes, '--config.packing=on', **GLUE)
     assert "config.packing: found 'on', expected 'off', as the run began" in message

@@ -9,7 +9,12 @@ import pytest
 from running import Program, rows
 
 # Of what a run does besides, little.
-QUICK = ('--config.shapes=1', '--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=False')
+QUICK = (
+    '--config.max_padded_lengths=1',
+    '--config.eval_every=0',
+    '--config.checkpoint_every=0',
+    '--config.export=False',
+)
 
 
 @pytest.fixture(scope='module')

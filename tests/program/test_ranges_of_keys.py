@@ -37,7 +37,10 @@ def get_config():
         (('--config.run=vocab', '--config.vocab.unused=-1'), 'config.vocab.unused: found -1'),
         (('--config.vocab.unused=399',), 'config.vocab.unused: found 399 of 400 pieces'),
         (('--config.max_predictions=33',), 'config.max_predictions: found 33, expected at most seq_len = 32'),
-        (('--config.run=compile', '--config.topology=v5e:2x2', '--config.accumulate=-1'), 'config.accumulate: found'),
+        (
+            ('--config.run=compile', '--config.topology=v5e:2x2', '--config.grad_accum_steps=-1'),
+            'config.grad_accum_steps: found',
+        ),
     ],
 )  # fmt: skip
 def test_refused_at_once(program: Program, tmp_path: pathlib.Path, arguments: tuple[str, ...], named: str):
@@ -119,7 +122,12 @@ def test_every_key_through_the_program(
         tiny += (f'--config.data={trained / "store"}', f'--config.tokenizer={trained / "tokenizer"}')
     else:
         config, options = finetuning_config('glue', task='rte', long='truncate'), GLUE
-        tiny += (f'--config.init={trained}', f'--config.data={rte}', '--config.seq_len=24', '--config.shapes=1')
+        tiny += (
+            f'--config.init={trained}',
+            f'--config.data={rte}',
+            '--config.seq_len=24',
+            '--config.max_padded_lengths=1',
+        )
     legal = []
     for key, declared in config_keys(config).items():
         allowed, usual = declared.allowed, declared.default

@@ -13,7 +13,7 @@ from running import Program, results, rows
 # Two epochs of three batches: enough to go the whole way, too few to learn much.
 SHORT = (
     '--config.seq_len=32',
-    '--config.shapes=2',
+    '--config.max_padded_lengths=2',
     '--config.batch_size=8',
     '--config.steps=6',
     '--config.learning_rate=1e-3',
@@ -171,7 +171,7 @@ def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: 
     write_columns(data)
     recipe = 'configs/ner.py:features=sum_all,units=8'
     workdir = finetune(program, recipe, trained, data, '--verbosity=1')
-    assert 'train=head' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
+    assert 'trainable=head' in (workdir / 'stdout.txt').read_text(encoding='utf-8')
     log = (workdir / 'stderr.txt').read_text(encoding='utf-8')
     assert 'forward_1/recurrent' in log and 'mix/weights' in log
     assert not (workdir / 'export').exists()

@@ -70,7 +70,7 @@ class VowelTask(Task[str, str]):
 
     def check_training(self, train: str) -> None:
         if train == 'last_1':
-            raise UserError('config.train', train, 'all or head', 'choose one')
+            raise UserError('config.trainable', train, 'all or head', 'choose one')
 
     def splits(self) -> Sequence[str]:
         return ['train', 'dev']
@@ -139,7 +139,13 @@ def config(tmp_path: pathlib.Path, tokenizer: Tokenizer) -> ConfigDict:
         (tmp_path / f'{split}.txt').write_text('\n'.join(words))
     config = finetuning_config('vowels', suffix='.txt', vowels='aeiou', bilstm_units=0)
     config.data, config.init = str(tmp_path), str(tmp_path / 'encoder')
-    config.seq_len, config.shapes, config.batch_size, config.steps, config.learning_rate = 16, 1, 16, 60, 1e-2
+    config.seq_len, config.max_padded_lengths, config.batch_size, config.steps, config.learning_rate = (
+        16,
+        1,
+        16,
+        60,
+        1e-2,
+    )
     config.eval_every, config.checkpoint_every, config.export = 30, 30, False
     return config
 
@@ -206,10 +212,10 @@ def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.P
 
 def test_what_it_cannot_do_is_refused_before_compute(config: ConfigDict, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
-    config.train = 'last_1'
+    config.trainable = 'last_1'
     with pytest.raises(UserError, match=r'config\.train: found last_1, expected all or head'):
         finetune.run(config, str(workdir))
-    config.train, config.export = 'all', True
+    config.trainable, config.export = 'all', True
     with pytest.raises(UserError, match=r'config\.export: .* no class for the head BertForMarks; set --config.export_'):
         finetune.run(config, str(workdir))
     assert not (workdir / 'checkpoints').exists()

@@ -13,7 +13,7 @@ def plain_run():
 @pytest.fixture(scope='session')
 def accumulating_run():
     """The same with gradient accumulation over four parts."""
-    return Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, accumulate=4))
+    return Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, grad_accum_steps=4))
 
 
 @pytest.fixture(scope='session')

@@ -15,7 +15,7 @@ from bertjax.parallel import zero1 as zero1
 pytestmark = pytest.mark.slow
 STEPS = 5
 FORMS = {
-    'unrolled, in two parts': {'model': {'scan_layers': False}, 'accumulate': 2},
+    'unrolled, in two parts': {'model': {'scan_layers': False}, 'grad_accum_steps': 2},
     'fsdp and tensor': {'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}},
     'ZeRO-1': {'mesh': {'data': 8}, 'zero1': 'on'},
     'ZeRO-1 beside fsdp': {'mesh': {'data': 2, 'fsdp': 2}, 'zero1': 'on'},

@@ -108,7 +108,7 @@ def test_distillation_gives_the_same(batches, draw_params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('changes', [{'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}}, {'accumulate': 4}], ids=str)
+@pytest.mark.parametrize('changes', [{'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}}, {'grad_accum_steps': 4}], ids=str)
 def test_the_same_on_eight_devices_and_in_parts(batches, changes):
     packed, _, which = batches
     found = []

@@ -151,7 +151,7 @@ def toy_step(steps, rate, first_step=0):
         optimizer,
         schedule,
         first_step=first_step,
-        accumulate=1,
+        grad_accum_steps=1,
         dropout_seed=0,
     )
     before = init(jax.random.key(0)).replace(step=jnp.int32(steps))
@@ -230,8 +230,8 @@ def test_a_batch_without_weights_does_not_divide_by_zero(plain_run, learned):
     assert metrics['sums']['mlm_loss'] == (0, 0)
 
 
-@pytest.mark.parametrize('accumulate', [1, 2])
-def test_rows_with_small_weights_still_have_a_mean(accumulate):
+@pytest.mark.parametrize('grad_accum_steps', [1, 2])
+def test_rows_with_small_weights_still_have_a_mean(grad_accum_steps):
     """Windows of a long record have a total weight of 1 and may be in two batches."""
 
     class Squared(nn.Module):
@@ -252,7 +252,7 @@ def test_rows_with_small_weights_still_have_a_mean(accumulate):
         optax.sgd(1.0),
         lambda step: 1.0,
         first_step=0,
-        accumulate=accumulate,
+        grad_accum_steps=grad_accum_steps,
         dropout_seed=0,
     )
 
@@ -279,7 +279,7 @@ def test_dropout_depends_only_on_the_example_number(dropout_run, fresh):
 @pytest.mark.slow
 def test_a_row_drops_the_same_values_in_any_batch_and_in_parts_of_one(dropout_run, fresh):
     whole = dropout_run.steps(dropout_run.place(fresh), 0, 2)[1]
-    for changes in ({'batch_size': B // 2, 'accumulate': 1}, {'accumulate': 4}):
+    for changes in ({'batch_size': B // 2, 'grad_accum_steps': 1}, {'grad_accum_steps': 4}):
         run = Run(tiny_config(**changes))
         rows = run.config.batch_size
         assert run.phase.batch_size == rows
@@ -296,7 +296,7 @@ def test_the_same_seed_gives_the_same_bits(dropout_run, fresh):
 
 
 def test_bfloat16_computation_keeps_float32_state(dropout_run, fresh):
-    run = Run(tiny_config(model={'dtype': 'bfloat16'}, accumulate=2))
+    run = Run(tiny_config(model={'dtype': 'bfloat16'}, grad_accum_steps=2))
     state, rows = run.steps(run.place(fresh), 0, 3)
     floating = [x for x in jax.tree.leaves(state) if jnp.issubdtype(x.dtype, jnp.floating)]
     assert len(floating) > 60

@@ -141,7 +141,7 @@ def test_a_step_transfers_nothing_between_host_and_devices(spread):
 @pytest.mark.slow
 def test_accumulation_on_a_mesh_moves_no_rows(accumulating_run, fresh):
     """Part a takes the rows a, a + 4, ..., so each device uses its own rows."""
-    split = Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, accumulate=4, mesh={'data': 4}))
+    split = Run(tiny_config(model=NO_DROPOUT, warmup_fraction=0.5, grad_accum_steps=4, mesh={'data': 4}))
     rows = RandomExamples().batch(np.arange(B))
     _, one = accumulating_run.compiled(accumulating_run.place(fresh), accumulating_run.put(rows))
     _, four = split.compiled(split.place(fresh), split.put(rows))

@@ -105,7 +105,7 @@ def test_evaluation_gathers_parameters_once(spread):
 
 @pytest.mark.slow
 def test_kernels_are_sent_in_the_compute_dtype_and_stored_in_float32(every_array):
-    recipe = {'model': {'dtype': 'bfloat16', **NO_DROPOUT}, 'mesh': {'data': 8}, 'accumulate': 2}
+    recipe = {'model': {'dtype': 'bfloat16', **NO_DROPOUT}, 'mesh': {'data': 8}, 'grad_accum_steps': 2}
     run, plain = (Run(tiny_config(zero1=choice, **recipe)) for choice in ('on', 'off'))
     state, rows = run.steps(run.init(), 0, 2)
     assert {x.dtype for x in jax.tree.leaves(state.params)} == {np.dtype(np.float32)}
@@ -116,7 +116,7 @@ def test_kernels_are_sent_in_the_compute_dtype_and_stored_in_float32(every_array
 @pytest.mark.parametrize('optimizer', ['lamb', 'adamw'])
 def test_other_optimisers_and_parts_of_a_batch(optimizer, every_array):
     recipe = {'model': NO_DROPOUT, 'optimizer': {'name': optimizer, 'clip_norm': 1.0}, **MESH_RECIPE}
-    run = Run(tiny_config(mesh={'data': 4}, accumulate=2, **recipe))
+    run = Run(tiny_config(mesh={'data': 4}, grad_accum_steps=2, **recipe))
     plain = Run(tiny_config(**recipe))
     same(run.steps(run.init(), 0, 5)[1], plain.steps(plain.init(), 0, 5)[1])
 

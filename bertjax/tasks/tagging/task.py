@@ -109,7 +109,7 @@ class TaggingTask(Task[Sentence, Tags]):
         """See Task; with a frozen encoder only the head can be trained."""
         if self.frozen and train != 'head':
             raise UserError(
-                'config.train',
+                'config.trainable',
                 found=f'{train!r} with config.task.frozen',
                 expected="'head', because the encoder is frozen",
                 fix='set config.task.frozen=False',
