@@ -30,7 +30,7 @@ def folder(repository: pathlib.Path, tmp_path: pathlib.Path) -> pathlib.Path:
 def test_the_config_is_that_of_the_run(repository: pathlib.Path, folder: pathlib.Path):
     own = config_of_run(recipe(repository, 'squad.py', run='evaluate', eval_batch_size=7), folder)
     assert (own.run, own.eval_batch_size) == ('evaluate', 7)
-    assert (own.seq_len, own.task.stride, own.task.version, own.select) == (256, 64, '2.0', 'best')
+    assert (own.seq_len, own.task.stride, own.task.version, own.use_checkpoint) == (256, 64, '2.0', 'best')
     assert (own.data, own.init) == ('squad', 'small')
 
 

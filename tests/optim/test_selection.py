@@ -100,7 +100,7 @@ def test_last_k_are_the_top_blocks_and_the_head(trees, count):
 @pytest.mark.parametrize('word', ['last_0', f'last_{L + 1}', 'last_', 'last_-1', 'last_two', 'last', 'first_2', ''])
 def test_unknown_selections_are_refused(word):
     with pytest.raises(
-        UserError, match=rf"config\\.trainable: found '{word}', expected .*K from 1 to 3.*--config.trainable="
+        UserError, match=rf"config\.trainable: found '{word}', expected .*K from 1 to 3.*--config.trainable="
     ):
         make_selection(word, L)
 
