@@ -116,7 +116,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
     path = folder / 'config.json'
     judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
-    now = plain(dataclasses.replace(data.settings, shapes=_lengths(data.settings)))
+    now = plain(dataclasses.replace(data.settings, max_padded_lengths=_lengths(data.settings)))
     now['fingerprints'] = data.fingerprints() | judged
     if path.exists() and (folder / TRIALS).exists():
         fix = 'restore the file from a copy, or give another --workdir'

@@ -20,15 +20,15 @@ FREE = (
 def test_what_the_checkpoints_have_goes_on(tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
     assert _lengths_before(own) == 2
-    (own / 'config.json').write_text('{"shapes": 8}')
+    (own / 'config.json').write_text('{"max_padded_lengths": 8}')
     assert _lengths_before(own) == 8
-    for damaged in ('{"shapes"', '[' * 100_000, '[8]', '{"shapes": "8"}'):
+    for damaged in ('{"max_padded_lengths"', '[' * 100_000, '[8]', '{"max_padded_lengths": "8"}'):
         (own / 'config.json').write_text(damaged)
         assert _lengths_before(own) == 2  # as in the checkpoint
     (own / 'config.json').unlink()
     assert _lengths_before(own) == 2
     (tmp_path / 'new').mkdir()
-    (tmp_path / 'new' / 'config.json').write_text('{"shapes": 8}')
+    (tmp_path / 'new' / 'config.json').write_text('{"max_padded_lengths": 8}')
     assert _lengths_before(tmp_path / 'new') == 0  # nothing is saved: the run begins anew
 
 

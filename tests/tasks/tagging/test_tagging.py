@@ -319,7 +319,7 @@ def test_a_frozen_encoder_is_not_trained():
     for train in ('all', 'last_2'):
         tuned.check_training(train)
         with pytest.raises(
-            UserError, match=rf"config\.train: found '{train}' with config\.task\.frozen, expected 'head'"
+            UserError, match=rf"config\.trainable: found '{train}' with config\.task\.frozen, expected 'head'"
         ):
             frozen.check_training(train)
     frozen.check_training('head')
