@@ -118,7 +118,7 @@ def cheapest_plan(
       lengths: int64 [N], the lengths of the sequences; N > 0.
       shapes: The possible lengths of a row, ascending; the last one holds every sequence.
       size: The rows of a batch with one sequence per row.
-      sizes: A function from the length of packed rows to the possible rows of a batch, ascending; see `size_of`.
+      sizes: A function from the length of packed rows to the possible batch rows, ascending (see `size_of`).
       cost: The costs of the encoder.
     """
     best = one_per_row(lengths, shapes, size)
