@@ -32,7 +32,7 @@ STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change
 
 
 class Trained(enum.Enum):
-    """Where the verbs evaluate, predict, export and baseline take the value of a key from."""
+    """The source from which the verbs evaluate, predict, export and baseline take the value of a key."""
 
     RUN = "the run's config.json"
     SAME = "the run's config.json; another value on the command line is refused"
@@ -52,7 +52,7 @@ class Key:
       allowed: the values that the key may have.
       about: one line of documentation.
       change: whether a run may continue with another value.
-      trained: where the verbs about a trained model take the value from.
+      trained: the source of the value in the verbs about a trained model.
       named: whether the first argument of a recipe sets it, as in configs/glue.py:rte.
     """
 
@@ -82,8 +82,8 @@ def key(
       change, trained: see Key; None takes the value that the group of the key declares.
       **metadata: further entries of the field's metadata.
     """
-    own = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
-    return dataclasses.field(default=default, metadata={**own, **metadata})
+    declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
+    return dataclasses.field(default=default, metadata={**declared, **metadata})
 
 
 def group(default: Any, *, record: type | None = None, each: type | None = None, **metadata: Any) -> Any:
@@ -133,16 +133,16 @@ def keys_of(
         record_of, each = field.metadata.get('group'), field.metadata.get('each')
         if default is dataclasses.MISSING or (record_of and default is None):
             continue
-        own = {
+        options = {
             name: value
-            for name, usual in (('change', change), ('trained', trained), ('named', False))
-            if (value := field.metadata.get(name) or usual)
+            for name, default_option in (('change', change), ('trained', trained), ('named', False))
+            if (value := field.metadata.get(name) or default_option)
         }
         name = f'{prefix}{field.metadata.get("key", field.name)}'
         if record_of and not each:
-            keys |= keys_of(default, f'{name}.', **own)
+            keys |= keys_of(default, f'{name}.', **options)
         else:
-            keys[name] = Key(default, _range(record, field), _about(record, field), **own)
+            keys[name] = Key(default, _range(record, field), _about(record, field), **options)
     return keys
 
 

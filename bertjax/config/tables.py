@@ -55,10 +55,9 @@ def page() -> str:
     about = 'The keys of every verb that uses a finished model; `convert` reads no texts and has only the first two.'
     parts += _section('Using a finished model', about, shared, changes=False)
     for verb, record in USING.items():
-        own = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
-        parts += _section(
-            f'The verb {verb}', 'In addition to the keys of every verb that uses a finished model.', own, changes=False
-        )
+        verb_keys = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
+        about = 'In addition to the keys of every verb that uses a finished model.'
+        parts += _section(f'The verb {verb}', about, verb_keys, changes=False)
     return '\n'.join(parts)
 
 

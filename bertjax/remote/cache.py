@@ -76,15 +76,15 @@ def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pat
     folder = RemoteFolder(url, where)
     objects = folder.find()
     if parent and not objects and parent.info(f'{name}.index'):
-        return _fetch_copies(parent, [one for one in parent.find().values() if '/' not in one.name]) / name
+        return _fetch_copies(parent, [item for item in parent.find().values() if '/' not in item.name]) / name
     if 'config.json' in objects and any(name.startswith('export/') for name in objects):
-        objects = {name: one for name, one in objects.items() if not name.startswith(('checkpoints/', 'store/'))}
+        objects = {name: item for name, item in objects.items() if not name.startswith(('checkpoints/', 'store/'))}
     return _fetch_copies(folder, objects.values())
 
 
 def _copies_folder(folder: RemoteFolder, objects: Iterable[RemoteObject]) -> pathlib.Path:
     """Returns the local folder for these versions of these objects; other versions have another folder."""
-    rows = sorted([one.name, one.size, one.version] for one in objects)
+    rows = sorted([item.name, item.size, item.version] for item in objects)
     key = hashlib.sha256(json.dumps([folder.url, rows]).encode()).hexdigest()[:24]
     return pathlib.Path(cache_folder(), 'objects', key, *split_address(folder.url))
 
@@ -93,7 +93,7 @@ def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pa
     target = _copies_folder(folder, objects)
     if not objects:
         return target / 'nothing'
-    fetch_all(folder, {one: target / one.name for one in objects if not _is_complete(target / one.name, one)})
+    fetch_all(folder, {item: target / item.name for item in objects if not _is_complete(target / item.name, item)})
     return target
 
 
@@ -113,7 +113,7 @@ def _checksum_path(target: pathlib.Path) -> pathlib.Path:
 
 def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path], *, copies: bool = True) -> None:
     """Fetches objects, several at a time; see `fetch`."""
-    size = sum(one.size for one in targets)
+    size = sum(item.size for item in targets)
     if size >= _PRINT_FROM:
         print(f'fetching {folder}: {len(targets):,} objects, {size / 1e6:,.0f} MB', flush=True)
     folder.run_parallel(lambda folder, row: fetch(folder, *row, copies), targets.items())
