@@ -1,17 +1,16 @@
-"""A checkpoint, ours or anybody's BERT, pre-trained further on text of another domain or language.
+"""Further pre-training of a checkpoint on text of another domain or language.
 
     python -m bertjax.main --config=configs/adapt.py --workdir=out/adapted --config.init=CHECKPOINT --config.corpus=PATH
 
-CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. Its architecture and its
-vocabulary are taken over. Words of your own become pieces with --config.vocab.add=FILE, a word a line. With
---config.run=vocab --config.vocab.candidates=1000 the same command lists those that the corpus has and the vocabulary
-splits.
---config.heldout_texts=wiki=FILE shows, beside the held-out text of the corpus, what is forgotten elsewhere.
+CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. The run uses its
+architecture and its vocabulary. --config.vocab.add=FILE, with one word per line, adds words as pieces.
+With --config.run=vocab --config.vocab.candidates=1000, the same command lists words of the corpus that the vocabulary
+splits. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
 
-Hardware: whatever the checkpoint needs; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The
-learning rate is the one that google-research/bert's README names for additional steps from a checkpoint, 2e-5. How many
-steps pay depends on the text: arXiv 2004.10964 takes 12,500 of 2,048 sequences. A checkpoint without an MLM head, such
-as a sentence encoder, has it drawn afresh: it needs a higher rate, and first learns that head.
+Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The learning
+rate, 2e-5, is the one that google-research/bert's README recommends for additional steps from a checkpoint. The useful
+number of steps depends on the text: arXiv 2004.10964 takes 12,500 of 2,048 sequences. A checkpoint without an MLM head,
+such as a sentence encoder, gets a randomly initialised head and needs a higher learning rate.
 """
 
 from ml_collections import ConfigDict
@@ -24,7 +23,7 @@ def get_config() -> ConfigDict:
     config.architecture_from = 'init'
     config.batch_size = 32
     config.steps = 10_000
-    # Adam's moments are not part of a checkpoint: corrected, their first estimates do no harm.
+    # A checkpoint has no Adam moments, and bias correction makes their first estimates harmless.
     config.optimizer.name = 'adamw'
     config.learning_rate = 2e-5
     config.warmup_fraction = 0.1

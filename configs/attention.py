@@ -1,14 +1,14 @@
-"""What the heads of any trained model attend to, as figures and as a page.
+"""Statistics and a page about the attention of the heads of any trained model.
 
     python -m bertjax.main --config=configs/attention.py --workdir=out/heads --config.init=INIT --config.input=FILE
 
-INIT is what bertjax.load takes, a workdir, a directory of weights or org/name on the hub, pre-trained or tuned;
-without config.init the workdir's own model is taken. FILE has a text a line (or a pair, with a tab between), is
-JSON lines, a table or Parquet with a column `text`, or CoNLL-U, by its name; '-' is standard input. A few texts go with
---config.attention.texts="('a text', 'another')".
+INIT is a workdir, a directory of weights or org/name on the hub, as for bertjax.load, pre-trained or fine-tuned; the
+default is the model of the workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON lines, a
+table or Parquet with a column `text`, or CoNLL-U; its name decides. '-' is standard input.
+--config.attention.texts="('a text', 'another')" gives a few texts on the command line.
 
-Written to WORKDIR/attention: attention.html, heads.json, weights.safetensors; of CoNLL-U relations.json; with
-config.attention.compare changes.json. See docs/models.md.
+The files in WORKDIR/attention are attention.html, heads.json and weights.safetensors, for CoNLL-U also relations.json,
+and with config.attention.compare also changes.json. See docs/models.md.
 
 Hardware: any; on 2 CPU cores a model of 6 layers and width 384 reads 2,001 sentences in under a minute.
 """
@@ -19,5 +19,5 @@ from bertjax.config.recipes import using_config
 
 
 def get_config() -> ConfigDict:
-    """The defaults; config.attention.compare names the model before a fine-tuning."""
+    """Returns the defaults; set config.attention.compare to compare with the model before fine-tuning."""
     return using_config('attention')

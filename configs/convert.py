@@ -1,13 +1,13 @@
-"""A finished model in other formats: what is read becomes what is written, and nothing is trained.
+"""Conversion of a finished model to other formats, without training.
 
     python -m bertjax.main --config=configs/convert.py --workdir=out/converted --config.init=INIT
 
-INIT is what bertjax.load takes: a workdir of bertjax, a folder of Hugging Face (BERT, RoBERTa, XLM-R, DistilBERT), of
-google-research/bert or of Orbax, or org/name on the hub. Without config.init it is the model of --workdir. Each format
-of --config.convert.formats (hf, orbax, google, stablehlo, onnx, with commas between) is a folder of WORKDIR/export,
-with the heads, the labels and the tokenizer. Nothing that is there is replaced. See docs/models.md.
+INIT is a workdir of bertjax, a folder of Hugging Face (BERT, RoBERTa, XLM-R, DistilBERT), google-research/bert or
+Orbax, or org/name on the hub, as for bertjax.load; the default is the model of --workdir. Each format of
+--config.convert.formats (hf, orbax, google, stablehlo, onnx, separated by commas) becomes a folder of WORKDIR/export
+with the heads, the labels and the tokenizer. Existing folders are not replaced. See docs/models.md.
 
-Hardware: any with memory for the model, a CPU too.
+Hardware: any with memory for the model; a CPU is enough.
 """
 
 from ml_collections import ConfigDict
@@ -16,5 +16,5 @@ from bertjax.config.recipes import using_config
 
 
 def get_config() -> ConfigDict:
-    """The defaults."""
-    return using_config('convert', formats='hf')  # with commas between: hf, orbax, google, stablehlo, onnx
+    """Returns the defaults."""
+    return using_config('convert', formats='hf')  # some of hf, orbax, google, stablehlo, onnx, separated by commas

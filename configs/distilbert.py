@@ -1,23 +1,23 @@
-"""DistilBERT (arXiv 1910.01108): a student of half the blocks of its teacher, which teaches it by its outputs.
+"""DistilBERT (arXiv 1910.01108): a student with half the blocks of its teacher learns from the teacher's outputs.
 
     python -m bertjax.main --config=configs/distilbert.py --workdir=out/distilbert --config.corpus=PATH \
         --config.distill.teacher=CHECKPOINT
     python -m bertjax.main --config=configs/distilbert.py:glue:rte --workdir=out/rte_student --config.data=glue \
         --config.distill.teacher=out/rte
 
-The first is the general distillation, on text: the student begins as every second block of its teacher, and learns
-5 x the divergence from its teacher's distributions at a temperature of 2, 2 x its own MLM loss and 1 x the cosine of
-the last hidden states; no sentence pairs. Batches of 4,096 sequences of 512, three passes over Wikipedia and books,
-Adam at 5e-4. Unlike the original, whose soft targets are those of all tokens, those of masked positions are taken, and
-the embedding of segments stays.
+The first command is the general distillation, on text. The student starts from every second block of its teacher. Its
+loss is 5 x the divergence from the teacher's distributions at a temperature of 2, plus 2 x the MLM loss, plus 1 x the
+cosine loss of the last hidden states; there are no sentence pairs. It trains on batches of 4,096 sequences of 512,
+three passes over Wikipedia and books, with Adam at 5e-4. Unlike the original, the soft targets are those of masked
+positions rather than of all tokens, and the student keeps the segment embedding.
 
-The second learns a task from a model that is tuned to it: everything after the colon is a recipe of a task with its
-own argument, as in :squad:v1, :ner or :classify. A student that begins as something else than blocks of its teacher:
+The second command learns a task from a fine-tuned model. The text after the colon is a recipe of a task with its
+argument, as in :squad:v1, :ner or :classify. To start the student from other weights than blocks of its teacher, use
 --config.init=out/distilbert --config.distill.student_init=init
 
-Hardware: the authors took about 90 hours on 8 V100 of 16 GB. To expect of the first, then tuned (the paper's tables 1
-and 2, dev, with bert-base-uncased in parentheses): 97 % of base with 60 % of its size, 1.6 times as fast; MNLI 82.2
-(86.7), SST-2 91.3 (92.7), RTE 59.9 (69.3), SQuAD 1.1 77.7/85.8 (81.2/88.5). Not run here.
+Hardware: the authors took about 90 hours on 8 V100 of 16 GB. To expect from the first command after fine-tuning (the
+paper's tables 1 and 2, dev, bert-base-uncased in parentheses): 97 % of base with 60 % of its size, 1.6 times as fast;
+MNLI 82.2 (86.7), SST-2 91.3 (92.7), RTE 59.9 (69.3), SQuAD 1.1 77.7/85.8 (81.2/88.5). Not run here.
 """
 
 from ml_collections import ConfigDict
@@ -28,9 +28,9 @@ from bertjax.errors import UserError
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """`argument` is the recipe of a task, with its own argument; none for general distillation."""
+    """`argument` is the recipe of a task with its argument, or '' for the general distillation."""
     if argument:
-        return _of_task(argument)
+        return _task_distillation(argument)
     config = pretraining_config('l6_d768_h12')
     config.pairs.mode = 'doc_sentences'
     config.seq_len = 512
@@ -47,7 +47,7 @@ def get_config(argument: str = '') -> ConfigDict:
     return distillation(config)
 
 
-def _of_task(recipe: str) -> ConfigDict:
+def _task_distillation(recipe: str) -> ConfigDict:
     config = load_recipe(find_recipe(recipe))
     if 'task' not in config:
         fix = 'for example distilbert:glue:rte'

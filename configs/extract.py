@@ -1,25 +1,25 @@
-"""Features of texts from any trained model: one vector a text, or one a token.
+"""Features of texts from any trained model: one vector per text, or one per token.
 
     python -m bertjax.main --config=configs/extract.py --workdir=out/tiny --config.input=FILE
 
-The model is that of --workdir, or any other: --config.init=PATH, as bertjax.load takes it. FILE has a text a line, or
-JSON lines, a table (CSV, TSV) or Parquet with a column `text` (--config.extract.field=NAME names another). Row i of
-WORKDIR/features/FILE.npy is the i-th text:
+The model is that of --workdir, or of --config.init=PATH, as for bertjax.load. FILE has one text per line, or it is JSON
+lines, a table (CSV, TSV) or Parquet with a column `text` (or --config.extract.field=NAME). Row i of
+WORKDIR/features/FILE.npy belongs to the i-th text:
 
     features = numpy.load('out/tiny/features/FILE.npy', mmap_mode='r')
 
-Killed, the same command goes on where it was. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl.
---config.input=- reads standard input, and writes the format that is named to WORKDIR/features/stdin.FORMAT; where none
-is, JSON lines to standard output. docs/models.md has more, docs/keys.md every key.
+After an interruption the same command continues. Formats: npy, safetensors, parquet (with the extra `arrow`), jsonl.
+--config.input=- reads standard input. It writes to WORKDIR/features/stdin.FORMAT if config.extract.format is set, else
+JSON lines to standard output. docs/models.md has more, and docs/keys.md lists every key.
 
 Arguments, as in --config=configs/extract.py:sentences
 
-| argument  | what                                                                                             |
+| argument  | meaning                                                                                          |
 |-----------|--------------------------------------------------------------------------------------------------|
-| sentences | as sentence-transformers: pooled as the folder says, else the mean of the last layer; of length 1 |
-| last_four | the last four layers, concatenated, for each token: the features of the paper's Table 7          |
+| sentences | as sentence-transformers: the folder's pooling, else the mean of the last layer; scaled to length 1 |
+| last_four | the last four layers, concatenated, for each token: the features of the paper's table 7          |
 
-Hardware: whatever there is; with a model of 6 layers and width 384 two CPU cores do some hundred sentences a second.
+Hardware: any; two CPU cores process some hundred sentences per second with a model of 6 layers and width 384.
 """
 
 from ml_collections import ConfigDict

@@ -1,33 +1,35 @@
-"""GLUE: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; AX, the diagnostic set, with a model of MNLI.
+"""GLUE: CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; and the diagnostic set AX with an MNLI model.
 
     python -m bertjax.main --config=configs/glue.py:rte --workdir=out/rte --config.init=CHECKPOINT --config.data=DIR
 
-DIR is what GLUE's download script wrote, or the folder of the one task. Without --config.data the task comes from
-tensorflow-datasets, where it must have been prepared. CHECKPOINT is the workdir of a pre-training, a Hugging Face
-directory, or org/name on the hub.
+DIR is the output of GLUE's download script, or the folder of one task. Without --config.data the task comes from
+tensorflow-datasets, which must have prepared it. CHECKPOINT is the workdir of a pre-training, a Hugging Face directory,
+or org/name on the hub.
 
-All of them, then a table with the average, and submission.zip for gluebenchmark.com; the same command continues:
+This command runs all tasks, then writes a table with the average and submission.zip for gluebenchmark.com; after an
+interruption it continues:
 
     python -m bertjax.main --config=configs/glue.py:all --workdir=out/glue --config.init=CHECKPOINT --config.data=glue
 
 Arguments, as in --config=configs/glue.py:mrpc,grid or :mnli,seq=256
 
-| argument | what                                                                                                     |
+| argument | meaning                                                                                                  |
 |----------|----------------------------------------------------------------------------------------------------------|
 | NAME     | cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli                                                       |
-| all      | the nine, each in WORKDIR/NAME; --config.benchmark='rte:epochs=10;cola:seeds=5' changes single ones       |
+| all      | all nine, each in WORKDIR/NAME; --config.benchmark='rte:epochs=10;cola:seeds=5' changes single tasks     |
 | seq=N    | tokens of the longest sequence, 128                                                                      |
 | grid     | a sweep over the paper's learning rates 5e-5, 4e-5, 3e-5, 2e-5 and batches of 16 and 32, 3 epochs each   |
-| seeds=N  | a sweep over N seeds; with `grid`, of every cell                                                         |
+| seeds=N  | a sweep over N seeds; with `grid`, N seeds for every cell                                                |
 
-For the server: the same command with --config.run=predict --config.split=test writes WORKDIR/predictions/test/RTE.tsv,
-and a .zip. For MNLI --config.split=test,test_mismatched,ax gives MNLI-m.tsv, MNLI-mm.tsv and AX.tsv.
+For the GLUE server, the same command with --config.run=predict --config.split=test writes
+WORKDIR/predictions/test/RTE.tsv and a .zip. For MNLI, --config.split=test,test_mismatched,ax gives MNLI-m.tsv,
+MNLI-mm.tsv and AX.tsv.
 
 Hardware: one accelerator; a base model on MNLI (392,702 pairs, 3 epochs) is 36,816 steps of 32. Not run here at that
 size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/performance.md).
 
-To expect (not run here): on dev of bert-base-uncased (transformers, README of its distillation examples), on test of
-base and large (arXiv 1810.04805, table 1, where QQP and MRPC are F1, STS-B is Spearman, CoLA Matthews).
+To expect (not run here): the dev row is bert-base-uncased (README of transformers' distillation examples); the test
+rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA).
 
 | model       | MNLI m/mm | QQP  | QNLI | SST-2 | CoLA | STS-B | MRPC | RTE  |
 |-------------|-----------|------|------|-------|------|-------|------|------|

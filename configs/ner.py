@@ -1,24 +1,25 @@
-"""Named entities, or other tags of words, from CoNLL column files (CoNLL-2003, or your own).
+"""Named entities or other tags of words, from CoNLL column files (CoNLL-2003 or your own).
 
     python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
 
-DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb): a word a line, its columns separated by
-spaces or tabs, the tags in the last one (IOB1, IOB2, BIOES …), a blank line after a sentence, -DOCSTART- before a
-document. Or train.jsonl … of {"tokens": [words], "ner_tags": [tags]}, or Parquet or Arrow files of the same.
-Without --config.data it is CoNLL-2003 as tensorflow-datasets has prepared it. CHECKPOINT should be a cased model.
+DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb) with one word per line. Spaces or tabs
+separate the columns, and the last column has the tags (IOB1, IOB2, BIOES …). A blank line ends a sentence, and
+-DOCSTART- begins a document. DIR can also hold train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet
+or Arrow files of the same form. Without --config.data the data is CoNLL-2003, prepared by tensorflow-datasets.
+CHECKPOINT should be a cased model.
 
 Hardware: one accelerator; a base model on CoNLL-2003 (14,041 sentences, 3 epochs) is 1,317 steps of 32. Not run here at
 that size; NCBI-disease with a small model takes minutes on 2 CPU cores (docs/performance.md).
 
 Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,units=384
 
-| argument       | what                                                                                               |
+| argument       | meaning                                                                                            |
 |----------------|----------------------------------------------------------------------------------------------------|
-| context        | rows are filled up with the surrounding sentences, as in the paper: better and slower              |
-| plain          | tags that mark no entities, such as parts of speech; scored by accuracy                            |
-| features=NAME  | the paper's feature-based approach: the encoder is frozen, these of its layers go into a two-layer |
-|                | BiLSTM: embeddings, second_to_last, last, sum_last_four, concat_last_four, sum_all                 |
-| units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0 for none                             |
+| context        | fill rows with the surrounding sentences, as in the paper: better and slower                       |
+| plain          | tags other than entities, such as parts of speech; scored by accuracy                              |
+| features=NAME  | the paper's feature-based approach: a two-layer BiLSTM on layers of a frozen encoder: embeddings,  |
+|                | second_to_last, last, sum_last_four, concat_last_four, sum_all                                     |
+| units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0: no BiLSTM                           |
 
 To expect on CoNLL-2003, F1 (arXiv 1810.04805, table 7, with `context`; not run here):
 
@@ -64,5 +65,5 @@ def get_config(argument: str = '') -> ConfigDict:
         config.trainable = 'head'
         config.learning_rate = 1e-3
         config.epochs = 10.0
-        config.export = False  # Hugging Face has no such class
+        config.export = False  # transformers has no such class
     return config

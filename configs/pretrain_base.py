@@ -11,7 +11,7 @@ first 90 % of the steps and 1.2 for the rest, not run here. To expect: held-out 
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
 
-| argument      | what                                       | the paper's figures                                    |
+| argument      | meaning                                    | the paper's figures                                    |
 |---------------|--------------------------------------------|--------------------------------------------------------|
 | size=NAME     | table 6: l3_d768_h12 l6_d768_h3            | perplexity 5.84 5.24                                   |
 |               | l6_d768_h12 base l12_d1024_h16 large       | 4.68 3.99 3.54 3.23                                    |
@@ -19,10 +19,10 @@ Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,maski
 | ltr           | table 5: left to right, and no NSP         | MNLI 82.1, SQuAD F1 77.8                               |
 | masking=M/S/R | table 8: per cent of masked positions that | MNLI 84.2 for 80/10/10, 84.3 100/0/0, 84.1 80/0/20,    |
 |               | become [MASK], stay the same, are random   | 84.4 80/20/0, 83.7 0/20/80, 83.6 0/0/100               |
-| cased         | keep case in a vocabulary that is trained  |                                                        |
+| cased         | train a cased vocabulary                   |                                                        |
 
-The paper's LTR + BiLSTM (table 5: MNLI 82.1, SQuAD F1 84.9) differs in fine-tuning only, which adds a newly initialised
-BiLSTM on top of the encoder of `ltr`: fine-tune that with --config.task.bilstm_units=768 --config.export=False.
+The paper's LTR + BiLSTM (table 5: MNLI 82.1, SQuAD F1 84.9) differs only in fine-tuning, which adds a newly initialised
+BiLSTM on top of the encoder of `ltr`: use --config.task.bilstm_units=768 --config.export=False.
 """
 
 from ml_collections import ConfigDict
@@ -49,7 +49,7 @@ def get_config(argument: str = '') -> ConfigDict:
 
 
 def _masking(text: str) -> tuple[float, float]:
-    """'80/10/10' (MASK/SAME/RANDOM, the paper's order) -> shares of [MASK] and of random."""
+    """Parses '80/10/10' (MASK/SAME/RANDOM, the paper's order) to the shares of [MASK] and of random pieces."""
     try:
         mask, same, random = (float(part) / 100 for part in text.split('/'))
     except ValueError:

@@ -1,9 +1,9 @@
-"""BERT-mini (4 layers, width 256, 11.3 M parameters): the size to try things out on a CPU.
+"""BERT-mini (4 layers, width 256, 11.3 M parameters): a size for experiments on a CPU.
 
     python -m bertjax.main --config=configs/pretrain_mini.py --workdir=out/pretrain_mini --config.corpus=PATH
 
-Hardware: 2 CPU cores. The learning curve in docs/pretraining.md is of this recipe, on 22 MB of Wikipedia, with its
-command and figures. The sizes tiny to medium are those of arXiv 1908.08962.
+Hardware: 2 CPU cores. docs/pretraining.md has the learning curve of this recipe on 22 MB of Wikipedia, with its command
+and figures. The sizes tiny to medium are those of arXiv 1908.08962.
 """
 
 from ml_collections import ConfigDict
@@ -13,8 +13,8 @@ from bertjax.config.recipes import pretraining_config
 
 def get_config() -> ConfigDict:
     config = pretraining_config('mini')
-    # An hour on two cores sees each sentence about twice. With AdamW, whose early steps are corrected, and no dropout,
-    # the model soon learns more than the frequencies of pieces; with BERT's Adam at 1e-3 it did not
+    # In an hour on two cores the model sees each sentence about twice. With AdamW, which has bias correction, and no
+    # dropout, it soon learns more than the frequencies of pieces; with BERT's Adam at 1e-3 it did not
     # (docs/pretraining.md).
     config.batch_size = 16
     config.steps = 5000
@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
     config.warmup_fraction = 0.02
     config.model.dropout = 0.0
     config.model.attention_dropout = 0.0
-    config.model.scan_layers = False  # a tenth less of the processor a step: docs/performance.md
+    config.model.scan_layers = False  # a tenth less processor time per step: docs/performance.md
     config.log_every = 20
     config.eval_every = '5%'
     config.eval_examples = 1024

@@ -1,15 +1,14 @@
-"""BERT-tiny (2 layers, width 128, 4.4 M parameters with a full vocabulary) from nothing but Python itself.
+"""BERT-tiny (2 layers, width 128, 4.4 M parameters with a full vocabulary), which needs no data besides Python.
 
     python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/tiny
 
-The corpus is the documentation that comes with every Python (pydoc_data.topics), and the vocabulary is trained on it:
-the whole way from text to export on 2 CPU cores in under 4 minutes, and a starting point for your own text with
---config.corpus=PATH.
+The corpus is the documentation inside every Python (pydoc_data.topics), and the vocabulary is trained on it. The run
+goes from text to export in under 4 minutes on 2 CPU cores. Use your own text with --config.corpus=PATH.
 
 The architecture and the sentence pairs are BERT's. In 1,500 steps BERT's optimiser does not learn more than the
 frequencies of the pieces, so this recipe trains with Muon and more masks; docs/pretraining.md compares the two.
 
-| argument | what                                                                       |
+| argument | meaning                                                                    |
 |----------|----------------------------------------------------------------------------|
 | adam     | BERT's optimiser (learning rate 1e-3) and its share of masks, 15 per cent  |
 """
@@ -27,7 +26,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config.corpus_options.heldout = 0.1
     config.seq_len = 64
     config.max_predictions = 10
-    # So little text and time call for many small updates, and no dropout.
+    # Little text and time need many small updates, and no dropout.
     config.batch_size = 16
     config.steps = 1500
     config.learning_rate = 1e-3
@@ -38,10 +37,10 @@ def get_config(argument: str = '') -> ConfigDict:
         config.optimizer.name = 'muon'
         config.optimizer.b2 = 0.98
         config.learning_rate = 1e-2
-        # Chosen by the held-out loss, at 15 % masks, of three seeds.
+        # Chosen by the held-out loss of three seeds, with 15 % masks.
         config.masking.rate = 0.4
         config.max_predictions = 26
-        config.model.scan_layers = False  # an eighth less of the processor a step
+        config.model.scan_layers = False  # an eighth less processor time per step
     config.log_every = 50
     config.eval_every = '20%'
     config.eval_examples = 512

@@ -1,24 +1,24 @@
-"""Relations: what two entities that are marked in a sentence have to do with each other (TACRED, ChemProt).
+"""Relation classification: the relation between two marked entities in a sentence (TACRED, ChemProt).
 
     python -m bertjax.main --config=configs/relation.py --workdir=out/tacred --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.json, dev.json and test.json as TACRED has them: rows of `token`, `subj_start`, `subj_end`, `obj_start`,
-`obj_end`, `subj_type`, `obj_type`, `relation`. Or train.jsonl (dev, test) with a `text` in which the two entities stand
-between << >> and [[ ]], and a `label`, as SciBERT's ChemProt has them.
+DIR holds train.json, dev.json and test.json in TACRED's format: rows with `token`, `subj_start`, `subj_end`,
+`obj_start`, `obj_end`, `subj_type`, `obj_type` and `relation`. Or it holds train.jsonl (dev, test) in the format of
+SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], and a `label`.
 
 Arguments, as in --config=configs/relation.py:starts,markers=typed
 
-| argument    | what                                                                                                  |
+| argument    | meaning                                                                                               |
 |-------------|-------------------------------------------------------------------------------------------------------|
-| markers=HOW | how the entities are shown: entity, marks around them that are [unusedN] pieces (arXiv 1906.03158);   |
-|             | typed, with the type: @ * person * Ann @ (arXiv 2102.01373); mask, the type in place of the words;    |
-|             | words, << >> and [[ ]] as words                                                                       |
-| starts      | the head reads the states of the two opening marks instead of [CLS] (arXiv 1906.03158, the best of    |
-|             | its variants); no class of transformers does, so there is no export to Hugging Face                   |
+| markers=HOW | how to mark the entities: entity, [unusedN] pieces around them (arXiv 1906.03158); typed, with the    |
+|             | type: @ * person * Ann @ (arXiv 2102.01373); mask, the type instead of the words; words, << >> and    |
+|             | [[ ]] as words                                                                                        |
+| starts      | the head reads the states of the two opening markers instead of [CLS] (arXiv 1906.03158, its best     |
+|             | variant); transformers has no such class, so there is no export to Hugging Face                       |
 | seq=N       | tokens of the longest sequence, 128                                                                   |
 
-Scored by micro F1 without the label no_relation, as TACRED's own scorer counts; where the data have no such label it is
-the accuracy, and `--config.task.metric=macro_f1` is the other figure that papers have of ChemProt.
+The score is micro F1 without the label no_relation, as in TACRED's scorer. For data without that label it equals the
+accuracy; for ChemProt, papers also report `--config.task.metric=macro_f1`.
 
 Hardware: one accelerator; TACRED's 68,124 sentences, 3 epochs of a base model, are 6,387 steps of 32. Not run here.
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.

@@ -1,21 +1,21 @@
-"""Sequences that are not text: codes of patients' visits, visual words of a film, products of a basket.
+"""Sequences of symbols other than text: codes of patients' visits, visual words of a film, products of a basket.
 
     python -m bertjax.main --config=configs/sequences.py --workdir=out/codes --config.corpus=patients.jsonl
 
-A document a line, a list of sentences, each a list of symbols (or of token ids, with --config.corpus_options.format=ids
-and --config.tokenizer=FILE):
+Each line is a document: a list of sentences, each a list of symbols (or of token ids, with
+--config.corpus_options.format=ids and --config.tokenizer=FILE):
 
     {"codes": [["E11", "I10"], ["C10AB", "N18"]], "segments": [0, 1]}
 
-The vocabulary is that of the corpus, or --config.tokenizer=FILE with a symbol a line. With
---config.corpus_options.segments=2 the data gives the segment types, of which --config.model.num_segments is the number;
---config.embeddings=FILE.npy begins with a row of your own for each symbol. docs/data.md has all of it, on made
-data, with what came of it.
+The vocabulary is that of the corpus, or --config.tokenizer=FILE with one symbol per line. With
+--config.corpus_options.segments=2 the data has segment types, whose number is --config.model.num_segments.
+--config.embeddings=FILE.npy sets the initial embedding of each symbol. docs/data.md has an example with synthetic data
+and its results.
 
-The size, 2 layers of width 128, is for vocabularies of some thousand symbols. There are no pairs: a document is one
-row, or several. --config.pairs.mode=nsp asks whether one sentence follows another, as of text.
+The size, 2 layers of width 128, suits vocabularies of some thousand symbols. There are no pairs: a document is one row
+or several rows. --config.pairs.mode=nsp adds next sentence prediction, as for text.
 
-Hardware: 2 CPU cores; the example of docs/data.md takes about a minute. What to expect depends on the data.
+Hardware: 2 CPU cores; the example of docs/data.md takes about a minute. The results depend on the data.
 """
 
 from ml_collections import ConfigDict
@@ -25,7 +25,7 @@ from bertjax.config.recipes import pretraining_config
 
 def get_config() -> ConfigDict:
     config = pretraining_config('tiny')
-    config.corpus = ''  # yours
+    config.corpus = ''  # your data
     config.corpus_options.format = 'symbols'
     config.corpus_options.text_key = 'codes'
     config.corpus_options.heldout = 0.1

@@ -2,14 +2,13 @@
 
     python -m bertjax.main --config=configs/swag.py --workdir=out/swag --config.data=DIR --config.init=CHECKPOINT
 
-DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. Other layouts by argument:
+DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument selects another layout, as in
+--config=configs/swag.py:codah
 
 | argument | DIR holds                                                                                              |
 |----------|--------------------------------------------------------------------------------------------------------|
-| codah    | full_data.tsv of github.com/Websail-NU/CODAH (or any one .tsv so laid out); a tenth each is dev and test |
-| jsonl    | train.jsonl and dev.jsonl of {"prompt": text, "endings": [texts], "label": number} a line, or .parquet |
-
-as in --config=configs/swag.py:codah.
+| codah    | full_data.tsv of github.com/Websail-NU/CODAH, or one .tsv in its format; a tenth each is dev and test  |
+| jsonl    | train.jsonl and dev.jsonl with lines {"prompt": text, "endings": [texts], "label": number}; or .parquet |
 
 Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions, each four sequences. Not
 run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/performance.md).
@@ -32,7 +31,7 @@ def get_config(argument: str = '') -> ConfigDict:
     if chosen.layout not in LAYOUTS:
         found, expected = repr(chosen.layout), 'one of ' + ', '.join(LAYOUTS)
         raise UserError('--config=FILE:layout', found, expected, 'choose one of them')
-    # The shares are of a single .tsv of CODAH, whose own splits are five folds.
+    # The shares split a single .tsv of CODAH, whose official splits are five folds.
     config = finetuning_config('multiple_choice', layout=chosen.layout, dev_share=0.1, test_share=0.1)
     config.batch_size = 16
     config.eval_batch_size = 32

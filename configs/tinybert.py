@@ -1,21 +1,21 @@
-"""TinyBERT (arXiv 1909.10351): a thin student that learns what every layer of its teacher computes.
+"""TinyBERT (arXiv 1909.10351): a thin student learns the hidden states and attention of its teacher's layers.
 
     python -m bertjax.main --config=configs/tinybert.py --workdir=out/tinybert --config.corpus=PATH \
         --config.distill.teacher=CHECKPOINT
     python -m bertjax.main --config=configs/tinybert.py:glue:rte --workdir=out/rte_tiny --config.data=glue \
         --config.distill.teacher=out/rte --config.init=out/tinybert
 
-The first is the general distillation: 4 blocks of width 312 with random weights, which follow blocks 2, 5, 8 and 11 of
-a base model: squared distances of embeddings and hidden states (the student's through a learned projection) and of
-attention scores before mask and softmax, as in the authors' code. Nothing is predicted: its head for masks stays as it
-was drawn. Batches of 256 sequences of 128, three passes over Wikipedia.
+The first command is the general distillation. 4 blocks of width 312 with random weights follow blocks 2, 5, 8 and 11 of
+a base model. The losses are squared distances of embeddings and hidden states (the student's through a learned
+projection) and of attention scores before mask and softmax, as in the authors' code. There is no MLM loss, so the MLM
+head keeps its random weights. It trains on batches of 256 sequences of 128, three passes over Wikipedia.
 
-The second is the task distillation: everything after the colon is a recipe of a task with its own argument. 20 epochs
-learn what is computed on the way at 5e-5, then 3 the teacher's outputs at 2e-5, without labels.
---config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's 20 rows made of each: see
-docs/distillation.md for what differs.
+The second command is the task distillation. The text after the colon is a recipe of a task with its argument. 20 epochs
+minimise the hidden losses at 5e-5, then 3 epochs learn the teacher's outputs at 2e-5, without labels.
+--config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's augmentation, 20 copies of each
+row; docs/distillation.md lists the differences.
 
-Hardware: not tried on any but CPUs. To expect of both steps together (the paper's table 1, GLUE's test, with its
+Hardware: tried on CPUs only. To expect from both steps together (the paper's table 1, GLUE's test, with its
 teacher, BERT-base, in parentheses): 96.8 % of base, 7.5 times smaller, 9.4 times as fast; MNLI-m 82.5 (83.9), SST-2
 92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
 """
@@ -26,24 +26,24 @@ from bertjax.config.files import find_recipe, load_recipe
 from bertjax.config.recipes import distillation, pretraining_config
 from bertjax.errors import UserError
 
-# What both steps compare of every layer.
-_INNER = {'cosine': 0.0, 'hidden': 1.0, 'attention': 1.0, 'embeddings': 1.0, 'projection': True}
+# The hidden losses of both steps.
+_HIDDEN_LOSSES = {'cosine': 0.0, 'hidden': 1.0, 'attention': 1.0, 'embeddings': 1.0, 'projection': True}
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """`argument` is the recipe of a task, with its own argument; none for general distillation."""
+    """`argument` is the recipe of a task with its argument, or '' for the general distillation."""
     if argument:
-        return _of_task(argument)
+        return _task_distillation(argument)
     config = pretraining_config('l4_d312_h12')
     config.pairs.mode = 'doc_sentences'
     config.epochs = 3.0
     config.optimizer.name = 'adamw'
     config.warmup_fraction = 0.1
     config.eval_every = '5%'
-    return distillation(config, student_init='random', soft=0.0, hard=0.0, **_INNER)
+    return distillation(config, student_init='random', soft=0.0, hard=0.0, **_HIDDEN_LOSSES)
 
 
-def _of_task(recipe: str) -> ConfigDict:
+def _task_distillation(recipe: str) -> ConfigDict:
     config = load_recipe(find_recipe(recipe))
     if 'task' not in config:
         raise UserError('--config=tinybert:RECIPE', recipe, 'a recipe of a task', 'for example tinybert:glue:rte')
@@ -57,5 +57,5 @@ def _of_task(recipe: str) -> ConfigDict:
         hard=0.0,
         intermediate='20epochs',
         intermediate_learning_rate=5e-5,
-        **_INNER,
+        **_HIDDEN_LOSSES,
     )

@@ -1,1 +1,1 @@
-"""Every config key, declared once, and what is made of the declarations: recipes, checks, settings, tables."""
+"""The config keys, each declared once, and their uses: recipes, checks, settings, rules of resuming, docs tables."""

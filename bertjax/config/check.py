@@ -15,7 +15,7 @@ from bertjax.config.using import USING
 from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS, options
 
-# A run records these beside its keys: they are computed, not chosen.
+# A run also records these computed values in its config.json.
 FOUND = ('fingerprints', 'model.vocab_size')
 
 
@@ -23,7 +23,7 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
     """Returns every key that a config of this kind has.
 
     Raises:
-      UserError: no such kind of task.
+      UserError: The kind of task is unknown.
     """
     verb = next((verb for verb in USING if verb in config), None)
     if verb:
@@ -44,10 +44,10 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def check_ranges(config: Mapping[str, Any]) -> None:
-    """Checks every key before anything is computed; what depends on several keys, the settings check.
+    """Checks every key on its own before anything is computed; the settings check combinations of keys.
 
     Raises:
-      UserError: the first key that is outside its range, that its kind of recipe does not have, or that is missing.
+      UserError: The first key that is outside its range, unknown to its kind of recipe, or missing.
     """
     values, known = flatten(config), config_keys(config)
     for name, value in values.items():
@@ -61,10 +61,10 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
-    """Checks a config that a run recorded in the file `where`: all keys of its kind, and what the run has found out.
+    """Checks a config that a run recorded in the file `where`: all keys of its kind, and the computed values.
 
     Raises:
-      UserError: the first key that is missing, unknown or outside its range, with the file.
+      UserError: Names the file and the first key that is missing, unknown or outside its range.
     """
     known, values = config_keys(config), flatten(config)
     for name, value in values.items():
@@ -87,7 +87,7 @@ def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
 
 
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
-    """The error for a config key that is not among the `known` ones, naming the nearest that is."""
+    """Returns the error for an unknown config key; it names the nearest known key."""
     branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
     near = nearest(key, [*known, *branches])
     return UserError(

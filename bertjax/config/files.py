@@ -1,4 +1,4 @@
-"""Where recipes are, by name or by path, and how one becomes a config."""
+"""Find recipes by name or by path, and load their configs."""
 
 import importlib.util
 import inspect
@@ -12,43 +12,43 @@ from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
-# Of an installed bertjax, and of a checkout.
+# The first exists in an installed bertjax, the second in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
 
 
 def recipe_names() -> list[str]:
-    """The recipes that come with bertjax, which need no path."""
+    """Returns the names of the recipes that come with bertjax."""
     return sorted(path.stem for folder in _FOLDERS for path in folder.glob('*.py'))
 
 
 def find_recipe(recipe: str) -> str:
-    """`NAME[:ARGUMENT]` as `FILE.py[:ARGUMENT]`; a path stays as it is.
+    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; a path is returned unchanged.
 
     Raises:
-      UserError: neither the name of a recipe nor the path of one.
+      UserError: It is neither the name nor the path of a recipe.
     """
-    given, colon, argument = recipe.partition(':')
-    if pathlib.Path(given).is_file():
+    name, colon, argument = recipe.partition(':')
+    if pathlib.Path(name).is_file():
         return recipe
-    if re.fullmatch(r'\w+', given):
+    if re.fullmatch(r'\w+', name):
         for folder in _FOLDERS:
-            if (folder / f'{given}.py').is_file():
-                return f'{folder / given}.py{colon}{argument}'
+            if (folder / f'{name}.py').is_file():
+                return f'{folder / name}.py{colon}{argument}'
     expected = 'the name or the path of a recipe'
-    if '/' not in given:
+    if '/' not in name:
         names = recipe_names()
-        fix = suggestion(given.removesuffix('.py'), names) or 'there is ' + ', '.join(names)
-        raise UserError('--config', f'no recipe {given!r}', expected, fix)
-    have = [*pathlib.Path(given).parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]
-    there = sorted(map(str, have)) or [f'--config={name}' for name in recipe_names()]
-    raise UserError('--config', f'no file {given}', expected, 'there is ' + ', '.join(there))
+        fix = suggestion(name.removesuffix('.py'), names) or 'there is ' + ', '.join(names)
+        raise UserError('--config', f'no recipe {name!r}', expected, fix)
+    paths = [*pathlib.Path(name).parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]
+    existing = sorted(map(str, paths)) or [f'--config={name}' for name in recipe_names()]
+    raise UserError('--config', f'no file {name}', expected, 'there is ' + ', '.join(existing))
 
 
 def load_recipe(recipe: str) -> ConfigDict:
-    """The config of `FILE.py[:ARGUMENT]`.
+    """Loads the config of `FILE.py[:ARGUMENT]`.
 
     Raises:
-      UserError: a file that is no recipe, a recipe that does not run, an argument that it does not take.
+      UserError: The file is not a recipe, the recipe fails, or it does not take the argument.
     """
     path, _, argument = recipe.partition(':')
     spec = importlib.util.spec_from_file_location('recipe', path)
@@ -67,7 +67,7 @@ def load_recipe(recipe: str) -> ConfigDict:
         raise
     except SyntaxError as e:
         raise UserError(f'{path}:{e.lineno}', e.msg, 'Python', 'correct the recipe') from None
-    except Exception as e:  # whatever a recipe of one's own may raise
+    except Exception as e:  # a user's recipe may raise anything
         lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == path]
         where = f'{path}:{lines[-1]}' if lines else path
         reason = ' '.join(f'{type(e).__name__}: {e}'.split())

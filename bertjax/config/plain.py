@@ -1,4 +1,4 @@
-"""Configs in plain form, as config.json has them: dicts, lists and scalars."""
+"""Convert configs to the plain form of config.json, dicts, lists and scalars, and back."""
 
 import dataclasses
 import json
@@ -8,8 +8,8 @@ import ml_collections
 
 
 def plain(config: Any) -> Any:
-    """Returns a config, or settings, as JSON-ready dicts, lists and scalars with sorted keys. Groups that are None are
-    left out."""
+    """Returns a config or settings as JSON-ready dicts, lists and scalars with sorted keys, without groups that are
+    None."""
     if dataclasses.is_dataclass(config):
         values = {field.name: (getattr(config, field.name), field.metadata) for field in dataclasses.fields(config)}
         config = {name: value for name, (value, about) in values.items() if value is not None or not about.get('group')}
@@ -21,19 +21,19 @@ def plain(config: Any) -> Any:
 
 
 def from_plain(saved: Any) -> Any:
-    """The config of a plain form, such as that of config.json."""
+    """Returns the config of a plain form, such as the content of config.json."""
     if isinstance(saved, dict):
         return ml_collections.ConfigDict({key: from_plain(value) for key, value in saved.items()})
     return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
 
 
 def dump(config: Any) -> str:
-    """The text of `config.json`."""
+    """Returns the text of config.json."""
     return json.dumps(plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
-    """{'model.width': 128, 'phases[0].steps': '90%', ...} of a config or its plain form."""
+    """Flattens a config or its plain form to {'model.width': 128, 'phases[0].steps': '90%', ...}."""
     config = plain(config)
     flat: dict[str, Any] = {}
     if isinstance(config, dict):

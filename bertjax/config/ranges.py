@@ -1,4 +1,4 @@
-"""What a config value may be. A range tells whether a value lies in it, and says in words what does."""
+"""Ranges of config values: each has a predicate, and words that describe the allowed values."""
 
 import dataclasses
 import math
@@ -8,9 +8,9 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# Above every size that a machine of today could hold, far below what would overflow in it.
+# Above every size that a machine of today can hold, and far below an overflow.
 MANY = 2**20
-COUNT = 2**31 - 1  # steps and examples: of what a checkpoint counts in int32
+COUNT = 2**31 - 1  # steps and examples, which a checkpoint counts in int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Range:
     """The values that a config key may have.
 
     Attributes:
-      words: 'a whole number from 1 to 100'.
-      holds: whether a value, of any type, is one of them.
+      words: A description, such as 'a whole number from 1 to 100'.
+      holds: Whether a value of any type is allowed.
     """
 
     words: str
@@ -27,7 +27,7 @@ class Range:
 
 
 def whole(least: int, most: int) -> Range:
-    """Whole numbers; True and 2.0 are none."""
+    """Allows ints from `least` to `most`, but not True or 2.0."""
     return Range(
         f'a whole number from {least:,} to {most:,}',
         lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
@@ -35,11 +35,13 @@ def whole(least: int, most: int) -> Range:
 
 
 def number(least: float, most: float, *, above: bool = False, below: bool = False) -> Range:
-    """Finite numbers from `least` to `most`; with `above` not `least` itself, with `below` not `most`."""
+    """Allows finite numbers from `least` to `most`; `above` excludes `least`, and `below` excludes `most`."""
     words = f'a number {"above" if above else "from"} {least:,g}{"," if above else ""} to {"below " * below}{most:,g}'
 
     def holds(value: Any) -> bool:
-        if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:  # nan is none
+        if (
+            not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most
+        ):  # nan fails the comparison
             return False
         return not (above and value == least) and not (below and value == most)
 
@@ -47,12 +49,12 @@ def number(least: float, most: float, *, above: bool = False, below: bool = Fals
 
 
 def flag() -> Range:
-    """True or False."""
+    """Allows True and False."""
     return Range('True or False', lambda value: isinstance(value, bool))
 
 
 def one_of(names: Iterable[str]) -> Range:
-    """One of these words."""
+    """Allows these words."""
     names = tuple(names)
     return Range(
         'one of ' + ', '.join(name or "''" for name in names),
@@ -61,7 +63,7 @@ def one_of(names: Iterable[str]) -> Range:
 
 
 def text(*, empty: bool = True) -> Range:
-    """Text that a file can hold, a path or a name; with `empty`, '' stands for none."""
+    """Allows text that can be a path or a name; `empty` also allows ''."""
 
     def holds(value: Any) -> bool:
         return isinstance(value, str) and (empty or bool(value.strip())) and _writable(value)
@@ -70,12 +72,12 @@ def text(*, empty: bool = True) -> Range:
 
 
 def word(pattern: str, words: str) -> Range:
-    """Text that a regular expression matches as a whole, said in `words`."""
+    """Allows text that fully matches a regular expression, described in `words`."""
     return Range(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
 def each(items: Range) -> Range:
-    """A list of values of this range."""
+    """Allows lists of values of this range."""
     return Range(
         f'a list, each of it {items.words}',
         lambda value: isinstance(value, list | tuple) and all(map(items.holds, value)),
@@ -83,17 +85,17 @@ def each(items: Range) -> Range:
 
 
 def either(first: Range, second: Range) -> Range:
-    """What one of the two holds."""
+    """Allows the values of both ranges."""
     return Range(f'{first.words}, or {second.words}', lambda value: first.holds(value) or second.holds(value))
 
 
 def only(value: Any, why: str) -> Range:
-    """A value that stands for something else: `only(0, "the run's own")`."""
-    return Range(f'{value!r} for {why}', lambda given: type(given) is type(value) and given == value)
+    """Allows one value with a special meaning, as in `only(0, "the run's own")`."""
+    return Range(f'{value!r} for {why}', lambda other: type(other) is type(value) and other == value)
 
 
 def duration(*relative: str) -> Range:
-    """Durations: steps, and the `relative` ones among '%' of the run and 'epochs'."""
+    """Allows numbers of steps, and relative durations in the units `relative`: '%' of the run, 'epochs'."""
     forms = {'%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}
 
     def holds(value: Any) -> bool:
@@ -107,17 +109,17 @@ def duration(*relative: str) -> Range:
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:
-    """Amount and unit: `1000` and `'1000'` have none, `'10%'` has '%', `'2 epochs'` has 'epochs'.
+    """Returns amount and unit: '' for `1000` and `'1000'`, '%' for `'10%'`, 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: another form, or no finite amount.
+      ValueError: The form is another, or the amount is not finite.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)
     match = re.fullmatch(r'(.*?)\s*(%|epochs?|)', str(value).strip().lower())
     written, unit = match.groups() if match else ('', '')
     amount = int(written) if written.lstrip('+-').isdecimal() else float(written)
-    if not abs(amount) < 1e18:  # nan is not, either
+    if not abs(amount) < 1e18:  # also true for nan
         raise ValueError(value)
     return amount, 'epochs' if unit == 'epoch' else unit
 
@@ -125,11 +127,10 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
 def in_steps(
     value: int | float | str, key: str, *, total: int | None = None, steps_per_epoch: float | None = None
 ) -> int:
-    """A duration in steps: `1000`, `'1000'`, `'10%'` of `total`, or `'2 epochs'` of `steps_per_epoch` steps.
+    """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: another form, less than 0 or more than int32 counts, or a relative one where there is nothing to
-        relate it to.
+      UserError: The form is another, the steps are negative or exceed int32, or a relative duration lacks its base.
     """
     try:
         amount, unit = parse_duration(value)
@@ -152,10 +153,10 @@ def in_steps(
 
 
 def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
-    """Refuses a value of config.KEY outside its range.
+    """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: key, value, range, and `example` as it is written on the command line.
+      UserError: Names the key, the value, the range, and `example` in the form of the command line.
     """
     if not allowed.holds(value):
         several = isinstance(example, list | tuple)
@@ -164,18 +165,18 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
 
 
 def format_value(value: Any) -> str:
-    """A value in a message: as Python writes it, and no longer than a line has room for."""
-    if isinstance(value, int) and abs(value) >= 10**20:  # of thousands of digits Python refuses to write it
+    """Returns the `repr` of a value for a message, cut to 60 characters."""
+    if isinstance(value, int) and abs(value) >= 10**20:  # Python refuses to print thousands of digits
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'
     try:
         text = repr(value)
-    except Exception:  # a list with such a number, or an object of somebody else's
+    except Exception:  # such a number inside a list, or a foreign object
         text = f'a {type(value).__name__}'
     return text if len(text) <= 60 else f'{text[:56]} …'
 
 
 def _writable(value: str) -> bool:
-    """No NUL, which no path can have, and no half of a surrogate pair, which UTF-8 cannot."""
+    """Whether text has neither a NUL, which paths cannot contain, nor a lone surrogate, which UTF-8 cannot encode."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The base configs that recipes begin with and change: of a pre-training, a task, a distillation, a finished model."""
+"""Make the base configs that recipes change, for pre-training, tasks, distillation and finished models."""
 
 import dataclasses
 import types
@@ -17,7 +17,10 @@ from bertjax.tasks.registry import KINDS, options
 
 
 def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
-    """BERT's own recipe, in one phase; `changes` replace top-level keys. See `config.pretraining.PretrainingKeys`."""
+    """Returns the recipe of BERT in one phase; `changes` replace top-level keys.
+
+    See `config.pretraining.PretrainingKeys`.
+    """
     config = as_config(PretrainingKeys())
     config.model.update(SIZES[size])
     for key, value in changes.items():
@@ -26,13 +29,14 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
 
 def phase(**values: Any) -> ConfigDict:
-    """One entry of config.phases, see `config.pretraining.PhaseKeys`: `steps` (a duration; percentages are of
-    config.steps), and what is not the run's own."""
+    """Returns an entry of config.phases: `steps`, a duration (percentages of config.steps), and the keys that differ
+    from those of the run. See `config.pretraining.PhaseKeys`."""
     return _changed(as_config(PhaseKeys()), values)
 
 
 def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
-    """BERT's: 90 % of the steps at 128 positions, then 512 for the position embeddings (paper, appendix A.2)."""
+    """Returns BERT's phases: 90 % of the steps with 128 positions, the rest with 512 to train the position embeddings
+    (arXiv 1810.04805, appendix A.2)."""
     return (
         phase(steps='90%', seq_len=128, max_predictions=20),
         phase(steps='10%', seq_len=512, max_predictions=80, **second),
@@ -40,24 +44,26 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
 
 
 def finetuning_config(kind: str, **task: Any) -> ConfigDict:
-    """The base of every recipe for a task, see `config.finetuning.FinetuningKeys`.
+    """Returns the base of every recipe for a task; see `config.finetuning.FinetuningKeys`.
 
     Args:
-      kind: of the task.
-      **task: its options that differ from their defaults, config.task.
+      kind: The kind of the task.
+      **task: The options of config.task that differ from their defaults.
     """
-    usual = {name: option.default for name, option in options(kind).items()} if kind in KINDS else {}
-    return as_config(FinetuningKeys(task={'kind': kind, **usual, **task}))
+    defaults = {name: option.default for name, option in options(kind).items()} if kind in KINDS else {}
+    return as_config(FinetuningKeys(task={'kind': kind, **defaults, **task}))
 
 
 def sweep(**values: tuple) -> ConfigDict:
-    """config.sweep, see `config.finetuning.SweepKeys`."""
+    """Returns config.sweep; see `config.finetuning.SweepKeys`."""
     return _changed(as_config(SweepKeys()), values)
 
 
 def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
-    """A recipe of a pre-training or of a task in which a student learns from a teacher: `config` with config.distill,
-    of which `values` replace some keys. See `config.distillation.DistillationKeys`."""
+    """Adds config.distill to a recipe of a pre-training or a task, so that a student learns from a teacher.
+
+    `values` replace keys of config.distill; see `config.distillation.DistillationKeys`.
+    """
     config.run = 'distill'
     keys = TaskDistillationKeys() if 'task' in config else DistillationKeys()
     config.distill = _changed(as_config(keys), values)
@@ -65,16 +71,20 @@ def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
 
 
 def using_config(verb: str, **options: Any) -> ConfigDict:
-    """The base of every recipe for a verb that uses a finished model; `options` replace keys of config.VERB. See
-    `config.using`."""
+    """Returns the base of every recipe for a verb that uses a finished model; `options` replace keys of config.VERB.
+
+    See `config.using`.
+    """
     config = as_config(USING[verb]())
     _changed(config[verb], options)
     return config
 
 
 def as_config(record: Any) -> ConfigDict:
-    """The ConfigDict of a dataclass of keys, without groups that are None; a key whose field is declared with several
-    types takes all of them."""
+    """Returns the ConfigDict of a dataclass of keys, without groups that are None.
+
+    A key whose field declares several types accepts all of them.
+    """
     config = ConfigDict()
     for field in dataclasses.fields(record):
         value = getattr(record, field.name)
@@ -90,27 +100,27 @@ def as_config(record: Any) -> ConfigDict:
 
 
 def _changed(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
-    """The same config with some values; a key that it does not have is added, for `check_ranges` to name."""
+    """Sets values of a config and returns it; an unknown key is added too, so that `check_ranges` reports it."""
     for key, value in values.items():
         config[key] = value
     return config
 
 
 def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
-    """Typed arguments of a recipe, from the text after the colon of `--config=FILE.py:ARGUMENT`.
+    """Parses the typed arguments of a recipe from the text after the colon of `--config=FILE.py:ARGUMENT`.
 
     `large,seq=512,cased` sets the first key of `defaults` to 'large', `seq` to the integer 512 and the boolean `cased`
     to True. A value takes the type of its default.
 
     Raises:
-      UserError: an unknown name, a value of another type, or a bare word where none fits.
+      UserError: A name is unknown, a value has another type, or a bare word is not allowed.
     """
     values = dict(defaults)
     kinds = {name: f'{name} ({type(default).__name__}, default {default!r})' for name, default in defaults.items()}
     known = ', '.join(kinds.values()) or 'no argument at all'
     for position, item in enumerate(filter(None, argument.split(','))):
-        name, given, text = item.partition('=')
-        if not given:
+        name, equals, text = item.partition('=')
+        if not equals:
             if isinstance(defaults.get(name), bool):
                 values[name] = True
                 continue

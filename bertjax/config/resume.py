@@ -1,4 +1,4 @@
-"""Which config keys may change between a checkpoint and the run that resumes from it."""
+"""Decide which config keys may change between a checkpoint and the run that resumes from it."""
 
 import itertools
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ _SILENT = (Change.OUTPUT, Change.VERB)
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
     """Returns {key: (value before, value now, whether it may change)} of two configs; None stands for a missing value.
 
-    What a run has computed, such as its fingerprints, must not change.
+    Values that a run computes, such as its fingerprints, must not change.
     """
     known, old, new = config_keys(now), flatten(before), flatten(now)
     changes = {}
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
-            unlisted = Change.STATE if name.startswith(FOUND) else Change.RUN
-            change = known[name].change if name in known else unlisted
+            default = Change.STATE if name.startswith(FOUND) else Change.RUN
+            change = known[name].change if name in known else default
             if name.startswith('phases'):
-                change = Change.TRAINING  # with another number of entries
+                change = Change.TRAINING  # also if the number of phases differs
             changes[name] = (old.get(name), new.get(name), change)
     return changes
 
@@ -42,8 +42,8 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *
       One line for each change that is allowed: `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: another model, tokenizer, store or optimiser, or for a finished run other training settings; names the
-        first difference.
+      UserError: Names the first difference that is not allowed: in the model, tokenizer, store or optimiser, or for a
+        finished run in the settings of training.
     """
     reported = []
     for name, (old, new, change) in changed_keys(saved, now).items():
@@ -72,7 +72,7 @@ def place_of(name: str) -> str:
 
 
 def _short(value: Any, other: Any) -> str:
-    """`value`; of a long one, the part where it begins to differ from `other`."""
+    """Returns `value` as text; a long one is cut to the part where it begins to differ from `other`."""
     text = str(value)
     if len(text) <= 24:
         return text

@@ -1,4 +1,4 @@
-"""The keys that pre-training and fine-tuning share."""
+"""The config keys that pre-training and fine-tuning share."""
 
 import dataclasses
 
@@ -16,29 +16,29 @@ ROWS = whole(1, MANY)
 RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
 _OWN_SEED = either(SEED, only(-1, 'config.seed'))
-_DEVICES = either(whole(1, MANY), only(-1, 'what the others leave'))
-_BETA = number(0, 0.999999)  # nearer to 1, float32 has no room for what the correction of the first steps divides by
+_DEVICES = either(whole(1, MANY), only(-1, 'the remaining devices'))
+_BETA = number(0, 0.999999)  # closer to 1, the divisor of the bias correction vanishes in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
 MINUTES = number(0, 1e6)
-_NAME = r'[\w.-]+(/[\w.-]+)?'  # on the hub
+_NAME = r'[\w.-]+(/[\w.-]+)?'  # a name on the hub
 _LICENSE = word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''")
-_LANGUAGES = word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes with commas between, such as en,de, or ''")
-_DATASETS = word(f'|{_NAME}(,{_NAME})*', "names on the hub, with commas between, or ''")
+_LANGUAGES = word('|[A-Za-z-]{2,}(,[A-Za-z-]{2,})*', "codes separated by commas, such as en,de, or ''")
+_DATASETS = word(f'|{_NAME}(,{_NAME})*', "names on the hub, separated by commas, or ''")
 _BASE = word(f'|{_NAME}', "a name on the hub, or ''")
 _REPOSITORY = word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''")
 _PROFILE = word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''")
 _STEP = 'the checkpoint for `evaluate`, `predict` and `export`; 0: the newest, or the best'
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
-FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, with commas between')
+FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
 
 
 @dataclasses.dataclass(frozen=True)
 class Seeds:
-    """config.seeds: what a run draws its parameters, the order of its data and its dropout from."""
+    """config.seeds: the seeds of the initial parameters, the order of the data, and dropout."""
 
     init: int = key(-1, _OWN_SEED, 'seed of the initial weights; -1: `seed`')
-    data: int = key(-1, _OWN_SEED, 'seed of the order of examples, of pairs and masks; -1: `seed`')
+    data: int = key(-1, _OWN_SEED, 'seed of the order of examples, and of pairs and masks; -1: `seed`')
     dropout: int = key(-1, _OWN_SEED, 'seed of dropout; -1: `seed`')
 
 
@@ -57,29 +57,29 @@ class Optimizer:
     name: str = key('adamw', one_of(OPTIMIZERS), "`bert_adam` is BERT's own, without bias correction", change=STATE)
     b1: float = key(0.9, _BETA, 'decay of the first moment')
     b2: float = key(0.999, _BETA, 'decay of the second moment')
-    # Not 0: the moments of a parameter without a gradient are 0.
+    # Not 0, as the moments of a parameter without a gradient are 0.
     eps: float = key(1e-6, number(1e-30, 1), 'added to the root of the second moment')
     weight_decay: float = key(0.01, number(0, 10), 'decoupled weight decay, not applied to biases and LayerNorm')
-    clip_norm: float = key(1.0, number(0, 1e12), 'greatest global norm of the gradient; 0 does not clip')
+    clip_norm: float = key(1.0, number(0, 1e12), 'largest global norm of the gradient; 0: no clipping')
     momentum: float = key(0.95, number(0, 1, below=True), '`muon`: momentum for the matrices of the blocks')
     adam_lr_ratio: float = key(
-        0.3, number(0, 1000, above=True), '`muon`: rate of all other parameters, times `learning_rate`'
+        0.3, number(0, 1000, above=True), '`muon`: learning rate of the other parameters, relative to `learning_rate`'
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshKeys:
-    """config.mesh: a preset has sizes for the axes that are left as they are here."""
+    """config.mesh. The preset sets the axes that keep their defaults."""
 
-    preset: str = key('data', one_of(PRESETS), 'the sizes of those axes below that keep their defaults')
-    data: int = key(-1, _DEVICES, 'copies of the model; -1: the devices that the others leave')
+    preset: str = key('data', one_of(PRESETS), 'sets the sizes of the axes below that keep their defaults')
+    data: int = key(-1, _DEVICES, 'copies of the model; -1: all remaining devices')
     fsdp: int = key(1, _DEVICES, 'devices over which each weight is split by width')
     tensor: int = key(1, _DEVICES, 'devices over which heads, MLP and vocabulary are split')
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """config.card: what the model card of an export says and only its author can know; '' is left out."""
+    """config.card: entries of an export's model card that only the author knows; '' is left out."""
 
     license: str = key('', _LICENSE, 'the license in the model card')
     language: str = key('', _LANGUAGES, 'the languages in the model card')
@@ -89,41 +89,41 @@ class Card:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKeys:
-    """The keys of every training; a frozen record of their values is the settings of a run."""
+    """The keys of every training; an instance holds the settings of a run."""
 
     run: str = key('', text(empty=False), 'the verb, see --help', change=VERB, trained=RECIPE)
     data: str = key('')
     init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub to start from", trained=SAME)
     tokenizer: str = key('', TEXT, 'a vocabulary file or a directory; empty: that of `init`', trained=SAME)
-    seed: int = key(0, SEED, 'the seed of everything that has no seed of its own', change=TRAINING)
+    seed: int = key(0, SEED, 'the default of all seeds', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
     grad_accum_steps: int = key(
-        1, ROWS, 'parts in which a batch is processed; a divisor of `batch_size`', change=TRAINING
+        1, ROWS, 'parts in which a batch is processed, a divisor of `batch_size`', change=TRAINING
     )
-    learning_rate: float = key(1e-4, RATE, 'the highest learning rate', change=TRAINING)
-    warmup_fraction: float = key(0.1, WARMUP, 'share of the steps of a phase in which the rate rises', change=TRAINING)
+    learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
+    warmup_fraction: float = key(0.1, WARMUP, 'share of the steps of a phase for the warm-up', change=TRAINING)
     schedule: Schedule = group(Schedule(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
     log_every: int = key(100, whole(1, COUNT), 'steps between training rows', change=MACHINE)
     eval_every: int | str = key('1%', duration('%'), 'a duration; 0: only at the start and the end')
     checkpoint_every: int | str = key('1%', duration('%'), 'a duration; 0: only at the end')
-    checkpoint_minutes: float = key(0.0, MINUTES, 'above 0: the most minutes between checkpoints', change=MACHINE)
+    checkpoint_minutes: float = key(0.0, MINUTES, 'above 0: also save after so many minutes', change=MACHINE)
     checkpoint_keep: int = key(3, whole(1, MANY), 'newest checkpoints kept, besides the best', change=MACHINE)
     step: int = key(0, whole(0, COUNT), _STEP, change=VERB, trained=RECIPE)
-    profile: str = key('', _PROFILE, 'trace these steps, without END, into `WORKDIR/profile`', change=VERB)
-    hang_minutes: float = key(30.0, MINUTES, 'a run without progress for so long ends; 0: never', change=VERB)
+    profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
+    hang_minutes: float = key(30.0, MINUTES, 'stop a run after so long without progress; 0: never', change=VERB)
 
     mesh: MeshKeys = group(MeshKeys(), change=MACHINE, trained=RECIPE)
-    zero1: str = key('auto', one_of(ZERO1), 'split parameters and optimiser over `mesh.data`, too', change=MACHINE)
+    zero1: str = key('auto', one_of(ZERO1), 'split parameters and optimiser state over `mesh.data` too', change=MACHINE)
 
-    export: bool = key(True, about='write the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
-    export_formats: str = key('hf,orbax', FORMATS, 'the formats that are written there', change=OUTPUT, trained=RECIPE)
+    export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
+    export_formats: str = key('hf,orbax', FORMATS, 'the formats of the export', change=OUTPUT, trained=RECIPE)
     push_to: str = key('', _REPOSITORY, 'the repository to which `export/hf` is pushed', change=VERB, trained=RECIPE)
-    push_private: bool = key(False, about='create a private repository there', change=VERB, trained=RECIPE)
+    push_private: bool = key(False, about='create a private repository for `push_to`', change=VERB, trained=RECIPE)
     card: Card = group(Card(), change=VERB, trained=COMMAND_LINE)
-    tracker: str = key('', one_of(('', *SERVICES)), 'the experiment tracker that receives the rows, too', change=VERB)
+    tracker: str = key('', one_of(('', *SERVICES)), 'an experiment tracker that also receives the metrics', change=VERB)
     tracker_project: str = key('bertjax', text(empty=False), 'the project of the run in the tracker', change=VERB)
     tracker_run: str = key('', TEXT, 'the name of the run in the tracker; empty: that of the workdir', change=VERB)
 
@@ -134,7 +134,7 @@ class RunKeys:
 
     @property
     def mesh_axes(self) -> dict[str, int]:
-        """Sizes by axis, see `parallel.mesh.make_mesh`."""
+        """The mesh size of each axis; see `parallel.mesh.make_mesh`."""
         return mesh_axes(vars(self.mesh))
 
     @property
@@ -144,10 +144,10 @@ class RunKeys:
 
     @property
     def moments(self) -> int:
-        """The fewest arrays that the optimiser keeps for a parameter."""
+        """The fewest arrays per parameter in the optimiser state."""
         return 1 if self.optimizer.name == 'muon' else 2
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """What the end of the run writes: config.export_formats, each once, or nothing without config.export."""
+        """The formats of config.export_formats without repetitions; none without config.export."""
         return tuple(dict.fromkeys(self.export_formats.split(','))) if self.export else ()

@@ -1,6 +1,6 @@
-"""Declares config keys as fields of dataclasses: a key is one line, and everything else follows from it.
+"""Declare config keys as fields of dataclasses, one line per key, from which everything else follows.
 
-    batch_size: int = key(32, ROWS, 'rows an update, over all devices', change=TRAINING)
+    batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
 `recipes.as_config` makes the ConfigDict of a recipe from such a dataclass, and `from_config` makes the frozen settings
 of a run. `keys_of` lists the keys for the checks of values, the rules of resuming, --help, and docs/keys.md.
@@ -21,7 +21,7 @@ class Change(enum.Enum):
     """Whether a run that has begun may continue with another value of a key. docs/keys.md prints the enum's value."""
 
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
-    TRAINING = 'until finished'  # the key decides what training makes of the parameters
+    TRAINING = 'until finished'  # the key decides the result of training
     RUN = 'yes'  # the change is reported; a sweep or a benchmark refuses it
     MACHINE = 'yes, everywhere'  # the change is reported, within a sweep or a benchmark as well
     OUTPUT = 'yes, for the next end'  # the change is not reported; a sweep refuses it
@@ -32,7 +32,7 @@ STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change
 
 
 class Trained(enum.Enum):
-    """Where the verbs evaluate, predict, export and baseline take the value of a key from."""
+    """The source from which the verbs evaluate, predict, export and baseline take the value of a key."""
 
     RUN = "the run's config.json"
     SAME = "the run's config.json; another value on the command line is refused"
@@ -52,7 +52,7 @@ class Key:
       allowed: the values that the key may have.
       about: one line of documentation.
       change: whether a run may continue with another value.
-      trained: where the verbs about a trained model take the value from.
+      trained: the source of the value in the verbs about a trained model.
       named: whether the first argument of a recipe sets it, as in configs/glue.py:rte.
     """
 
@@ -82,8 +82,8 @@ def key(
       change, trained: see Key; None takes the value that the group of the key declares.
       **metadata: further entries of the field's metadata.
     """
-    own = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
-    return dataclasses.field(default=default, metadata={**own, **metadata})
+    declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
+    return dataclasses.field(default=default, metadata={**declared, **metadata})
 
 
 def group(default: Any, *, record: type | None = None, each: type | None = None, **metadata: Any) -> Any:
@@ -133,16 +133,16 @@ def keys_of(
         record_of, each = field.metadata.get('group'), field.metadata.get('each')
         if default is dataclasses.MISSING or (record_of and default is None):
             continue
-        own = {
+        options = {
             name: value
-            for name, usual in (('change', change), ('trained', trained), ('named', False))
-            if (value := field.metadata.get(name) or usual)
+            for name, default_option in (('change', change), ('trained', trained), ('named', False))
+            if (value := field.metadata.get(name) or default_option)
         }
         name = f'{prefix}{field.metadata.get("key", field.name)}'
         if record_of and not each:
-            keys |= keys_of(default, f'{name}.', **own)
+            keys |= keys_of(default, f'{name}.', **options)
         else:
-            keys[name] = Key(default, _range(record, field), _about(record, field), **own)
+            keys[name] = Key(default, _range(record, field), _about(record, field), **options)
     return keys
 
 
@@ -160,7 +160,7 @@ def _range(record: Any, field: dataclasses.Field) -> Range:
 
 
 def _about(record: Any, field: dataclasses.Field) -> str:
-    """Returns what the field declares, or else its entry in the docstring of the class or of a base class, such as
+    """Returns the `about` of a field, or its entry in the docstring of the class or of a base class, such as
     `text_a, text_b: names of columns.`"""
     if field.metadata.get('about'):
         return field.metadata['about']
@@ -176,7 +176,7 @@ def check_fields(record: Any, prefix: str) -> None:
     """Checks the fields of a dataclass against their ranges. An error names config.PREFIX.FIELD.
 
     Raises:
-      UserError: the first that is outside its range.
+      UserError: The first value that is outside its range.
     """
     for field in dataclasses.fields(record):
         if field.default is not dataclasses.MISSING:
@@ -185,7 +185,7 @@ def check_fields(record: Any, prefix: str) -> None:
 
 
 def from_config(record: type[Record], config: Mapping[str, Any]) -> Record:
-    """Makes an instance of `record` of a config: frozen settings. A key that the config lacks keeps its default."""
+    """Makes an instance of `record`, frozen settings, from a config. A key that the config lacks keeps its default."""
     values = {}
     for field in dataclasses.fields(record):
         if field.name not in config:

@@ -1,10 +1,10 @@
-"""What a person may have meant: the nearest name, or ours for one that other programs have."""
+"""Suggest the name that a user may have meant: the nearest one, or ours for a name of another program."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# Arguments of transformers (TrainingArguments, its configs and example scripts), of google-research/bert and of others,
-# and our keys for them; of several, the first that the recipe has.
+# Arguments of transformers (TrainingArguments, its configs and example scripts), google-research/bert and others, with
+# our keys for them. The first key that the recipe has is suggested.
 KEYS: Mapping[str, tuple[str, ...]] = {
     'adam_beta1': ('optimizer.b1',),
     'adam_beta2': ('optimizer.b2',),
@@ -109,26 +109,26 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 def nearest(
     name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS, *, similarity: float = 0.5
 ) -> str:
-    """The known name that is meant by `name`; '' where none is near.
+    """Returns the known name that `name` probably means; '' if none is similar.
 
     Args:
-      name: what was given.
-      known: the names that there are.
-      others: names in other programs, and ours for them; of several, the first that is known.
-      similarity: from 0 to 1; below it, no name is near (see difflib).
+      name: The unknown name.
+      known: The known names.
+      others: Names in other programs, each with our names for it; the first known one is taken.
+      similarity: The least similarity from 0 to 1 (see difflib).
     """
     known = list(known)
     tail = name.rpartition('.')[2]
     near = [ours for ours in others.get(tail.lower().replace('-', '_'), ()) if ours in known]
     if not near:
         near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
-    if not near:  # `--config.lr_rate`, `--config.widht`: compare the last part alone, too
+    if not near:  # for `--config.widht`, compare the last part alone
         tails = {key.rpartition('.')[2]: key for key in known}
         near = [tails[match] for match in difflib.get_close_matches(tail, tails, n=1, cutoff=similarity)]
     return near[0] if near else ''
 
 
 def suggestion(name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS) -> str:
-    """'did you mean X?', X as in `nearest`; '' where none is near."""
+    """Returns 'did you mean X?' with the name of `nearest`; '' if none is similar."""
     near = nearest(name, known, others)
     return f'did you mean {near}?' if near else ''

@@ -1,4 +1,4 @@
-"""docs/keys.md: a table of all config keys, made from their declarations.
+"""Write docs/keys.md: tables of all config keys, made from their declarations.
 
 python -m bertjax.config.tables > docs/keys.md
 """
@@ -25,7 +25,7 @@ The last column of a training says whether a run that has begun may continue wit
 """
 _CHANGES = {
     Change.STATE: 'the key decides the shape or the meaning of the saved state',
-    Change.TRAINING: 'the change is reported; a finished run keeps its value',
+    Change.TRAINING: 'the change is reported; a finished run refuses it',
     Change.RUN: 'the change is reported; a sweep or a benchmark refuses it',
     Change.MACHINE: 'the change is reported, and holds within a sweep or a benchmark as well',
     Change.OUTPUT: 'the end of a run is written with the new value; a sweep refuses it',
@@ -34,27 +34,30 @@ _CHANGES = {
 
 
 def page() -> str:
-    """The text of docs/keys.md."""
+    """Returns the text of docs/keys.md."""
     shared = {name: key for name, key in keys_of(TextKeys).items() if name != 'run'}
     parts = [_INTRODUCTION + '\n'.join(f'| {change.value} | {meaning} |' for change, meaning in _CHANGES.items())]
     pretraining, finetuning = keys_of(PretrainingKeys), keys_of(FinetuningKeys)
     both = {name: key for name, key in pretraining.items() if finetuning.get(name) == key}
-    parts += _section('Every training', 'Keys that pre-training and fine-tuning have in common.', both)
-    about = f'Beside the keys of every training. {PretrainingKeys.__doc__}'
+    parts += _section('Every training', 'The keys that pre-training and fine-tuning share.', both)
+    about = f'In addition to the keys of every training. {PretrainingKeys.__doc__}'
     parts += _section('Pre-training', about, _without(pretraining, both))
     parts += _section('Phases', 'An entry of `phases`.', keys_of(PhaseKeys, 'phases.', TRAINING))
-    about = f'Beside the keys of every training. {FinetuningKeys.__doc__}'
+    about = f'In addition to the keys of every training. {FinetuningKeys.__doc__}'
     parts += _section('Fine-tuning', about, _without(finetuning, both))
     for kind in KINDS:
         known = {f'task.{name}': key for name, key in options(kind).items()}
-        parts += _section(f'The task {kind}', f'The options of `task.kind={kind}`, beside those of fine-tuning.', known)
-    about = 'Beside the keys of pre-training or of fine-tuning; those from `distill.num_layers` on are of tasks alone.'
+        parts += _section(
+            f'The task {kind}', f'The options of `task.kind={kind}`, in addition to the keys of fine-tuning.', known
+        )
+    about = 'In addition to the keys of pre-training or fine-tuning; from `distill.num_layers` on, for tasks only.'
     parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
-    about = 'The keys of every verb that uses a finished model; `convert` reads no texts and has the first two.'
+    about = 'The keys of every verb that uses a finished model; `convert` reads no texts and has only the first two.'
     parts += _section('Using a finished model', about, shared, changes=False)
     for verb, record in USING.items():
-        own = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
-        parts += _section(f'The verb {verb}', 'Beside the keys of every verb that uses a model.', own, changes=False)
+        verb_keys = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
+        about = 'In addition to the keys of every verb that uses a finished model.'
+        parts += _section(f'The verb {verb}', about, verb_keys, changes=False)
     return '\n'.join(parts)
 
 
@@ -78,7 +81,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _written(value: object) -> str:
-    """A default as it is written on the command line."""
+    """Formats a default in the form of the command line."""
     value = plain(value)
     if isinstance(value, float):
         return f'{value:g}'

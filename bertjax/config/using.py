@@ -24,9 +24,9 @@ class ModelKeys:
 
     run: str = key('', _FIELD, 'the verb, see --help')
     init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub; empty: that of `--workdir`")
-    step: int = key(0, whole(0, COUNT), 'of a workdir: which checkpoint; 0: what was exported, else the newest')
+    step: int = key(0, whole(0, COUNT), 'the checkpoint of a workdir; 0: the export, else the newest')
 
-    dtype = 'float32'  # no key of `convert`, which computes nothing
+    dtype = 'float32'  # not a key of `convert`, which computes nothing
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -39,15 +39,17 @@ class TextKeys(ModelKeys):
     """The keys of every verb that reads texts."""
 
     input: str = key('', TEXT, 'a file, or `-` for standard input')
-    dtype: str = key('float32', one_of(DTYPES), 'of computation; `bfloat16` is several times faster on TPUs and GPUs')
-    batch_size: int = key(64, ROWS, 'texts at a time')
+    dtype: str = key(
+        'float32', one_of(DTYPES), 'dtype of the computation; `bfloat16` is several times faster on TPUs and GPUs'
+    )
+    batch_size: int = key(64, ROWS, 'texts per batch')
     max_length: int = key(0, _LENGTH, 'longer texts are cut to so many tokens; 0: the positions of the model')
 
     def truncation_length(self, config: BertConfig, usual: int) -> int:
-        """Tokens that a text of a model is cut to; `usual` where config.max_length does not say.
+        """Returns the length in tokens that texts are cut to; `usual` if config.max_length is 0.
 
         Raises:
-          UserError: more than it has positions.
+          UserError: The model has fewer positions.
         """
         most = config.max_positions
         if self.max_length > most:
@@ -60,7 +62,7 @@ class TextKeys(ModelKeys):
 class Convert:
     """config.convert."""
 
-    formats: str = key('hf', FORMATS, 'folders of `WORKDIR/export`, with commas between')
+    formats: str = key('hf', FORMATS, 'folders of `WORKDIR/export`, separated by commas')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,37 +71,43 @@ class Extract:
 
     field: str = key('text', _FIELD, 'of records: the one with the text')
     pair_field: str = key('', TEXT, 'of records: the one with a second text; of lines, any name: two texts a line')
-    id: str = key('', TEXT, 'of records: the one that names it, kept beside the features')
+    id: str = key('', TEXT, 'records: the field with an identifier, which is copied to the output')
     layers: tuple = key(
         (-1,), each(whole(-MANY, MANY)), 'hidden states: 0 the embeddings, 1 to L the blocks, -1 the last'
     )
-    combine: str = key('mean', one_of(COMBINE), 'of several layers')
-    weights: tuple = key((), each(number(-1e6, 1e6)), 'of `weighted`: one a layer')
+    combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
+    weights: tuple = key((), each(number(-1e6, 1e6)), '`weighted`: one weight per layer')
     pool: str = key(
-        'auto', one_of(('auto', *POOL)), "a text's tokens; `auto`: as sentence-transformers' folder, else `mean`"
+        'auto',
+        one_of(('auto', *POOL)),
+        'pooling of the tokens; `auto`: that of a sentence-transformers folder, else `mean`',
     )
-    normalize: bool | None = key(None, _NORMALIZE, 'to length 1; `None`: where `pool=auto` finds it')
+    normalize: bool | None = key(None, _NORMALIZE, 'scale to length 1; `None`: if `pool=auto` finds it')
     format: str = key(
-        '', one_of(('', *FEATURE_FORMATS)), 'empty: `npy`; of standard input JSON lines on standard output'
+        '', one_of(('', *FEATURE_FORMATS)), 'empty: `npy`; for standard input, JSON lines on standard output'
     )
-    part: int = key(0, whole(0, MANY), 'texts computed and kept at once; 0: 4096, with `pool=none` 256')
+    part: int = key(0, whole(0, MANY), 'texts in memory at once; 0: 4096, or 256 with `pool=none`')
 
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
     """config.fill."""
 
-    ask: str = key('masks', one_of(ASK), 'what is asked: the argument of the recipe')
-    text: str = key('', TEXT, 'one text, in place of `input`: the answer is a table')
-    second: str = key('', TEXT, 'of `pairs`: the text that may follow it')
+    ask: str = key('masks', one_of(ASK), 'the kind of question, which the argument of the recipe sets')
+    text: str = key('', TEXT, 'one text instead of `input`; the answer is a table')
+    second: str = key('', TEXT, '`pairs`: the text that may follow it')
     field: str = key('text', _FIELD, 'of records: the one with the text')
-    pair_field: str = key('pair', _FIELD, 'of records, of `pairs`: the one with the second text')
-    top_k: int = key(5, whole(1, 1000), 'of `masks`: fillings for each')
-    jointly: bool = key(False, about='of `masks`: fill all of a text, the surest first, and look again after each')
-    tokens: int = key(20, whole(1, MANY), 'of `continue`: pieces to append')
-    temperature: float = key(1.0, number(0, 100), 'of `continue`; 0: always the most probable piece')
-    sample: int = key(50, whole(1, 1000), 'of `continue`: the most probable pieces, which are drawn among')
-    seed: int = key(0, SEED, 'of `continue`')
+    pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
+    top_k: int = key(5, whole(1, 1000), '`masks`: predictions per mask')
+    jointly: bool = key(
+        False, about='`masks`: fill the masks of a text one by one, the most certain first, each given the ones before'
+    )
+    tokens: int = key(20, whole(1, MANY), '`continue`: pieces to append')
+    temperature: float = key(
+        1.0, number(0, 100), '`continue`: temperature of sampling; 0: always the most probable piece'
+    )
+    sample: int = key(50, whole(1, 1000), '`continue`: the number of most probable pieces to draw from')
+    seed: int = key(0, SEED, '`continue`: the seed of sampling')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,15 +115,17 @@ class Attention:
     """config.attention."""
 
     field: str = key('text', _FIELD, 'of records: the one with the text')
-    pair_field: str = key('', TEXT, 'of records: the one with a second text, read together with it')
-    texts: tuple = key((), each(_FIELD), 'texts (or pairs, with a tab between) for the page, measured without `input`')
-    show: int = key(12, whole(0, 1000), 'without `texts`: so many of the first of `input` are on the page')
-    unit: str = key('piece', one_of(('piece', 'word')), 'what statistics and page are about')
+    pair_field: str = key('', TEXT, 'records: the field with a second text, read together with it')
+    texts: tuple = key(
+        (), each(_FIELD), 'texts (or pairs, separated by a tab) for the page; also measured if there is no `input`'
+    )
+    show: int = key(12, whole(0, 1000), 'without `texts`: so many texts of `input`, from the first on, are on the page')
+    unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a checkpoint of the same encoder before a fine-tuning')
 
 
 def _of_verb(base: type[ModelKeys], options: Any) -> type[ModelKeys]:
-    """The keys of a verb: those of `base`, and config.VERB, which is named after its class."""
+    """Returns the keys of a verb: those of `base`, and config.VERB, which is named after its class."""
     verb = type(options).__name__.lower()
     fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
     return dataclasses.make_dataclass(f'{type(options).__name__}Keys', fields, bases=(base,), frozen=True, kw_only=True)
@@ -131,10 +141,10 @@ USING: Mapping[str, type[ModelKeys]] = {
 
 
 def using_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
-    """The settings of a config.
+    """Returns the settings of a config.
 
     Raises:
-      UserError: the recipe of another verb.
+      UserError: The recipe is for another verb.
     """
     if verb not in config:
         found, expected = f'a recipe without config.{verb}', 'one that has it'

@@ -1,4 +1,4 @@
-"""What a verb declares of itself, in its file of bertjax/commands/, as VERB."""
+"""The declaration of a verb, the constant VERB in its file of bertjax/commands/."""
 
 import dataclasses
 from typing import Literal
@@ -6,19 +6,21 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verb:
-    """What a verb needs. Besides the config and the workdir its `run` may take `recipe`, the recipe as the command line
-    names it; `overridden`, the keys that the command line sets one by one; and `given`, these and the keys that the
-    recipe's argument decides.
+    """The needs of a verb.
+
+    Besides the config and the workdir, its `run` may take three parameters: `recipe`, the recipe as the command line
+    names it; `overridden`, the keys that the command line sets; and `given`, these and the keys that the recipe's
+    argument decides.
 
     Attributes:
-      needs: the config key that its recipes must have, see EXAMPLES; '' for none.
-      teacher: whether a recipe with config.distill may be given: the verb asks the teacher, or trains nothing.
-      trains: whether it trains a model.
-      processes: whether several processes can compute it together.
-      devices: whether it computes on devices.
-      workdir: whether it needs a workdir.
-      bucket: what it does to a workdir in a bucket: 'write' holds the lease and publishes what changes; 'look' reads
-        it, also while a run is at work there, and publishes a file at most; 'inspect' reads more, whatever is denied.
+      needs: The config key that its recipes must have, see EXAMPLES; '' for none.
+      teacher: Whether it accepts a recipe with config.distill, because it uses the teacher or trains nothing.
+      trains: Whether it trains a model.
+      processes: Whether several processes can compute it together.
+      devices: Whether it computes on devices.
+      workdir: Whether it needs a workdir.
+      bucket: How it uses a workdir in a bucket. 'write' holds the lease and publishes changes. 'look' reads it, also
+        while a run is active, and publishes at most one file. 'inspect' reads even if other rights are denied.
     """
 
     needs: Literal['', 'corpus', 'task', 'distill'] = ''
@@ -30,5 +32,5 @@ class Verb:
     bucket: Literal['write', 'look', 'inspect'] = 'write'
 
 
-# A recipe that has the key.
+# {config key: a recipe that has it}.
 EXAMPLES = {'corpus': 'pretrain_tiny', 'task': 'glue:rte', 'distill': 'distilbert'}

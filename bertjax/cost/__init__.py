@@ -1,1 +1,1 @@
-"""What a compiled step costs: pure functions of the text that the compiler gives (`compiled.as_text()`)."""
+"""The cost of a compiled step, and a search for a memory plan that fits; from the compiler's text and figures."""

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# The share of the bytes that each of n chips sends: over rings, which send the least possible (Patarasuk and Yuan,
-# Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
+# The share of the bytes that each of n chips sends in a ring, the optimal algorithm (Patarasuk and Yuan, Bandwidth
+# optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
 SENT = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
@@ -23,17 +23,17 @@ _CHAIN = r'chain_id="(\d+)"'
 
 @dataclasses.dataclass
 class Collective:
-    """One collective of a computation, which may be several instructions: a start, fusions that continue it, an end.
+    """One collective of a computation. It may consist of several instructions: a start, fusions, an end.
 
     Attributes:
-      kind: a key of SENT.
-      sent: bytes that each chip sends.
-      chips: in a group; the number of slices if it runs between slices.
-      first, last: names of the instructions that start and end it; equal if nothing else can run meanwhile.
-      network: whether it uses the data centre's network, between slices.
-      seconds: time that it takes alone; set by `estimate`.
-      exposed: seconds of it that no other work hides; set by `estimate`.
-      count: executions per step; set by `estimate`.
+      kind: A key of SENT.
+      sent: The bytes that each chip sends.
+      chips: The number of chips in a group, or the number of slices if it runs between slices.
+      first, last: The names of the instructions that start and end it. They are equal if it is not asynchronous.
+      network: Whether it uses the data centre's network between slices.
+      seconds: The seconds that it takes on its own; set by `estimate`.
+      exposed: The seconds that no other work hides; set by `estimate`.
+      count: The executions per step; set by `estimate`.
     """
 
     kind: str
@@ -47,62 +47,68 @@ class Collective:
     count: int = 1
 
 
-def is_collective(one: Instruction) -> bool:
+def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction is a collective or the start of one."""
-    return one.opcode.removesuffix('-start') in SENT
+    return instruction.opcode.removesuffix('-start') in SENT
 
 
 def collectives(computation: Computation, chips: int) -> list[Collective]:
-    """The collectives of a computation's instructions and of their fusions, without those of its loops.
+    """Returns the collectives of a computation and of its fusions, without those inside its loops.
 
     Args:
-      computation: of the program.
-      chips: that run the program.
+      computation: A computation of the program.
+      chips: The number of chips that run the program.
     """
-    found: dict[str, Collective] = {}
+    collectives_by_key: dict[str, Collective] = {}
     started: dict[str, str] = {}  # name of the starting instruction -> key
-    for one in computation.instructions.values():
-        for key in (started[x.name] for x in one.inputs if one.opcode.endswith('-done') and x.name in started):
-            found[key].last = one.name
-        for inner in filter(is_collective, one.inside()):
-            key = _key(one, inner)
-            if key in found:
-                found[key].last = one.name
-            elif not _continues(one, inner):
-                found[key] = _collective(one, inner, chips)
-                started[one.name] = key
-    return [*found.values(), *_between_slices(computation)]
+    for instruction in computation.instructions.values():
+        for key in (
+            started[x.name] for x in instruction.inputs if instruction.opcode.endswith('-done') and x.name in started
+        ):
+            collectives_by_key[key].last = instruction.name
+        for inner in filter(is_collective, instruction.inside()):
+            key = _key(instruction, inner)
+            if key in collectives_by_key:
+                collectives_by_key[key].last = instruction.name
+            elif not _continues(instruction, inner):
+                collectives_by_key[key] = _collective(instruction, inner, chips)
+                started[instruction.name] = key
+    return [*collectives_by_key.values(), *_between_slices(computation)]
 
 
-def _collective(one: Instruction, inner: Instruction, chips: int) -> Collective:
-    # A fusion of an all-reduce and a slice of its result: each chip only takes its part.
-    scatters = one.opcode == 'fusion' and one.called('calls')[0].root.opcode == 'dynamic-slice'
+def _collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
+    # A fusion of an all-reduce and a slice of its result is a reduce-scatter: each chip takes only its part.
+    scatters = instruction.opcode == 'fusion' and instruction.called('calls')[0].root.opcode == 'dynamic-slice'
     kind = inner.opcode.removesuffix('-start')
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
     group = _group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
     size = operands * group if kind == 'all-gather' else operands  # the larger of operands and results
-    return Collective(kind, size * SENT[kind](max(group, 1)), group, one.name, one.name)
+    return Collective(kind, size * SENT[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
-def _key(one: Instruction, inner: Instruction) -> str:
-    """What the parts of a collective share. Several in `shard_map` may have the same channel."""
+def _key(instruction: Instruction, inner: Instruction) -> str:
+    """Returns a key that all parts of a collective share. In `shard_map`, several collectives may share a channel."""
     channel = inner.find(r'channel_id=(\d+)')
-    in_parts = one.opcode == 'fusion' and channel
+    in_parts = instruction.opcode == 'fusion' and channel
     return f'{channel} {inner.find(_CHAIN)}' if in_parts else inner.name
 
 
-def _continues(one: Instruction, inner: Instruction) -> bool:
+def _continues(instruction: Instruction, inner: Instruction) -> bool:
     """Whether a fusion continues a chain that another computation started before its loop."""
-    chained = one.opcode == 'fusion' and inner.find(_CHAIN)
-    return bool(chained) and not any('"AsyncCollectiveStart"' in each.attributes for each in one.inside())
+    chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
+    return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
 
 def _between_slices(computation: Computation) -> Iterator[Collective]:
-    """The parts of collectives that cross slices: libtpu's "megascale" sends to the host and receives the result."""
+    """Yields the parts of collectives that cross slices: libtpu's "megascale" transfers through the hosts."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
-    ends = {one: one.find(rendezvous) for one in computation.instructions.values() if one.opcode in ('send', 'recv')}
-    sends = {name: one for one, name in ends.items() if one.opcode == 'send' and name}
+    ends = {
+        instruction: instruction.find(rendezvous)
+        for instruction in computation.instructions.values()
+        if instruction.opcode in ('send', 'recv')
+    }
+    sends = {name: instruction for instruction, name in ends.items() if instruction.opcode == 'send' and name}
     for done in computation.instructions.values():
         if done.opcode != 'recv-done' or not ends.get(done.inputs[0]):
             continue
@@ -114,16 +120,16 @@ def _between_slices(computation: Computation) -> Iterator[Collective]:
         yield Collective(kind, size * SENT[kind](slices), slices, send.name, done.name, network=True)
 
 
-def _group_size(one: Instruction, chips: int) -> int:
-    """Chips of a group: of `{{0,1},{2,3}}`, `[8,2]<=[16]`, or `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
-    if one.opcode.startswith('collective-permute'):
+def _group_size(instruction: Instruction, chips: int) -> int:
+    """Returns the chips in a group: `{{0,1},{2,3}}`, `[8,2]<=[16]` or `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
+    if instruction.opcode.startswith('collective-permute'):
         return 2
-    if listed := one.find(r'\breplica_groups=\{\{([\d,]+)\}'):
+    if listed := instruction.find(r'\breplica_groups=\{\{([\d,]+)\}'):
         return listed.count(',') + 1
-    if shape := one.find(r'\breplica_groups=\[([\d,]+)\]<='):
+    if shape := instruction.find(r'\breplica_groups=\[([\d,]+)\]<='):
         return math.prod([int(n) for n in shape.split(',')][1:])
-    if sizes := one.find(r'\breplica_groups=mesh\[([^\]]*)\]'):
+    if sizes := instruction.find(r'\breplica_groups=mesh\[([^\]]*)\]'):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", sizes))
-        axes = one.find(r"\breplica_groups=mesh\[[^{]*\{('[^}]*)\}")  # behind the order of the devices, if there is one
+        axes = instruction.find(r"\breplica_groups=mesh\[[^{]*\{('[^}]*)\}")  # after the device order, if present
         return math.prod(int(sizes[name]) for name in (re.findall(r"'(\w+)'", axes) if axes else sizes))
     return chips

@@ -17,16 +17,16 @@ _TRANSPARENT = {'copy', 'bitcast', 'copy-done', 'copy-start', 'reshape', 'conver
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Instruction:
-    """One line of a computation.
+    """An instruction: one line of a computation.
 
     Attributes:
-      computation: the computation that contains it.
-      is_root: whether it is the computation's result.
-      name: unique in the program.
-      shape: of the result, as text, with its layout.
-      opcode: such as 'fusion', 'while', 'all-reduce-start'.
-      operands: the text between the parentheses: names of instructions, or the value of a constant.
-      attributes: the text after the operands.
+      computation: The computation that contains it.
+      is_root: Whether it is the computation's result.
+      name: The name, which is unique in the program.
+      shape: The shape of the result as text, with its layout.
+      opcode: The opcode, such as 'fusion', 'while' or 'all-reduce-start'.
+      operands: The text between the parentheses: names of instructions, or the value of a constant.
+      attributes: The text after the operands.
     """
 
     computation: 'Computation'
@@ -45,7 +45,7 @@ class Instruction:
 
     @functools.cached_property
     def op_name(self) -> str:
-        """JAX's name of the operation: 'jit(step)/jvp(Model)/encoder/…/dot_general'; '' if unknown."""
+        """JAX's name of the operation, such as 'jit(step)/jvp(Model)/encoder/…/dot_general'; '' if unknown."""
         return self.find(r'op_name="((?:[^"\\]|\\.)*)"') or ''
 
     @functools.cached_property
@@ -56,38 +56,38 @@ class Instruction:
 
     @property
     def index(self) -> int:
-        """The element that a get-tuple-element takes."""
+        """The tuple index of a get-tuple-element."""
         return int(self.find(r'\bindex=(\d+)'))
 
     def find(self, pattern: str) -> str | None:
-        """The first group of a regular expression in the attributes; None without a match."""
+        """Returns the first group of a regular expression in the attributes; None without a match."""
         match = re.search(pattern, self.attributes)
         return match.group(1) if match else None
 
     def called(self, *attributes: str) -> list['Computation']:
-        """The computations that attributes such as 'calls', 'body' or 'branch_computations' name."""
+        """Returns the computations that attributes such as 'calls', 'body' or 'branch_computations' name."""
         texts = (self.find(rf'\b{name}=(\{{[^}}]*\}}|[^\s,]+)') or '' for name in attributes)
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """The instructions of a fusion or an asynchronous wrapper, nested ones included; otherwise the instruction."""
+        """Yields the instructions in a fusion or an asynchronous wrapper, also nested ones; else the instruction."""
         if self.opcode in ('fusion', 'async-start'):
-            for each in self.called('calls')[0].instructions.values():
-                yield from each.inside()
+            for instruction in self.called('calls')[0].instructions.values():
+                yield from instruction.inside()
         else:
             yield self
 
     def source(self) -> 'Instruction':
-        """The instruction whose value this one passes on through copies and conversions."""
+        """Returns the instruction whose value this one copies or converts."""
         return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Computation:
-    """Instructions by name, in execution order.
+    """A computation: its instructions by name, in execution order.
 
     Attributes:
-      module: all computations of the program, by name.
+      module: All computations of the program, by name.
     """
 
     module: Mapping[str, 'Computation']
@@ -95,15 +95,15 @@ class Computation:
 
     @functools.cached_property
     def root(self) -> Instruction:
-        """The result."""
-        return next(one for one in self.instructions.values() if one.is_root)
+        """The instruction that is the result."""
+        return next(instruction for instruction in self.instructions.values() if instruction.is_root)
 
 
 def parse(text: str) -> Computation:
-    """The entry computation of the program that `compiled.as_text()` returns.
+    """Parses the text of `compiled.as_text()` and returns the program's entry computation.
 
     Raises:
-      ValueError: the text is not a compiled program.
+      ValueError: The text is not a compiled program.
     """
     module: dict[str, Computation] = {}
     entry = None
@@ -120,11 +120,11 @@ def parse(text: str) -> Computation:
 
 
 def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
-    """Bytes of the numbers of all arrays of a shape: `f32[64,128]{1,0:T(8,128)}`, or a tuple of such.
+    """Returns the bytes of all arrays in a shape: `f32[64,128]{1,0:T(8,128)}`, or a tuple of such shapes.
 
     Args:
-      shape: as text.
-      hbm_only: leave out arrays in other memory spaces, which are on the chip itself (`S(1)`) or hold no data.
+      shape: The shape as text.
+      hbm_only: Ignore arrays in other memory spaces: on the chip (`S(1)`), or without data.
     """
     total = 0
     for dtype, dims, layout in _ARRAY.findall(shape):
@@ -135,10 +135,9 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """How often a `while` executes its body; None if the text does not say.
+    """Returns how often a `while` executes its body; None if the text does not determine it.
 
-    Either the compiler states it, or the loop counts from a constant by a constant up to a constant, as the loops of
-    `jax.lax` do.
+    The count is known if the compiler states it, or if start, step and bound are constants, as in `jax.lax` loops.
     """
     if known := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(known)
@@ -146,7 +145,10 @@ def trip_count(loop: Instruction) -> int | None:
     counter, bound = _operands_outside(compare)
     if counter is None or counter.opcode != 'get-tuple-element':
         return None
-    direction = next((one.find(r'direction=(\w+)') for one in compare.inside() if one.opcode == 'compare'), None)
+    direction = next(
+        (instruction.find(r'direction=(\w+)') for instruction in compare.inside() if instruction.opcode == 'compare'),
+        None,
+    )
     start = _number(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
     step = _step(loop.called('body')[0], counter.index)
     bound = _number(bound)
@@ -156,17 +158,19 @@ def trip_count(loop: Instruction) -> int | None:
     return max(-(-distance // abs(step)), 0)
 
 
-def _operands_outside(one: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """The two operands of a comparison or an addition, or of the fusion whose result it is."""
-    root = one.called('calls')[0].root if one.opcode == 'fusion' else one
+def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
+    """Returns the two operands of a comparison or an addition, which may be the result of a fusion."""
+    root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
-    if one is not root:
-        sides = [one.inputs[int(side.operands)].source() if side.opcode == 'parameter' else side for side in sides]
+    if instruction is not root:
+        sides = [
+            instruction.inputs[int(side.operands)].source() if side.opcode == 'parameter' else side for side in sides
+        ]
     return (sides[0], sides[1]) if len(sides) == 2 else (None, None)
 
 
 def _step(body: Computation, index: int) -> int | None:
-    """What an execution of the body adds to one of the loop's values."""
+    """Returns the constant that the body adds to the loop's value at `index`; None if it adds none."""
     if body.root.opcode != 'tuple':
         return None
     value = body.root.inputs[index].source()
@@ -178,7 +182,9 @@ def _step(body: Computation, index: int) -> int | None:
     return _number(added) if adds and counter.index == index else None
 
 
-def _number(one: Instruction | None) -> int | None:
-    one = one and one.source()
-    constant = one is not None and one.opcode == 'constant' and re.fullmatch(r'-?\d+', one.operands)
-    return int(one.operands) if constant else None
+def _number(instruction: Instruction | None) -> int | None:
+    instruction = instruction and instruction.source()
+    constant = (
+        instruction is not None and instruction.opcode == 'constant' and re.fullmatch(r'-?\d+', instruction.operands)
+    )
+    return int(instruction.operands) if constant else None

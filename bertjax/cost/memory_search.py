@@ -1,7 +1,7 @@
-"""Whether the train step of a phase fits a TPU slice or GPUs, and what would make it fit: found by compiling it.
+"""Compile the train step of a phase to learn whether it fits a TPU slice or GPUs, and which memory plan would fit.
 
-What is tried leaves what is learned as it is, but for the order of sums: the parts that a batch is processed in, what
-the backward pass recomputes, and how the mesh splits the weights.
+A plan changes the gradient accumulation steps, the remat policy and the mesh. It changes the result of training only
+by the order of sums.
 """
 
 import dataclasses
@@ -27,24 +27,24 @@ from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count
 from bertjax.train.setup import Setup
 
-TRIES = 3  # compiles, at most, for each way to need less memory
+TRIES = 3  # the most compiles for each way to save memory
 
-# Values of config.model.remat: each keeps less than the one before.
+# Values of config.model.remat; each saves fewer residuals than the one before it.
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
-MemoryPlan = dict[str, Any]  # how to compute a phase: keys of the config, with values
-CompileResult = dict[str, Any]  # the figures of a compiled phase, see docs/scaling.md
+MemoryPlan = dict[str, Any]  # {config key: value}
+CompileResult = dict[str, Any]  # the figures of a compiled phase; see docs/scaling.md
 
 
 class MemorySearch:
-    """A pre-training and a TPU slice, which need not be there.
+    """Compiles the phases of a pre-training for a TPU slice or GPUs, which need not be attached.
 
     Args:
-      settings: of the pre-training; it needs no text.
-      topology: the slice, see `parallel.topology.topology_devices`.
+      settings: The pre-training settings. No text is needed.
+      topology: The slice; see `parallel.topology.topology_devices`.
 
     Raises:
-      UserError: an unknown topology, no libtpu, a mesh that does not fit the number of chips or the model.
+      UserError: The topology is unknown, libtpu is missing, or the mesh does not fit the number of chips or the model.
     """
 
     def __init__(self, settings: PretrainingSettings, topology: str):
@@ -55,13 +55,13 @@ class MemorySearch:
 
     @property
     def available(self) -> int:
-        """Bytes of a device."""
+        """The memory of a device in bytes."""
         return generation_of(self.topology).hbm_bytes
 
-    def setup(self, way: MemoryPlan) -> Setup:
-        """The setup under the keys of `way`."""
-        remat = way.get('model.remat', self.settings.model.remat)
-        mesh = {axis: way.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh_axes.items()}
+    def setup(self, plan: MemoryPlan) -> Setup:
+        """Returns the setup with the keys of a plan applied."""
+        remat = plan.get('model.remat', self.settings.model.remat)
+        mesh = {axis: plan.get(f'mesh.{axis}', size) for axis, size in self.settings.mesh_axes.items()}
         key = (remat, *mesh.values())
         if key not in self._setups:
             model = dataclasses.replace(self.settings.model, remat=remat)
@@ -70,29 +70,29 @@ class MemorySearch:
             self._setups[key] = build_pretraining_setup(settings, config, make_mesh(mesh, self.devices))
         return self._setups[key]
 
-    def compile(self, phase: PretrainingPhase, way: MemoryPlan | None = None) -> CompileResult:
-        """Compiles the step of a phase, by default in the config's own way.
+    def compile(self, phase: PretrainingPhase, plan: MemoryPlan | None = None) -> CompileResult:
+        """Compiles the step of a phase, by default with the values of the config.
 
         Returns:
-          The figures of docs/scaling.md, with `fits` and, where that is false, what the compiler says is needed.
+          The figures of docs/scaling.md and `fits`. If it does not fit, they hold the compiler's memory estimate.
 
         Raises:
-          UserError: a batch that does not divide over the chips.
+          UserError: The batch does not divide over the chips.
         """
-        way = way or {}
-        setup = self.setup(way)
-        phase = dataclasses.replace(phase, grad_accum_steps=way.get('grad_accum_steps', phase.grad_accum_steps))
+        plan = plan or {}
+        setup = self.setup(plan)
+        phase = dataclasses.replace(phase, grad_accum_steps=plan.get('grad_accum_steps', phase.grad_accum_steps))
         key = self.settings.given_phases[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), key)
         known, compiled = self._known(setup, phase), compile_step(setup, phase)
-        # The compiler of GPUs makes a program whatever it needs.
+        # The GPU compiler does not fail when a program needs more memory than there is.
         compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self.available
         text = compiled.pop('text', None)
         cost = step_cost(text, self.topology, known['flops'], known['peak_flops']) if text and compiled['fits'] else {}
         return {**known, **compiled, **cost}
 
     def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-        """What is known before compiling."""
+        """Returns the figures that are known before compiling."""
         flops = train_flops_per_sequence(setup.model.config, phase.seq_len, phase.max_predictions)
         return {
             'phase': phase.number,
@@ -102,19 +102,19 @@ class MemorySearch:
             'hbm_bytes_available': self.available,
             'parameters_bytes': _shard_bytes(setup.state.params),
             'optimizer_bytes': _shard_bytes(setup.state.opt_state),
-            # By formula: without what is recomputed, and what is padding.
+            # By formula, without rematerialisation and padding.
             'flops': flops * phase.batch_size / len(self.devices),
             'peak_flops': peak_flops(self.devices[0].device_kind),
             'collectives': {},
-            # Of what does not fit nothing is claimed.
+            # Defaults for a step that does not fit.
             'estimated_step_s': None,
             'mfu_estimate': None,
             'modelled_share': None,
         }
 
     def batches(self, phase: PretrainingPhase) -> Iterator[CompileResult]:
-        """The results of a phase's own batch, then of twice as many rows until they do not fit; or, where its own does
-        not, of half as many rows a chip, rounded down, until they fit or there is one."""
+        """Compiles a phase's batch size, then doubles it until it no longer fits; if the first does not fit, halves the
+        rows per chip, rounded down, until they fit or one row is left."""
         result = self.compile(phase)
         yield result
         smallest = phase.grad_accum_steps * row_shards(self.setup({}).mesh)
@@ -128,33 +128,33 @@ class MemorySearch:
     def remedies(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         """Compiles other ways to compute a phase that does not fit.
 
-        More parts of a batch, more recomputing and weights split over more chips: of each the mildest that fits, with
-        at most TRIES compiles; where none of the three fits, all of them together.
+        It tries more accumulation steps, more rematerialisation, and weights split over more chips. For each of the
+        three it stops at the mildest plan that fits, after at most TRIES compiles. If none fits, it combines all three.
 
         Args:
-          phase: that does not fit.
-          result: of `compile`.
+          phase: A phase that does not fit.
+          result: The result of `compile` for it.
         """
         fitted = False
-        for ways in (self._parts(phase, result), self._recomputed(), self._split(result)):
-            for way, tried in self._until_one_fits(phase, ways[:TRIES]):
+        for plans in (self._parts(phase, result), self._recomputed(), self._split(result)):
+            for plan, tried in self._until_one_fits(phase, plans[:TRIES]):
                 fitted |= tried['fits']
-                yield way, tried
+                yield plan, tried
         if not fitted:
             most: MemoryPlan = {'grad_accum_steps': phase.grad_accum_steps * self._rows(phase), 'model.remat': 'full'}
             yield from self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
 
     def _until_one_fits(
-        self, phase: PretrainingPhase, ways: Sequence[MemoryPlan]
+        self, phase: PretrainingPhase, plans: Sequence[MemoryPlan]
     ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
-        for way in ways:
-            tried = self.compile(phase, way)
-            yield way, tried
+        for plan in plans:
+            tried = self.compile(phase, plan)
+            yield plan, tried
             if tried['fits']:
                 return
 
     def _parts(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """More parts of a batch: from the count on before the first that should be enough."""
+        """Returns plans with more accumulation steps, from one step below the count that should suffice."""
         rows, fixed, available = self._rows(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed(result) - fixed) / n <= available]
@@ -162,37 +162,37 @@ class MemorySearch:
         return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
     def _recomputed(self) -> list[MemoryPlan]:
-        """More recomputing, the mildest first."""
+        """Returns plans with more rematerialisation, the mildest first."""
         remat = resolve_remat(self.setup({}).model.config, self.devices[0].platform)
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 
     def _split(self, result: CompileResult) -> list[MemoryPlan]:
-        """Weights and optimiser split over chips, if these are what does not fit."""
+        """Returns plans that split the weights and the optimiser state over more chips, if that could suffice."""
         fixed, axis = _fixed_bytes(result), self._axis('fsdp')
         rest = _needed(result) - fixed
-        ways = self._meshes()
-        return [way for way in ways if rest + fixed * axis / way['mesh.fsdp'] <= result['hbm_bytes_available']]
+        plans = self._meshes()
+        return [plan for plan in plans if rest + fixed * axis / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
 
     def _rows(self, phase: PretrainingPhase) -> int:
-        """Rows of a part of a batch on a chip."""
+        """Returns the rows per chip and accumulation step."""
         return phase.batch_size // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
     def _axis(self, name: str) -> int:
         return self.setup({}).mesh.shape[name]
 
     def _meshes(self) -> list[MemoryPlan]:
-        """More chips on the fsdp axis, by powers of two, at the cost of the data axis: rows are split as before."""
-        own, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
-        factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (own * 2**i) == 0]
-        rest = self.settings.mesh_axes['data'] == -1  # it is what the others leave
-        return [{'mesh.fsdp': own * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
+        """Returns meshes that move chips from the data to the fsdp axis, by powers of two; rows split as before."""
+        fsdp, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
+        factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
+        rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
+        return [{'mesh.fsdp': fsdp * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
 
 
 def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
-    """What the compiler says of a phase's step: whether it fits, bytes a chip, and the compiled text.
+    """Compiles a phase's step and returns whether it fits, the bytes per chip, and the compiled text.
 
-    The text is libtpu's own: jaxlib cannot write every program that libtpu makes (on v6e a gather that runs on the
-    SparseCore beside the rest, jaxlib 0.10.2 with libtpu 0.0.52).
+    libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (on v6e, an asynchronous
+    gather on the SparseCore).
     """
     (lowered,) = setup.lower(phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':
@@ -204,7 +204,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
         except jax.errors.JaxRuntimeError as error:
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
-            return {'fits': False, **_said(str(error)), 'temporary_bytes': None}
+            return {'fits': False, **_parse_memory_error(str(error)), 'temporary_bytes': None}
         (text,) = Path(folder).glob('*.after_codegen.txt')
         return {'fits': True, **_analyses(compiled), 'text': text.read_text(encoding='utf-8')}
 
@@ -220,31 +220,31 @@ def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
     }
 
 
-def flags_of(way: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
-    """`way` on the command line; the parts of a batch are those of the phase alone, where the config has phases."""
-    own = f'phases[{phase.number}].' if settings.phases else ''
-    flags = [f'--config.{own if key == "grad_accum_steps" else ""}{key}={value}' for key, value in way.items()]
+def flags_of(plan: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
+    """Returns a plan as command-line flags; `grad_accum_steps` is set for this phase only if the config has phases."""
+    prefix = f'phases[{phase.number}].' if settings.phases else ''
+    flags = [f'--config.{prefix if key == "grad_accum_steps" else ""}{key}={value}' for key, value in plan.items()]
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 
 
 def _needed(result: CompileResult) -> int:
-    """Bytes a chip; where the compiler does not say, twice what there is."""
+    """Returns the bytes per chip; twice the available memory if the compiler does not state them."""
     return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
 
 
 def _fixed_bytes(result: CompileResult) -> int:
-    """Parameters, optimiser and gradients, whatever the batch."""
+    """Returns the bytes of parameters, optimiser state and gradients, which do not depend on the batch."""
     return 2 * result['parameters_bytes'] + result['optimizer_bytes']
 
 
 def _shard_bytes(tree: Any) -> int:
-    """Bytes that one chip holds of an abstract tree with shardings."""
+    """Returns the bytes of an abstract tree with shardings on one chip."""
     leaves = jax.tree.leaves(tree)
     return sum(int(np.prod(x.sharding.shard_shape(x.shape))) * x.dtype.itemsize for x in leaves)
 
 
-def _said(message: str) -> dict[str, int | None]:
-    """How much the compiler says that the step needs, and what of a chip's memory it gives to a program.
+def _parse_memory_error(message: str) -> dict[str, int | None]:
+    """Parses the bytes per chip that the step needs, and the bytes available to a program, from the compiler's error.
 
     `Used 67.70G of 15.75G hbm`, or `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
     """
@@ -252,8 +252,8 @@ def _said(message: str) -> dict[str, int | None]:
     match = re.search(rf'{size}\)? (?:exceeds|of)(?:[^\d]*?{size})?', message)
     if not match:
         return {'hbm_bytes_per_chip': None}
-    wanted, given = (
+    needed, available = (
         round(float(number) * 2 ** {'K': 10, 'M': 20, 'G': 30, 'T': 40}[unit]) if number else None
         for number, unit in (match.group(1, 2), match.group(3, 4))
     )
-    return {'hbm_bytes_per_chip': wanted, **({'hbm_bytes_available': given} if given else {})}
+    return {'hbm_bytes_per_chip': needed, **({'hbm_bytes_available': available} if available else {})}

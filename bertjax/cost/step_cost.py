@@ -1,4 +1,4 @@
-"""The time of a compiled step for run=compile: the entries of compile.json, and the tables that are printed."""
+"""The estimated time of a compiled step for run=compile: the entries of compile.json, and the printed tables."""
 
 import collections
 from typing import Any
@@ -12,16 +12,16 @@ from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips
 
 
 def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict[str, Any]:
-    """Time and traffic of a step, from its compiled text: the figures of docs/performance.md, all of them estimates.
+    """Estimates the time and traffic of a step from its compiled text: the figures of docs/performance.md.
 
     Args:
-      text: the compiled program, as the compiler writes it.
-      topology: the slice that it was compiled for.
-      flops: of a step, per chip, by formula.
-      peak_flops: of a chip, per second.
+      text: The compiled program, as the compiler writes it.
+      topology: The slice that it was compiled for.
+      flops: The FLOPs per step and chip, by formula.
+      peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      Entries of compile.json. If the text cannot be read, as no compiler promises its form, only `estimate_error`.
+      The entries of compile.json; only `estimate_error` if the text cannot be parsed, as its format may change.
     """
     chip = generation_of(topology)
     links = lambda group: ici_bandwidth(topology, group)  # noqa: E731
@@ -30,7 +30,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
         step = estimate(parse(text), rates, slice_chips(topology))
     except (ValueError, LookupError, StopIteration, AttributeError, TypeError) as error:
         return {'estimate_error': f'{type(error).__name__}: {error}'}
-    counts = collections.Counter(one.kind for one in step.collectives)
+    counts = collections.Counter(collective.kind for collective in step.collectives)
     return {
         'collectives': dict(sorted(counts.items())),
         'estimated_step_s': step.step_s,
@@ -51,18 +51,20 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
 
 
 def _sent(step: Estimate) -> list[dict[str, Any]]:
-    """The collectives by kind, size of group and network."""
+    """Returns the collectives by kind, group size and network."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
-    for one in step.collectives:
-        row = {'count': 1, 'async': one.first != one.last, 'bytes': one.sent}
-        row |= {'seconds': one.seconds, 'exposed_s': one.exposed}
-        rows[one.kind, one.chips, one.network].update({key: one.count * value for key, value in row.items()})
+    for collective in step.collectives:
+        row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}
+        row |= {'seconds': collective.seconds, 'exposed_s': collective.exposed}
+        rows[collective.kind, collective.chips, collective.network].update(
+            {key: collective.count * value for key, value in row.items()}
+        )
     named = [{'kind': kind, 'chips': chips, 'network': network, **row} for (kind, chips, network), row in rows.items()]
     return sorted(named, key=lambda row: -row['seconds'])
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:
-    """What a result of `step_cost` says in words, beginning with its time."""
+    """Returns a result of `step_cost` as lines to print, the time first."""
     if 'estimate_error' in result:
         return [f'  no estimate: the text of this compiler could not be read ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
@@ -83,7 +85,7 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
 
 
 def cost_tables(result: dict[str, Any]) -> list[Table]:
-    """The parts of a step, and its collectives."""
+    """Returns the tables of the parts of a step and of its collectives."""
     step = result.get('estimated_step_s')
     if not step:
         return []

@@ -1,4 +1,4 @@
-"""Row number -> packed row of a pre-training batch: several examples in one row, which nothing joins but the row."""
+"""Map row numbers to packed rows of pre-training. A row holds several examples that do not attend to each other."""
 
 import functools
 
@@ -12,16 +12,14 @@ from bertjax.data.pretraining import PretrainingExamples
 
 
 class PackedExamples:
-    """The examples of one phase in packed rows, by number: row m is a pure function of (seed, phase, m).
+    """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
-    The numbers run through the plans as those of examples do; within a plan the rows come in an order permuted by
-    (seed, phase, cycle, plan). In the first cycle they hold the very examples that are there without packing. In later
-    ones the same pairs are together again with masks of their own, and a B from elsewhere is from the same place again:
-    what fits together is decided once.
+    Row numbers run through the plans like example numbers. Within a plan, the order of the rows is a permutation by
+    (seed, phase, cycle, plan). In the first cycle, the rows hold the same examples as without packing. The packing is
+    decided once, so later cycles have the same pairs in the same rows, also the same random segments B, with new masks.
 
     Args:
-      examples: what is packed, in its own shape: rows have as many positions, and as many predictions, as one of them
-        may have.
+      examples: The examples to pack. A row has as many positions and predictions as one of them can have.
     """
 
     def __init__(self, examples: PretrainingExamples):
@@ -43,36 +41,36 @@ class PackedExamples:
 
     @property
     def cycle_length(self) -> int:
-        """How many rows all plans hold together."""
+        """The number of rows in all plans."""
         return int(self._ends[-1])
 
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What is in these rows.
+        """Locates the examples of these rows.
 
         Args:
-          indices: int64 [B], none negative.
+          indices: int64 [B], the row numbers, >= 0.
 
         Returns:
-          int64 [X] each, in order of the rows, and in each row in that of its examples: the place in `indices` of the
-          row that an example is in, its number in the first cycle, and the cycle of its masks.
+          Three arrays int64 [X] with an entry per example, in the order of the rows: the index in `indices` of the
+          example's row, the number of the example in the first cycle, and the cycle of its masks.
         """
         cycle, plan, row, _ = locate_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
         first, count = np.empty_like(row), np.empty_like(row)
         for number in np.unique(plan).tolist():
-            here, starts = plan == number, self._packings[number].starts
-            first[here] = starts[row[here]]
-            count[here] = starts[row[here] + 1] - first[here]
+            in_plan, starts = plan == number, self._packings[number].starts
+            first[in_plan] = starts[row[in_plan]]
+            count[in_plan] = starts[row[in_plan] + 1] - first[in_plan]
         which = np.repeat(np.arange(len(row)), count)
         member = first[which] + ordinals(count)
         begins = np.cumsum([0, *self._examples.plan_lengths])
         numbers = np.empty_like(member)
         for number in np.unique(plan).tolist():
-            here = plan[which] == number
-            numbers[here] = begins[number] + self._packings[number].members[member[here]]
+            in_plan = plan[which] == number
+            numbers[in_plan] = begins[number] + self._packings[number].members[member[in_plan]]
         return which, numbers, cycle[which]
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """The rows of these numbers (int64 [B]), as `batch.py` describes them."""
+        """Returns the rows of these numbers (int64 [B]), in the format of `batch.py`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
@@ -83,8 +81,8 @@ class PackedExamples:
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
         ordinal = ordinals(np.bincount(which, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # Tokens and predictions of a row are together at its beginning, in the order of its examples: what is chosen
-        # from all of them one after the other lands where it belongs.
+        # The tokens and predictions of a row are contiguous from its start, in the order of its examples. So a boolean
+        # selection from the single rows has the same order as the packed positions.
         at = _filled(which, tokens, rows['input_ids'].shape)
         rows['attention_mask'] = at.astype(np.int32)
         rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
@@ -102,9 +100,10 @@ class PackedExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """That of the examples, in which `real_positions` is of the rows, and more, over all plans.
+        """The report of the examples, with `real_positions` for packed rows and further entries over all plans.
 
-        `unpacked_real_positions`: without packing; `rows_per_plan`, and `examples_per_row`, of at most `max_examples`.
+        They are `unpacked_real_positions` (without packing), `rows_per_plan`, and `examples_per_row` with its limit
+        `most_examples`.
         """
         alone, rows = self._examples.report, self.cycle_length
         return {
@@ -118,5 +117,5 @@ class PackedExamples:
 
 
 def _filled(which: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Bool `shape`: the first places of each row, as many as the sizes of its examples together."""
+    """Returns a bool mask of this shape: True for the first positions of each row, up to the sum of its sizes."""
     return np.arange(shape[1]) < np.bincount(which, sizes, shape[0])[:, None]

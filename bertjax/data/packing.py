@@ -1,8 +1,8 @@
-"""Which examples share a row: decided for a whole plan at once, and kept on disk beside it.
+"""Decide which examples share a row, for a whole plan at once, and store the result on disk beside the plan.
 
-Examples are packed block by block, best fit decreasing: the longest first, each into the row with the least room that
-still holds it (Johnson 1974, "Fast algorithms for bin packing"). Only lengths are read, which a plan and the coins of
-its examples decide, so that a row number leads to its examples without a look at any other row.
+Examples are packed block by block with best fit decreasing: the longest first, each into the fullest row that still has
+room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing reads only the lengths of the examples, which the
+plan and their random numbers decide; so a row number determines its examples without any other row.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import read_array, write_array
 from bertjax.data.pretraining import PretrainingExamples
 
-# Part of every packing's name: raise it with any change to what is packed with what.
+# A part of every packing's file name; raise it with any change of the packing.
 PACKING_VERSION = 1
-# Examples that are packed together. With blocks of 1,024, 4,096 and 16,384 examples 99.6, 99.8 and 99.9 % of the
-# positions of English Wikipedia are real at S=512.
+# The examples of a block. With blocks of 1,024, 4,096 and 16,384 examples, 99.6, 99.8 and 99.9 % of the positions are
+# real for English Wikipedia at S=512.
 BLOCK = 4096
 
 
@@ -29,9 +29,9 @@ class Packing:
     """The rows of one plan.
 
     Attributes:
-      members: int64 [N], the plan's examples, row after row, by their place in its order in the first cycle.
-      starts: int64 [R + 1], where each row begins among the members.
-      real: positions of all rows that are not padding.
+      members: int64 [N], the plan's examples row by row, each by its index in the order of the first cycle.
+      starts: int64 [R + 1], the start of each row in `members`.
+      real: The positions of all rows that are not padding.
     """
 
     members: np.ndarray
@@ -40,12 +40,12 @@ class Packing:
 
     @property
     def rows(self) -> int:
-        """R."""
+        """R, the number of rows."""
         return len(self.starts) - 1
 
 
 def load_packings(examples: PretrainingExamples) -> list[Packing]:
-    """The packing of each plan, from where plans are kept if it is there and whole, else made and put there."""
+    """Loads the packing of each plan from the folder of the plans, or makes it and stores it there."""
     rules = [PACKING_VERSION, BLOCK, examples.identity, examples.max_predictions, examples.masking.rate]
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     packings, begin = [], 0
@@ -74,19 +74,19 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
     """Packs the examples `begin` to `begin + length` - 1."""
     members, starts, packed, real = [], [np.zeros(1, np.int64)], 0, 0
     for first in range(0, length, BLOCK):
-        places = np.arange(first, min(first + BLOCK, length))
-        tokens, maskable = examples.lengths(begin + places)
+        block = np.arange(first, min(first + BLOCK, length))
+        tokens, maskable = examples.lengths(begin + block)
         order, ends = best_fit(_sizes(examples, tokens, maskable), examples.seq_len)
-        members.append(places[order])
+        members.append(block[order])
         starts.append(packed + ends)
-        packed, real = packed + len(places), real + int(tokens.sum())
+        packed, real = packed + len(block), real + int(tokens.sum())
     return Packing(np.concatenate(members), np.concatenate(starts), real)
 
 
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-    """Int64 [N], at most S: what fits a row by its size fits also the P predictions and E examples of a row.
+    """Returns int64 [N] sizes, at most S. Examples whose sizes sum to at most S also keep a row's limits P and E.
 
-    An example counts as many positions as it has tokens, and at least S/P for each of its predictions, and S/E.
+    The size is the number of tokens, but at least S/P per prediction and at least S/E.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
@@ -94,27 +94,27 @@ def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarr
 
 
 def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Best fit decreasing.
+    """Packs items into rows by best fit decreasing.
 
     Args:
       sizes: int64 [N], each from 1 to `capacity`.
-      capacity: of a row.
-      most: sizes of a row, at least 2; None for any number.
+      capacity: The capacity of a row.
+      most: The most items of a row, at least 2; None for no limit.
 
     Returns:
-      order: int64 [N], the numbers of the sizes, row after row.
-      ends: int64 [R], where each row ends in the order.
+      order: int64 [N], the indices of the items, row by row.
+      ends: int64 [R], the end of each row in `order`.
     """
     order = np.argsort(-sizes, kind='stable')
     row_of, rows, counts = [], 0, []
-    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # rows by what is left of them
-    some = 0  # bit r: there is a row with room for exactly r
+    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # remaining room -> rows
+    room_bits = 0  # bit r is set if a row has room for exactly r
     for size in sizes[order].tolist():
-        fitting = some >> size
+        fitting = room_bits >> size
         if fitting:
             room = size + (fitting & -fitting).bit_length() - 1  # the lowest bit
             row = with_room[room].pop()
-            some ^= (not with_room[room]) << room
+            room_bits ^= (not with_room[room]) << room
         else:
             row, room, rows = rows, capacity, rows + 1
             counts.append(0)
@@ -123,23 +123,23 @@ def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple
         if counts[row] == most:
             continue
         with_room[room - size].append(row)
-        some |= 1 << (room - size)
+        room_bits |= 1 << (room - size)
     row_of = np.array(row_of, np.int64)
     return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))
 
 
 def rows_of(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [N] each, of `best_fit`'s order: the row of each item, and its place among those of its row."""
+    """Returns the row of each item in `best_fit`'s order, and its index in its row, both int64 [N]."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
 
 
 def ordinals(counts: np.ndarray) -> np.ndarray:
-    """0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
+    """Returns 0, 1, ... counts[0] - 1, then 0, 1, ... counts[1] - 1, and so on."""
     return np.arange(counts.sum(), dtype=np.int32) - np.repeat((np.cumsum(counts) - counts).astype(np.int32), counts)
 
 
 def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    """int64 [N], the sizes of what is before each item in its row."""
+    """Returns int64 [N], the total size of the items before each item in its row."""
     before = np.cumsum(sizes) - sizes
     return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))

@@ -1,8 +1,8 @@
-"""Batches of which each has short and long rows in the same measure, so that all are packed in one way, in one shape.
+"""Stratified batches for fine-tuning: each has the same mix of short and long rows, so that one packed layout fits all.
 
-The rows of an epoch, by length, are B strata of as many rows as there are batches; each batch has one of each. So the
-i-th shortest row of any batch is no longer than stratum i: it has a place of its own, for as many tokens, before any
-batch is looked at.
+The rows of an epoch, sorted by length, are cut into B strata with one row per batch; a batch has one row of each
+stratum. So the i-th shortest row of any batch is at most as long as the longest row of stratum i, and slots of these
+lengths can be fixed for all batches.
 """
 
 from collections.abc import Callable
@@ -16,38 +16,38 @@ from bertjax.data.length_buckets import choose_lengths, find_buckets
 from bertjax.data.packing import best_fit, rows_of, starts_in_rows
 from bertjax.model.layout import Layout
 
-_MULTIPLE = 4  # of which the length of rows is one
+_MULTIPLE = 4  # row lengths are multiples of it
 
 
 def batches_of(rows: int, batch_size: int) -> int:
-    """Batches of an epoch of so many rows."""
+    """Returns the batches of an epoch with so many rows."""
     return -(-rows // batch_size)
 
 
 def strata_of_rows(batch_size: int) -> np.ndarray:
-    """int64 [B], the stratum, by length, that is in each row of a batch.
+    """Returns int64 [B], the stratum of each row of a batch; stratum 0 has the shortest rows.
 
-    Devices have as many rows each, one after the other, and parts of an accumulation every A-th: powers of two in
-    either way get about the same lengths.
+    A device has consecutive rows, and an accumulation step has every A-th row. With powers of two of them, all devices
+    and all steps get about the same lengths.
     """
     twos = (batch_size & -batch_size).bit_length() - 1
     high, low = -(-twos // 2), twos // 2
     row = np.arange(batch_size)
     middle = (row >> low) % (batch_size >> twos)
-    bits = [(row // (batch_size >> high)) >> (high - 1 - i) & 1 for i in range(high)]  # the highest first
-    ends = [row >> i & 1 for i in range(low)]  # the lowest first
+    bits = [(row // (batch_size >> high)) >> (high - 1 - i) & 1 for i in range(high)]  # the highest bit first
+    ends = [row >> i & 1 for i in range(low)]  # the lowest bit first
     alternate = [x for pair in zip(bits, ends, strict=False) for x in pair] + bits[len(ends) :]
     return (middle << twos) + sum(bit << i for i, bit in enumerate(alternate))
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """int64 [N], the most tokens of each row that a device computes at a time: B/(D·A) rows of a batch.
+    """Returns int64 [N], the most tokens of each of the N = B/(D·A) rows that a device computes at a time.
 
     Args:
-      lengths: int64 [rows], of all rows.
+      lengths: int64 [rows], the lengths of all rows.
       batch_size: B.
       shards: D, the devices over which a batch is split.
-      parts: A, in which it is accumulated.
+      parts: A, the accumulation steps.
     """
     padded = np.pad(np.sort(lengths), (batches_of(len(lengths), batch_size) * batch_size - len(lengths), 0))
     longest = padded.reshape(batch_size, -1).max(1)[strata_of_rows(batch_size)]  # [B]
@@ -55,7 +55,7 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
 
 
 def layout_cost(layout: Layout, cost: Callable[[int], float], another: float) -> float:
-    """See `choose_layout`."""
+    """Returns the cost of a layout; see `choose_layout` for the arguments."""
     return sum(rows * cost(length) for rows, length in layout.row_groups) + another * (len(layout.row_groups) - 1)
 
 
@@ -69,28 +69,28 @@ def choose_layout(
     longest: int,
     shared: bool,
 ) -> Layout:
-    """The layout that costs least: rows of one length with several sequences, or rows of a few lengths with one each.
+    """Returns the cheapest layout: rows of one length with several sequences, or of a few lengths with one sequence.
 
     Args:
-      capacities: see `slot_capacities`.
+      capacities: See `slot_capacities`.
       choices: C, the sequences of a row of the batch.
-      cost: of a row of so many tokens.
-      another: the cost of each further group.
-      most: groups.
-      longest: sequence that the model takes.
-      shared: whether rows may have several sequences.
+      cost: A function from the length of a row in tokens to its cost.
+      another: The cost of each further group of rows.
+      most: The most groups.
+      longest: The longest sequence that the model accepts.
+      shared: Whether a row may have several sequences.
     """
-    each = np.repeat(capacities, choices)
-    layouts = [_one_per_row(each, count, longest) for count in range(1, most + 1)]
+    slots = np.repeat(capacities, choices)
+    layouts = [_one_per_row(slots, count, longest) for count in range(1, most + 1)]
     if shared:
-        # Beyond twice the longest, longer rows cost more in attention than they save in padding.
-        first = -(-int(each.max()) // _MULTIPLE) * _MULTIPLE
-        layouts += [_several_per_row(each, length) for length in range(first, 2 * first + 1, _MULTIPLE)]
+        # Rows of more than twice the longest slot cost more in attention than they save in padding.
+        first = -(-int(slots.max()) // _MULTIPLE) * _MULTIPLE
+        layouts += [_several_per_row(slots, length) for length in range(first, 2 * first + 1, _MULTIPLE)]
     return min(layouts, key=lambda layout: layout_cost(layout, cost, another))
 
 
 def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
-    """Rows of at most `count` lengths."""
+    """Returns the layout with one sequence per row, in rows of at most `count` lengths."""
     shapes = choose_lengths(capacities, count=count, longest=longest, multiple=_MULTIPLE)
     lengths = np.asarray(shapes)[find_buckets(capacities, shapes)]
     order = np.argsort(lengths, kind='stable')
@@ -101,7 +101,7 @@ def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
 
 
 def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
-    """As few rows of this length as hold all."""
+    """Returns the layout with all sequences in few rows of this length, by best fit decreasing."""
     order, ends = best_fit(capacities, length)
     row, ordinal = rows_of(ends)
     starts = np.empty_like(capacities)
@@ -110,52 +110,52 @@ def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
 
 
 class StratifiedExamples:
-    """Endless examples, epoch after epoch; each batch has one row of each stratum, in one shape.
+    """An endless sequence of examples, epoch after epoch; each batch has one row of each stratum, in one shape.
 
-    Example n sits in row n % B of batch n // B; which record it is depends on (seed, n), and on B. An epoch sees every
-    row of the features once. Where they are fewer than its batches have places, the shortest stratum has empty ones,
-    which weigh nothing.
+    Example n is row n % B of batch n // B. Its record depends on seed, n and B. An epoch has every row of the features
+    once. If the batches have more rows than the features, the remaining rows are empty, have weight 0, and lie in the
+    shortest stratum.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):
-        """`length`: S, at least that of the longest row."""
+        """`length` is S, at least the length of the longest row."""
         self._features, self._length, self._seed, self._pad_id = features, length, seed, pad_id
         self.batch_size = batch_size
-        self.batches = batches_of(len(features), batch_size)  # of an epoch
+        self.batches = batches_of(len(features), batch_size)  # per epoch
         self.cycle_length = self.batches * batch_size
         self._epoch: tuple[int, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """int64 [B'] examples -> arrays of B' rows."""
+        """Returns the rows of int64 [B'] examples as arrays of B' rows."""
         return self._features.batch(self._rows(indices), self._length, self._pad_id)
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
-        """{S: shapes and dtypes of a batch}."""
+        """Returns {S: shapes and dtypes of a batch}."""
         return {self._length: self._features.spec(self.batch_size, self._length)}
 
     def records(self, indices: np.ndarray) -> np.ndarray:
-        """The record that each example is of, -1 for an empty place."""
+        """Returns the record of each example; -1 for an empty row."""
         rows = self._rows(indices)
         return np.where(rows < 0, -1, self._features.record[rows])
 
     def _rows(self, indices: np.ndarray) -> np.ndarray:
         epochs, places = np.divmod(np.asarray(indices, np.int64), self.cycle_length)
-        found = np.empty_like(places)
+        rows = np.empty_like(places)
         for epoch in np.unique(epochs).tolist():
-            found[epochs == epoch] = self._order(epoch)[places[epochs == epoch]]
-        return found
+            rows[epochs == epoch] = self._order(epoch)[places[epochs == epoch]]
+        return rows
 
     def _order(self, epoch: int) -> np.ndarray:
-        """The epoch's rows [batches·B], -1 for empty places."""
-        kept = self._epoch  # one look: another thread may put another epoch there
-        if kept is None or kept[0] != epoch:
+        """Returns the rows of an epoch [batches·B], with -1 for empty ones."""
+        cached = self._epoch  # read once, as another thread may store another epoch
+        if cached is None or cached[0] != epoch:
             count, empty = len(self._features), self.cycle_length - len(self._features)
             drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
-            # Of equal length, any row may be in either of two neighbouring strata.
+            # Rows of equal length are shuffled, so that each can be in either of two neighbouring strata.
             by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
             strata = by_length.reshape(self.batch_size, self.batches)
             places = np.arange(self.cycle_length).reshape(strata.shape)
             mixed = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, places, epoch), axis=1, kind='stable')
             rows = np.take_along_axis(strata, mixed, axis=1)[strata_of_rows(self.batch_size)]
-            kept = self._epoch = epoch, rows.T.reshape(-1)
-        return kept[1]
+            cached = self._epoch = epoch, rows.T.reshape(-1)
+        return cached[1]

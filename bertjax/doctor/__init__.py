@@ -1,1 +1,1 @@
-"""The checks of run=doctor: those that the verbs begin with, and what only a look at all of them tells; a line each."""
+"""The checks of run=doctor, one line each: the checks of the verbs, and those that need several of them at once."""

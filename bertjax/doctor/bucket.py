@@ -1,4 +1,4 @@
-"""The bucket of a workdir: the rights of these credentials, and who works there."""
+"""Check the bucket of a workdir: the rights of the credentials, and the holder of the lease."""
 
 import contextlib
 import secrets
@@ -23,7 +23,7 @@ def rights(url: str) -> Iterator[Check]:
     folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
         'list': folder.find,
-        'read': lambda: folder.read(probe),  # it does not exist: without the right, the server does not say so
+        'read': lambda: folder.read(probe),  # it does not exist; without the right the answer is not 404 but 403
         'write': lambda: folder.write(probe, b'run=doctor'),
         'delete': lambda: folder.remove(probe),
     }
@@ -36,7 +36,7 @@ def rights(url: str) -> Iterator[Check]:
             remains = f'; {probe} stays there' if right == 'delete' and is_written else ''
             fix = f'give these credentials {_RIGHTS[split_address(url)[0]][right]}, or use others: {error.fix}'
             yield Check(right, FAIL, f'{error.found}{remains}', fix)
-        except UserError as error:  # no such bucket, or no answer: the same for all rights
+        except UserError as error:  # the bucket is missing or unreachable, which is the same for all rights
             yield Check('bucket', FAIL, error.found, error.fix)
             return
         else:
@@ -45,7 +45,7 @@ def rights(url: str) -> Iterator[Check]:
 
 
 def at_work(url: str) -> Iterator[Check]:
-    """Yields who holds the workdir, if anybody does."""
+    """Yields the holder of the workdir's lease, if there is one."""
     with contextlib.suppress(UserError):  # `rights` reports it
         if owner := lease_holder(RemoteFolder(url)):
             yield Check('lease', WARN, f'{owner} works in {url}, or was killed there', 'wait for it, or end it')

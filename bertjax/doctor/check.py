@@ -1,7 +1,8 @@
-"""A check of run=doctor: one line with its next step; and what prints and counts them."""
+"""The result of a check of run=doctor, one line with its next step, and the class that prints and counts them."""
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 
 from rich.text import Text
@@ -11,7 +12,7 @@ from bertjax.terminal import Console
 
 OK, WARN, FAIL = 'ok', 'warn', 'FAIL'
 _STYLES = {OK: 'green', WARN: 'yellow', FAIL: 'bold red'}
-_WIDTH = 11  # of the longest `about`
+_WIDTH = 11  # the length of the longest `about`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Check:
 
     Attributes:
       about: the subject, in a word or two.
-      status: OK, WARN or FAIL: a run cannot start, or its result is of no use.
+      status: OK, WARN or FAIL. FAIL: a run cannot start, or its result is useless.
       message: the observation, in one line.
       fix: the next step; '' if there is none.
     """
@@ -32,7 +33,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Decorates a generator of checks: a UserError that it raises, as the verbs do, is a check that failed."""
+    """Decorates a generator of checks: a UserError that it raises becomes a failed check."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)
@@ -55,13 +56,13 @@ class Findings:
         self.counts = dict.fromkeys((OK, WARN, FAIL), 0)
 
     def section(self, title: str, *groups: Iterable[Check]) -> None:
-        """Prints the checks of all groups under a title; nothing if there is none."""
-        for one in (one for group in groups for one in group):
+        """Prints the checks of all groups under a title; prints nothing if there are no checks."""
+        for result in itertools.chain.from_iterable(groups):
             if title:
                 self._console.print(f'\n{title}', style='bold', markup=False)
                 title = ''
-            self.counts[one.status] += 1
-            line = Text(f'  {one.status:4}  ', style=_STYLES[one.status])
-            text = f'{one.message}; {one.fix}' if one.fix else one.message
-            line.append(f'{one.about:{_WIDTH}}  {printable(text)}', style='default not bold')
+            self.counts[result.status] += 1
+            line = Text(f'  {result.status:4}  ', style=_STYLES[result.status])
+            text = f'{result.message}; {result.fix}' if result.fix else result.message
+            line.append(f'{result.about:{_WIDTH}}  {printable(text)}', style='default not bold')
             self._console.print(line)

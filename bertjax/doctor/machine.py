@@ -1,4 +1,4 @@
-"""The machine: package versions, devices, the workdir, the disk."""
+"""Check the machine: package versions, devices, the workdir, the disk."""
 
 import contextlib
 import importlib.metadata
@@ -17,20 +17,20 @@ from bertjax.files.atomic import exclusive
 from bertjax.parallel.devices import unused_accelerator
 from bertjax.train.health.gradient_check import training_devices
 
-_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # named in jax's extras with the version it was released with
+_DEVICE_PACKAGES = ('libtpu', 'jax-cuda', 'jax-rocm')  # jax's extras pin the version that jax was released with
 _EXTRAS = {'TPU': 'tpu', 'GPU': 'cuda'}
 
 
 @check('versions')
 def versions() -> Iterator[Check]:
     """Compares the installed packages with the requirements of bertjax and jax."""
-    is_right = True
+    all_match = True
     for owner in ('bertjax', 'jax'):
         for requirement in _requirements(owner):
             version = _version(requirement.name)
             if version and requirement.specifier.contains(version, prereleases=True):
                 continue
-            is_right = False
+            all_match = False
             installed, specifier = (
                 f'{requirement.name} {version}' if version else f'no {requirement.name}',
                 requirement.specifier,
@@ -41,15 +41,15 @@ def versions() -> Iterator[Check]:
                 status, needs = WARN, f'was released with {str(requirement.specifier).removeprefix("==")}'
                 fix += ', unless run=compile or a short run has shown that it works'
             yield Check('versions', status, f'{installed}, and {owner} {_version(owner)} {needs}', fix)
-    if is_right:
+    if all_match:
         names = {'Python': platform.python_version()}
         names |= {name: _version(name) for name in ('jax', 'jaxlib', 'libtpu', 'flax')}
         yield Check('versions', OK, ', '.join(f'{name} {version}' for name, version in names.items() if version))
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields the requirements of a package that hold here: of its extras the installed device packages."""
-    if _version(owner) is None:  # bertjax, which runs from a checkout
+    """Yields a package's requirements on this machine, with those of the installed device packages in its extras."""
+    if _version(owner) is None:  # bertjax runs from a checkout
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
         is_device = requirement.name.startswith(_DEVICE_PACKAGES) and _version(requirement.name)
@@ -69,7 +69,7 @@ def devices() -> Iterator[Check]:
     """Computes a gradient on JAX's devices, and looks for an accelerator that JAX does not use."""
     try:
         available = training_devices()
-    except RuntimeError as error:  # of JAX: another process holds the TPU, for example
+    except RuntimeError as error:  # JAX raises it, for example if another process holds the TPU
         reason = (str(error).strip() or 'no reason given').splitlines()[0]
         yield Check('devices', FAIL, f'JAX cannot start: {reason}', 'end what holds the devices, or repair the driver')
         return
@@ -83,7 +83,7 @@ def devices() -> Iterator[Check]:
 
 @check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
-    """Writes a file to the workdir, or to the folder in which it would be made, and removes it."""
+    """Writes and removes a file in the workdir, or in its nearest existing parent."""
     place = nearest_folder(folder)
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix='.doctor-'):
@@ -106,13 +106,13 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 @check('disk')
 def room(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free space with {name: bytes} of the files of a run, the first of which are indispensable."""
+    """Compares the free space with {name: bytes} of the files of a run; the first entry is indispensable."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
         yield Check('disk', FAIL, message, 'make room, lower config.checkpoint_keep, or give a --workdir elsewhere')
     elif free < sum(needed.values()):
-        yield Check('disk', WARN, f'{message}: in all more than there is', 'make room before the run is over')
+        yield Check('disk', WARN, f'{message}: more in total than there is', 'make room before the run is over')
     else:
         yield Check('disk', OK, message)
 
@@ -123,5 +123,5 @@ def nearest_folder(folder: pathlib.Path) -> pathlib.Path:
 
 
 def gib(size: float) -> str:
-    """Returns a number of bytes as text."""
+    """Formats a number of bytes."""
     return f'{size / 2**30:.1f} GiB' if size >= 2**30 else f'{size / 2**20:.0f} MiB'

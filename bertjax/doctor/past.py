@@ -1,4 +1,4 @@
-"""The outcome of a run, finished or not: each trouble in one line, with its cause if the run's own text shows it."""
+"""Check the outcome of a run, finished or not: one line per problem, with its cause if the training text shows it."""
 
 import statistics
 from collections.abc import Iterator
@@ -22,11 +22,11 @@ from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
-STUCK = 0.98  # of the unigram entropy: a model that has learned any context is below it
-YOUNG = 50_000  # examples: with fewer a new model has seldom learned more than how frequent each piece is
+STUCK = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
+YOUNG = 50_000  # examples; with fewer, a new model has seldom learned more than the frequencies of the pieces
 ROSE = 0.3  # nats above the lowest held-out loss
-SLOW_INPUT = 0.1  # of the time
-GOOD, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds in which the start weighs too much
+SLOW_INPUT = 0.1  # share of the time
+GOOD, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run in which the start-up dominates
 _ADVICE = {
     'lost': '--config.checkpoint_minutes=10',
     START: 'build vocabulary and store before, with --config.run=corpus',
@@ -39,7 +39,7 @@ _ADVICE = {
 
 
 def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
-    """Yields all checks of a run; `at_work`: a process works on it."""
+    """Yields all checks of a run; `at_work`: whether a process works on it."""
     yield progress(run, at_work=at_work)
     yield not_finite(run)
     if not run.is_task and run.predicts:
@@ -51,14 +51,14 @@ def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
 
 
 def steps_done(run: Run) -> tuple[int, int | None]:
-    """Returns the step of the newest checkpoint, 0 before the first, and the steps in all, None if they are unknown."""
+    """Returns the step of the newest checkpoint (0 if none) and the total steps (None if unknown)."""
     saved, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
     return (saved[-1] if saved else 0), total if isinstance(total, int) else None
 
 
 @check('run')
 def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
-    """Yields how far the run came, damaged checkpoints, and a hang."""
+    """Yields the progress of the run, damaged checkpoints, and a hang."""
     folder = run.folder
     if run.is_sweep:
         trials = list((folder / TRIALS).glob('*'))
@@ -75,7 +75,7 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         newest = f'the newest checkpoint is of step {saved:,}' if saved else 'there is no checkpoint yet'
         yield Check('run', WARN, f'ended at {position}, {newest}', 'the same command continues there')
     for path in sorted((folder / 'checkpoints' / DAMAGED).glob('*')):
-        yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'look after the disk')
+        yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'check the disk')
     if (folder / HANG).exists() and not is_finished:
         reason = (folder / HANG).read_text(encoding='utf-8', errors='replace').partition('\n')[0]
         fix = f'{folder / HANG} has the stacks; the same command goes on'
@@ -96,7 +96,7 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.learning_rate={run.config["learning_rate"] / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # that ended the run, or is about to
+    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # it ended the run, or will soon
         yield Check('numbers', FAIL, f'{message}, as were the last ones', fix)
     else:
         yield Check('numbers', WARN, message, fix)
@@ -104,7 +104,7 @@ def not_finite(run: Run) -> Iterator[Check]:
 
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
-    """Compares the held-out loss with the unigram entropy, and names the reasons if it is not below."""
+    """Compares the held-out loss with the unigram entropy, and names the reasons if the loss is not lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
     level = read_chance_baselines(run.folder).unigram
     if not rows or level is None or not rows[-1]['step']:
@@ -140,7 +140,7 @@ def _obstacles(run: Run) -> dict[str, str]:
     if init and not run.config['vocab'].get('add'):
         try:
             other = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
-        except UserError:  # the model is gone, as a run that has begun does not need it
+        except UserError:  # the model is gone; a run needs it only at its start
             other = False
         obstacles |= {f'its vocabulary is not that of {init}': 'leave config.tokenizer empty'} if other else {}
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
@@ -150,7 +150,7 @@ def _obstacles(run: Run) -> dict[str, str]:
 
 @check('seeds')
 def collapsed(run: Run) -> Iterator[Check]:
-    """Counts the runs over a task that give every record the same answer."""
+    """Counts the fine-tuning runs that give every record the same answer."""
     folders = sorted((run.folder / TRIALS).glob('*')) if run.is_sweep else [run.folder]
     results: dict[str, Any] = {x.name: recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
     names = [name for name, of_run in results.items() if of_run.get('collapsed')]
@@ -168,7 +168,7 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Yields the share of the time in which steps waited for their data, without the first row."""
+    """Yields the share of the time that steps waited for their data, without the first row of metrics."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return
@@ -183,7 +183,7 @@ def slow_input(run: Run) -> Iterator[Check]:
 
 @check('goodput')
 def goodput(run: Run) -> Iterator[Check]:
-    """Yields the share of productive steps, and advice about the largest other part of the wall time."""
+    """Yields the goodput, and advice about the largest other part of the wall time."""
     times = read_goodput(run.folder)
     if times is None:
         return

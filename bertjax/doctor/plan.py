@@ -1,5 +1,7 @@
-"""The needs of a run: the checks with which its verb begins, room on the disk, and the hours, by steps measured here or
-by the compiler of a TPU slice."""
+"""Check the needs of a run: the checks of its verb, the space on the disk, and the hours.
+
+The hours are estimated from steps that are measured on this machine, or by the compiler for a TPU slice.
+"""
 
 import contextlib
 import dataclasses
@@ -37,19 +39,19 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # of a step that is timed on a CPU: some seconds
-_CPU_ROWS = 16  # of a step of a fine-tuning that is timed on a CPU
-_RECORDS = 256  # that the timed steps of a fine-tuning read
-_STEPS = 3  # that are timed
+_CPU_FLOPS = 3e11  # FLOPs of a step that is timed on a CPU: some seconds
+_CPU_ROWS = 16  # rows of a fine-tuning step that is timed on a CPU
+_RECORDS = 256  # records for the timed steps of a fine-tuning
+_STEPS = 3  # timed steps
 _LONG = 30 * 24  # hours
-_UNKNOWN = 1_000_000  # steps, if the corpus decides: for the shares of the phases
+_UNKNOWN = 1_000_000  # steps that set the shares of the phases if the corpus decides their number
 
 
 @check('disk')
 def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
     """Compares the free space with the checkpoints and exports of a run."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
-    # Besides those that are kept, the best one and the one that is being written.
+    # The two are the best checkpoint and the one that is being written.
     more = settings.checkpoint_keep
     exports = {'export': weights * len(settings.formats)} if settings.formats else {}
     yield from room(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
@@ -57,7 +59,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 
 @check('config')
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Checks the values that must go together, as the verbs do before they read the text."""
+    """Checks values that depend on each other, as the verbs do before they read the text."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
@@ -69,11 +71,13 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
 
 @check('memory')
 def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
-    """Compiles each phase for config.topology: whether it fits, and the estimated hours from step `done` to `total`,
-    which is None if the corpus decides."""
-    fitting, hours = MemorySearch(settings, settings.topology), 0.0
+    """Compiles each phase for config.topology: does it fit, and how many hours take the steps from `done` to `total`?
+
+    `total` is None if the corpus decides it.
+    """
+    search, hours = MemorySearch(settings, settings.topology), 0.0
     for phase in _phases_after(settings, done, total):
-        result = fitting.compile(phase)
+        result = search.compile(phase)
         needed, seconds = result['hbm_bytes_per_chip'], result['estimated_step_s']
         message = f'phase {phase.number}, {phase.batch_size} x {phase.seq_len} on {settings.topology}: '
         message += f'{gib(needed) if needed else "more"} a chip of {gib(result["hbm_bytes_available"])}'
@@ -88,7 +92,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 @check('memory')
 def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the memory of the devices of this machine, and estimates the hours by some steps; see `on_slice`."""
+    """Checks the memory of this machine's devices, and estimates the hours from some steps; see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _UNKNOWN):
         key = settings.given_phases[phase.number].keys['batch_size']
@@ -124,14 +128,14 @@ def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int |
 
 @check('teacher')
 def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
-    """Looks for the teacher's model."""
+    """Checks that the teacher's model exists."""
     distill.check(init)
     yield Check('teacher', OK, huggingface_directory(distill.teacher, 'config.distill.teacher'))
 
 
 @check('data')
 def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
-    """Reads the records, loads the encoder, and estimates the hours of the steps after `done` by some steps."""
+    """Reads the records, loads the encoder, and estimates the hours of the steps after `done` from some steps."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     runs = max(1, len(trials_of(settings)))
@@ -182,7 +186,7 @@ def _steps_left(phase: PretrainingPhase, done: int) -> int:
 
 
 def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
-    """Returns the least seconds of some steps, without the first."""
+    """Returns the shortest time of some steps in seconds, without the first step."""
     seconds = []
     for _, batch in zip(range(1 + _STEPS), batches, strict=False):
         began = time.perf_counter()
@@ -193,7 +197,7 @@ def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches
 
 
 def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
-    """Returns the seconds of a step on batches of ones."""
+    """Returns the seconds of a step on batches filled with ones."""
     ((length, spec),) = phase.batches.items()
     program = setup.compile(phase, phase.batches)[length]
     sharding = batch_sharding(setup.mesh)
@@ -205,7 +209,7 @@ def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
 
 
 def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
-    """Returns the rows of a step and its seconds."""
+    """Returns the rows and the seconds of a step."""
     settings = data.settings
     rows = settings.batch_size // settings.grad_accum_steps
     if _is_cpu(mesh):

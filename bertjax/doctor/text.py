@@ -1,4 +1,4 @@
-"""The tokenizer and the corpus of a pre-training: its token stores, or before they are built a sample of the text."""
+"""Check the tokenizer and the corpus of a pre-training: its token stores, or a sample of the text before they exist."""
 
 import dataclasses
 import pathlib
@@ -31,28 +31,28 @@ from bertjax.text.wordpiece import INSTALL_FAST, WordPieceTokenizer, describe_fa
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import FOLDER
 
-_CHARACTERS = 3_000_000  # of a sample
-_SOURCES = 12  # that a sample is taken from
-_PIECES = 4096  # of a vocabulary for the sample, if the run has none yet
-_COPIES = 0.1  # share of the documents that keeps a model from learning; a hundredth is a warning
-_ENOUGH = 10**6  # held-out tokens, so that a sample gives no warning about them
+_CHARACTERS = 3_000_000  # characters of a sample
+_SOURCES = 12  # sources of a sample
+_PIECES = 4096  # pieces of a vocabulary for the sample, if the run has none yet
+_COPIES = 0.1  # share of copied documents that keeps a model from learning; a hundredth is a warning
+_ENOUGH = 10**6  # held-out tokens; avoids a warning about the small sample
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the workdir's tokenizer, else that of config.tokenizer or config.init; None if one is to be trained.
+    """Returns the workdir's tokenizer, else that of config.tokenizer or config.init; None if one will be trained.
 
     Raises:
-      UserError: it cannot be read.
+      UserError: It cannot be read.
     """
     if (folder / FOLDER).exists():
         return load_tokenizer(folder / FOLDER)
-    given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    return load_given_tokenizer(settings, given) if given else None
+    path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    return load_given_tokenizer(settings, path) if path else None
 
 
 @check('tokenizer')
 def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Loads the vocabulary, or finds that one can be trained."""
+    """Loads the vocabulary, or checks that one can be trained."""
     existing = load_existing_tokenizer(settings, folder)
     if existing is not None:
         case = 'lower-case' if existing.lowercase else 'cased'
@@ -67,13 +67,13 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
 @check('corpus')
 def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
     """Yields the size of the text and the warnings of the corpus report."""
-    own = load_existing_tokenizer(settings, folder)
+    existing = load_existing_tokenizer(settings, folder)
     built = settings.data or all((path / 'manifest.json').exists() for path in store_directories(settings, folder))
-    if own is None or not built:
+    if existing is None or not built:
         for spec, _ in parse_mixture(settings.corpus):
-            yield from _check_sample(spec, settings, own)
+            yield from _check_sample(spec, settings, existing)
         return
-    stores = open_stores(settings, folder, own, verify=False)
+    stores = open_stores(settings, folder, existing, verify=False)
     for number, store in enumerate(weighted.store for weighted in stores):
         report, name = store.report, f'corpus {number}: ' if len(stores) > 1 else ''
         counts = f'{report["documents"]:,} documents, {report["heldout_documents"]:,} of them held out'
@@ -85,7 +85,7 @@ def _warnings_or(message: str, warnings: list[str]) -> list[Check]:
     return [Check('corpus', WARN, text.rstrip('.')) for text in warnings] or [Check('corpus', OK, message)]
 
 
-def _check_sample(spec: str, settings: PretrainingSettings, own: Tokenizer | None) -> Iterator[Check]:
+def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer | None) -> Iterator[Check]:
     options, sources = settings.corpus_options, resolve_sources(spec, settings.corpus_options.text_key)
     size, count = sum(source.size for source in sources), len(sources)
     message = f'{spec}: {count:,} file{"s"[: count != 1]}' + (f', {size / 1e6:,.1f} MB' if size else '')
@@ -95,31 +95,31 @@ def _check_sample(spec: str, settings: PretrainingSettings, own: Tokenizer | Non
     with tempfile.TemporaryDirectory() as scratch, quiet():
         path, sample = pathlib.Path(scratch, 'sample.txt'), ''.join(_sample(sources, options))
         path.write_text(sample, encoding='utf-8', errors='replace')
-        known = own or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
+        known = existing or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
         plain = dataclasses.replace(options, format='text', workers=1)
         facts: dict[str, Any] = build_store([str(path)], pathlib.Path(scratch, 'store'), known, plain, progress=False)
-    # These figures of a sample, or of a vocabulary that the run will not have, say nothing.
+    # A sample, or a vocabulary that the run will not have, gives no meaning to these figures.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
-    facts |= {} if own else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
+    facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
     message += f'; read {len(sample) / 1e6:.1f} MB of it, {facts["documents"]:,} documents'
     yield from _warnings_or(message, find_warnings(facts, options))
     saving = describe_fast_saving(text_bytes(sources))
-    if saving and (own.family if own else settings.vocab.family) == WordPieceTokenizer.family:
+    if saving and (existing.family if existing else settings.vocab.family) == WordPieceTokenizer.family:
         yield Check('corpus', WARN, saving, INSTALL_FAST)
 
 
 def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
-    """Yields the first documents of some sources: a line a paragraph, and blank lines between documents."""
+    """Yields the first documents of some sources: one line per paragraph, blank lines between documents."""
     chosen = reading.choose_readings(sources)[0] if options.format == 'auto' else sources
-    some = chosen[:: -(-len(chosen) // _SOURCES)]
-    for source in some:
-        left = _CHARACTERS // len(some)
+    sampled = chosen[:: -(-len(chosen) // _SOURCES)]
+    for source in sampled:
+        left = _CHARACTERS // len(sampled)
         part = TextPart(source.kind, source.path, source.name, 0, source.size, format=source.format(options.format))
         for event in read_events(part, text_key=options.text_key, segments=False):
             if isinstance(event, str):
                 left -= len(event)
                 yield ' '.join(event.split()) + '\n'
-            if event is Document.END or left < -_CHARACTERS:  # a document may be as long as its file
+            if event is Document.END or left < -_CHARACTERS:  # a document can be a whole file
                 yield '\n'
                 if left < 0:
                     break

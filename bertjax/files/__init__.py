@@ -1,1 +1,1 @@
-"""Files, whatever is in them: found, read, written whole or not at all."""
+"""Find, read and atomically write local files, whatever their content."""

@@ -1,4 +1,4 @@
-"""Files and directories that appear whole or not at all, their checksums, and locks on directories."""
+"""Write files and directories atomically, compute checksums, and lock directories."""
 
 import contextlib
 import errno
@@ -24,38 +24,38 @@ from bertjax.files.disk import writing
 from bertjax.files.write_guard import writes_are_disabled
 
 
-class _Names(threading.local):
-    apart = ''  # what temporary names of this thread begin with
+class _TemporaryNames(threading.local):
+    prefix = ''  # the start of this thread's temporary names
 
 
-_names = _Names()
+_temporary_names = _TemporaryNames()
 _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(digest_size=16)}
 
 
 @contextlib.contextmanager
 def private_to_machine() -> Iterator[None]:
-    """Meanwhile files of this thread are written under temporary names that no other process has on any machine."""
-    _names.apart = str(secrets.randbits(63))
+    """Makes this thread's temporary file names unique across machines, for folders that several machines share."""
+    _temporary_names.prefix = str(secrets.randbits(63))
     try:
         yield
     finally:
-        _names.apart = ''
+        _temporary_names.prefix = ''
 
 
 def sync_directory(path: str | os.PathLike) -> None:
-    """Puts the names in a local directory on disk: before that a power loss can undo what was made or renamed in it."""
+    """Flushes the entries of a local directory to disk, so that a power loss cannot undo a new or renamed file."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # of file systems that know no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems do not support it
             raise
     finally:
         os.close(handle)
 
 
 def sync_tree(path: str | os.PathLike) -> None:
-    """Puts a local directory on disk with everything below it."""
+    """Flushes a local directory and everything below it to disk."""
     for folder, _, names in os.walk(path, topdown=False):
         for name in names:
             with open(os.path.join(folder, name), 'rb') as file:
@@ -64,7 +64,7 @@ def sync_tree(path: str | os.PathLike) -> None:
 
 
 def make_directory(path: str | os.PathLike) -> None:
-    """Makes a local directory where it is missing, and those above it; they are on disk when this returns."""
+    """Makes a local directory and its missing parents, and flushes them to disk."""
     path = pathlib.Path(path)
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
@@ -73,23 +73,23 @@ def make_directory(path: str | os.PathLike) -> None:
 
 
 class AtomicFile:
-    """A binary file that is written beside `path`; `close` flushes it to disk and renames it to `path`.
+    """A binary file that is written under a temporary name; `close` flushes it to disk and renames it to `path`.
 
-    Leaving a `with` block closes it, or after an exception removes what was written.
+    A `with` block closes it at its end, or removes it after an exception.
 
     Attributes:
-      path: its final name.
-      file: the open file, for reading too.
+      path: The final path.
+      file: The open file, which can also be read.
     """
 
     def __init__(self, path: epath.PathLike):
         self.path = pathlib.Path(path)
-        self._muted = writes_are_disabled()
-        if self._muted:
+        self._discards_writes = writes_are_disabled()
+        if self._discards_writes:
             self._size, self.file = 0, tempfile.TemporaryFile()  # noqa: SIM115
             return
         make_directory(self.path.parent)
-        self._temporary = self.path.parent / f'.{self.path.name}.tmp-{_names.apart}{os.getpid()}'
+        self._temporary = self.path.parent / f'.{self.path.name}.tmp-{_temporary_names.prefix}{os.getpid()}'
         self._size = 0
         self.file = self._temporary.open('w+b')
 
@@ -109,8 +109,8 @@ class AtomicFile:
             self.file.write(data)
 
     def close(self) -> int:
-        """Puts the file in its place and returns its size in bytes."""
-        if self._muted:
+        """Flushes and renames the file; returns its size in bytes."""
+        if self._discards_writes:
             self.file.close()
             return self._size
         try:
@@ -127,20 +127,20 @@ class AtomicFile:
         return size
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # what a full disk did not take is tried once more
+        with contextlib.suppress(OSError):  # closing writes again what a full disk refused
             self.file.close()
-        if not self._muted:
+        if not self._discards_writes:
             self._temporary.unlink(missing_ok=True)
 
 
 def write_atomic(path: epath.PathLike, data: bytes | str) -> None:
-    """Writes a whole file, text as UTF-8, as an `AtomicFile`."""
+    """Writes a file through `AtomicFile`, text as UTF-8."""
     with AtomicFile(path) as target:
         target.write(data.encode('utf-8') if isinstance(data, str) else data)
 
 
 def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
-    """Writes an archive of texts by name, without dates: equal files give equal bytes."""
+    """Writes a zip archive of texts {name: text}. It has no dates, so that equal texts give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, 'w', zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
@@ -150,7 +150,7 @@ def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def atomic_directory(target: epath.PathLike) -> Iterator[str]:
-    """A local directory to fill; it replaces `target` when the body ends, and is removed when the body raises."""
+    """Yields a new local directory. It replaces `target` at the end of the body, or is removed if the body raises."""
     if writes_are_disabled():
         with tempfile.TemporaryDirectory() as nowhere:
             yield nowhere
@@ -172,7 +172,7 @@ def atomic_directory(target: epath.PathLike) -> Iterator[str]:
 
 
 def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None:
-    """Puts a finished local directory in the place of an earlier one, or of none; it is on disk before that."""
+    """Flushes a finished local directory to disk and renames it to `path`, in place of an existing one."""
     old = _earlier(path)
     sync_tree(fresh)
     if os.path.isdir(path):
@@ -183,7 +183,7 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
 
 
 def recover_directory(path: str | os.PathLike) -> None:
-    """Mends what a process left that died while it replaced a directory."""
+    """Repairs the state that a process left if it died in `replace_directory`."""
     old = _earlier(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
@@ -196,21 +196,21 @@ def _earlier(path: str | os.PathLike) -> str:
 
 
 def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'] = 'sha256') -> str:
-    """The checksum of a local file's content, in hex."""
+    """Returns the checksum of a local file's content, in hex."""
     with open(path, 'rb') as file:
         return hashlib.file_digest(file, _ALGORITHMS[algorithm]).hexdigest()
 
 
 @contextlib.contextmanager
 def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
-    """Locks a local directory: no other process can enter for it meanwhile. The lock ends with the process.
+    """Locks a local directory against other processes in the body. The lock ends with the process.
 
     Args:
-      directory: an existing local directory.
-      doing: what the process does there, for the message to the other one, such as 'builds this store'.
+      directory: An existing local directory.
+      doing: The activity, such as 'builds this store', for the message that the other process prints.
 
     Raises:
-      UserError: another process holds the lock; afterwards, that the directory was removed or moved meanwhile.
+      UserError: Another process holds the lock, or the directory was removed or moved during the body.
     """
     if writes_are_disabled():
         yield
@@ -220,26 +220,30 @@ def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            found, fix = f'another process that {doing}', 'wait for it, or end it'
-            raise UserError(str(directory), found, 'one process at a time', fix) from None
+            raise UserError(
+                str(directory),
+                found=f'another process that {doing}',
+                expected='one process at a time',
+                fix='wait for it, or end it',
+            ) from None
         except OSError:
             logging.warning('%s cannot be locked: start no second process there.', directory)
         try:
             yield
         except (UserError, StoppedError):
             raise
-        except Exception as error:  # of whatever kind: it comes from what is missing
+        except Exception as error:  # a missing directory causes errors of many kinds
             if _is_at(directory, handle):
                 raise
             raise _gone(directory) from error
-        if not _is_at(directory, handle):  # What was written since lies in another directory of the same name.
+        if not _is_at(directory, handle):  # The files lie in the moved directory, not at this path.
             raise _gone(directory)
     finally:
         os.close(handle)
 
 
 def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Whether the directory that was opened as `handle` is still found by its path; True where the disk cannot say."""
+    """Whether the directory opened as `handle` still has this path; True if the file system cannot tell."""
     try:
         return os.path.samestat(os.stat(directory), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):

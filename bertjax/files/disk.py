@@ -1,4 +1,4 @@
-"""What the system refuses (a full disk, a read-only one, files too large or too many), said to the user in one line."""
+"""Report errors of the operating system (a full or read-only disk, files too large or too many) in one line."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# What else the user can fix, and how.
+# Other errors that the user can fix, and how.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
@@ -26,53 +26,56 @@ _FIXES = {
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
-# What is wrong with a file to read; other errors tell of the machine.
-_OF_THE_FILE = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
-_NO_TEMPORARY = 'No usable temporary directory'  # in Python's words
-# In the text of errors: of tensorstore, of safetensors.
+# Errors that concern one file to read; all others concern the machine.
+_FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
+_NO_TEMPORARY = 'No usable temporary directory'  # in Python's message
+# The error numbers in messages of tensorstore and of safetensors.
 _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Makes what the system refuses in the body an OSError that knows the path, and as `wanted` the size in bytes."""
+    """Adds the path, and the size in bytes as `wanted`, to an error of the operating system in the body.
+
+    Errors of tensorstore and safetensors become an OSError.
+    """
     try:
         yield
-    except Exception as error:  # tensorstore and safetensors have their own
-        refused = _refusal(error)
-        if refused is None or (refused is error and _is_fault_of_ours(refused, path)):
+    except Exception as error:  # tensorstore and safetensors raise their own types
+        os_error = _find_os_error(error)
+        if os_error is None or (os_error is error and _is_internal_mistake(os_error, path)):
             raise
-        if refused is not error:
-            raise _about(refused, path, size) from error
-        _about(refused, path, size)
+        if os_error is not error:
+            raise _with_path(os_error, path, size) from error
+        _with_path(os_error, path, size)
         raise
 
 
 def raise_passing(error: Exception, path: str | os.PathLike) -> None:
-    """Raises an error of reading again, with the path, where it tells of the machine and not of the file.
+    """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    For want of file handles, or while a disk is away, a text would silently be shorter than it is. A bad sector counts
-    among these errors: it is better named than passed over. `refused` explains them.
+    Otherwise a text would silently be read as shorter than it is when file handles run out, a disk is away, or a sector
+    is bad. `refused` explains these errors.
     """
-    if isinstance(error, OSError) and error.errno is not None and error.errno not in _OF_THE_FILE:
+    if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
         raise error
 
 
-def _is_fault_of_ours(error: OSError, path: str | os.PathLike) -> bool:
-    """Whether a missing file says nothing of the system: the folder that it should lie in is there."""
+def _is_internal_mistake(error: OSError, path: str | os.PathLike) -> bool:
+    """Whether a file is missing although its folder exists: a mistake of the program, not of the system."""
     return error.errno == errno.ENOENT and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir()
 
 
-def _about(error: OSError, path: str | os.PathLike, size: int) -> OSError:
+def _with_path(error: OSError, path: str | os.PathLike, size: int) -> OSError:
     error.filename = error.filename or os.fspath(path)
     error.wanted = size
     return error
 
 
-def _refusal(error: BaseException) -> OSError | None:
+def _find_os_error(error: BaseException) -> OSError | None:
     if isinstance(error, OSError):
-        return error if error.errno is not None else None  # else it is no system's
+        return error if error.errno is not None else None  # without a number it is not from the system
     native = _NATIVE.search(str(error))
     if native is None:
         return None
@@ -81,19 +84,19 @@ def _refusal(error: BaseException) -> OSError | None:
 
 
 def refused(error: BaseException, workdir: str) -> UserError | None:
-    """What the user is told of an exception that the system is the cause of; None for any other."""
+    """Returns the message for an exception that an error of the system caused; None for any other exception."""
     while error is not None:
-        found = _refusal(error)
-        if found is not None:
-            return _explained(found, workdir)
+        os_error = _find_os_error(error)
+        if os_error is not None:
+            return _explain(os_error, workdir)
         error = error.__cause__
     return None
 
 
-def _explained(error: OSError, workdir: str) -> UserError | None:
+def _explain(error: OSError, workdir: str) -> UserError | None:
     path = pathlib.Path(os.fsdecode(error.filename or workdir)).absolute()
     if error.errno in (errno.EMFILE, errno.ENFILE):
-        return _too_few(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
+        return _too_few_files(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         what = 'file system' if limit == resource.RLIM_INFINITY else f'limit (ulimit -f) of {limit:,} bytes'
@@ -118,10 +121,10 @@ def _explained(error: OSError, workdir: str) -> UserError | None:
 
 
 def check_open_files() -> None:
-    """Lets this process open as many files as it may have, up to 1,024.
+    """Raises this process's soft limit of open files to its hard limit, at most to 1,024.
 
     Raises:
-      UserError: it may have too few.
+      UserError: The limit is too low.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = 1024 if hard == resource.RLIM_INFINITY else min(hard, 1024)
@@ -129,8 +132,8 @@ def check_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
         soft = allowed
     if soft != resource.RLIM_INFINITY and soft < OPEN_FILES:
-        raise _too_few(f'{soft} open files allowed')
+        raise _too_few_files(f'{soft} open files allowed')
 
 
-def _too_few(found: str) -> UserError:
+def _too_few_files(found: str) -> UserError:
     return UserError('ulimit -n', found, f'at least {OPEN_FILES}', 'run this first: ulimit -n 1024')

@@ -1,6 +1,6 @@
-"""Files that are memory-mapped, and what becomes of a process when one of them is cut while it is read.
+"""Memory-map files, and explain the SIGBUS that ends a process when a mapped file is truncated while it is read.
 
-A truncated file or a failing disk is no exception there but a signal, SIGBUS, that ends a process without a word.
+A truncated mapped file or a failing disk does not raise an exception: the signal ends the process without a message.
 """
 
 import ctypes
@@ -12,34 +12,38 @@ import numpy as np
 from bertjax.errors import UserError
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
-_handler = None  # which C calls, and Python must not free
-_sizes: dict[str, int] = {}  # in bytes, of what this process has mapped
+_handler = None  # the C library holds a pointer to it, so Python must not free it
+_sizes: dict[str, int] = {}  # mapped file -> bytes
 
 
 def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
-    """A file of numbers, read where it is looked at. As a plain array: slices of np.memmap are several times slower.
+    """Memory-maps a file of numbers as a plain array, as slices of np.memmap are several times slower.
 
     Raises:
-      UserError: the file is gone.
+      UserError: The file is gone.
     """
     try:
         array = np.memmap(path, dtype, 'r').view(np.ndarray)
     except FileNotFoundError:
-        fix = 'start the same command again: what it needs and does not find, it makes'
-        raise UserError(str(path), 'no such file any more', 'a file that stays while it is used', fix) from None
+        raise UserError(
+            str(path),
+            found='no such file any more',
+            expected='a file that stays while it is used',
+            fix='start the same command again: it makes the files that are missing',
+        ) from None
     note_mapped(path, array.nbytes)
     return array
 
 
 def note_mapped(path: str | os.PathLike, size: int) -> None:
-    """Notes that a file is mapped by other means, up to `size` bytes."""
+    """Records that other code has mapped the first `size` bytes of a file."""
     _sizes[os.path.abspath(path)] = size
 
 
 def explain_bus_errors() -> None:
-    """Has a SIGBUS print which file was cut, as a user's mistake, and end this process with that status.
+    """Makes SIGBUS print which file was cut, and exit with the status of a UserError.
 
-    A handler of Python's own would never run: the thread stays at the instruction that cannot read.
+    A Python signal handler would never run, as the thread stays at the instruction that cannot read.
     """
     global _handler
 

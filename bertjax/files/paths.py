@@ -1,4 +1,4 @@
-"""Finding local files: by pattern, below a directory, or under one of several names; what kind of path one is."""
+"""Find local files by pattern, below a directory or by name, and classify paths."""
 
 import contextlib
 import errno
@@ -21,27 +21,31 @@ _IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether the path is a URL such as gs://…, and not in this machine's file system."""
+    """Whether the path is a URL such as gs://…, rather than a path of this machine's file system."""
     return '://' in os.fspath(path)
 
 
 def check_address(path: str, where: str) -> None:
-    """Raises UserError for an address that is neither gs://BUCKET… nor s3://BUCKET…"""
+    """Raises UserError for an address other than gs://BUCKET… and s3://BUCKET…"""
     if is_remote(path) and not _IN_BUCKET.match(path):
-        fix = 'fetch it first, and give the path of the file'
-        raise UserError(where, f'the address {path!r}', 'a path on this machine, gs://… or s3://…', fix)
+        raise UserError(
+            where,
+            found=f'the address {path!r}',
+            expected='a path on this machine, gs://… or s3://…',
+            fix='fetch it first, and give the path of the file',
+        )
 
 
 _names: dict[str, str] = {}
 
 
 def name_as(folder: pathlib.Path, address: str) -> None:
-    """Says by which address the user knows a folder: it mirrors a bucket."""
+    """Registers the bucket address of a folder that mirrors it, for messages."""
     _names[os.fspath(folder)] = address
 
 
 def user_name(path: pathlib.Path) -> str:
-    """A path as the user calls it."""
+    """Returns a path as the user knows it: the address if it lies in the mirror of a bucket."""
     for folder in (path, *path.parents) if _names else ():
         if name := _names.get(os.fspath(folder)):
             return '/'.join([name, *path.relative_to(folder).parts])
@@ -55,9 +59,9 @@ def is_pattern(path: str) -> bool:
 
 @contextlib.contextmanager
 def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A local directory by a path without wildcards, for libraries that take every path for a pattern.
+    """Yields a path to a local directory without wildcards, for libraries that treat every path as a pattern.
 
-    It is its own path, or where that has some, a link to it in a temporary folder.
+    A directory with wildcards in its path gets a symbolic link in a temporary folder.
     """
     directory = directory.resolve()
     if not is_pattern(str(directory)):
@@ -70,7 +74,7 @@ def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def unusual_kind(path: epath.PathLike) -> str:
-    """'a pipe', 'a device' or 'a socket', where reading may never end; '' of files, folders and what is not there."""
+    """Returns 'a pipe', 'a device' or 'a socket', which may never end; '' for files, folders and missing paths."""
     if is_remote(path):
         return ''
     try:
@@ -82,17 +86,17 @@ def unusual_kind(path: epath.PathLike) -> str:
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Bytes of a file that were never written and read as zeros, where they are over a GiB; else 0."""
+    """Returns the bytes of a sparse file that were never written and read as zeros, if over a GiB; else 0."""
     facts = None if is_remote(path) else os.stat(path)
     if facts is None or facts.st_size - 512 * facts.st_blocks < _HOLE or not hasattr(os, 'SEEK_HOLE'):
         return 0
     unwritten = at = 0
-    with open(path, 'rb') as file:  # A file system that compresses has few blocks, too: ask for the holes themselves.
+    with open(path, 'rb') as file:  # Compressing file systems also use few blocks, so seek the holes.
         while at < facts.st_size:
             try:
                 begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
             except OSError as error:
-                if error.errno != errno.ENXIO:  # which says that no more data comes
+                if error.errno != errno.ENXIO:  # ENXIO: no more data
                     return 0
                 begin = facts.st_size
             unwritten += begin - at
@@ -101,42 +105,46 @@ def unwritten_bytes(path: epath.PathLike) -> int:
 
 
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
-    """The files below a directory, sorted level by level; names that begin with '.' or '_' are left out.
+    """Yields the files below a directory, sorted level by level, without names that begin with '.' or '_'.
 
-    Links are followed. A folder that is reached once more, for example by a link to the folder that it lies in, is left
-    out there, with a warning.
+    Links are followed. A folder that is reached a second time, such as by a link to its own parent, is skipped with a
+    warning.
 
     Raises:
-      UserError: a folder that cannot be listed.
+      UserError: A folder cannot be listed.
     """
-    seen, again = set(), []
-    waiting = [directory]
-    while waiting:
-        path = waiting.pop()
+    seen, repeated = set(), []
+    stack = [directory]
+    while stack:
+        path = stack.pop()
         if path != directory and not path.is_dir():
             yield path
             continue
         try:
             facts = None if is_remote(path) else os.stat(path)
-            itself = (facts.st_dev, facts.st_ino) if facts else os.fspath(path)
-            if itself in seen:
-                again.append(path)
+            identity = (facts.st_dev, facts.st_ino) if facts else os.fspath(path)
+            if identity in seen:
+                repeated.append(path)
                 continue
-            seen.add(itself)
-            inside = sorted(path.iterdir())
+            seen.add(identity)
+            children = sorted(path.iterdir())
         except OSError as error:
-            found, fix = (error.strerror or str(error)).lower(), 'check its permissions, or move it elsewhere'
-            raise UserError(str(path), found, 'a folder that can be listed', fix) from None
-        waiting += [child for child in reversed(inside) if not child.name.startswith(('.', '_'))]
-    if again:
+            raise UserError(
+                str(path),
+                found=(error.strerror or str(error)).lower(),
+                expected='a folder that can be listed',
+                fix='check its permissions, or move it elsewhere',
+            ) from None
+        stack += [child for child in reversed(children) if not child.name.startswith(('.', '_'))]
+    if repeated:
         logging.warning(
             'Folders reached by links a second time are left out there: %s%s',
-            again[0], f' and {len(again) - 1:,} more' if again[1:] else '',
+            repeated[0], f' and {len(repeated) - 1:,} more' if repeated[1:] else '',
         )  # fmt: skip
 
 
 def split_pattern(pattern: str) -> tuple[str, list[str]]:
-    """The directory in which a pattern's wildcards begin, and the rest of it, name by name."""
+    """Splits a pattern into the directory before its first wildcard, and the list of the remaining parts."""
     fixed = pattern[: _WILDCARD.search(pattern).start()].rpartition('/')[0]
     rest = pattern[len(fixed) :].lstrip('/')
     if '**' not in rest.split('/'):
@@ -145,9 +153,9 @@ def split_pattern(pattern: str) -> tuple[str, list[str]]:
 
 
 def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
-    """The directory in which a pattern's wildcards begin, and the files that match it, sorted.
+    """Returns the directory before a pattern's first wildcard, and the files that match it, sorted.
 
-    `**` stands for any folders, or none: those of `walk_files`.
+    `**` matches any number of the folders that `walk_files` visits.
     """
     top, parts = split_pattern(pattern)
     root = epath.Path(top)
@@ -158,7 +166,7 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
-    """Whether `match_files` would find a local file of this path, which has no links, if it were there."""
+    """Whether `match_files` would return this local path, which has no links, if there were a file."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()
@@ -166,18 +174,18 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a pattern, part by part, finds a path below the place where it begins."""
-    left_out = '**' in pattern and is_hidden(names)
-    return not left_out and _matches(names, pattern)
+    """Whether the parts of a pattern match the parts of a path below the directory of `split_pattern`."""
+    is_skipped = '**' in pattern and is_hidden(names)
+    return not is_skipped and _matches(names, pattern)
 
 
 def is_hidden(names: Sequence[str]) -> bool:
-    """Whether a walk through folders leaves a path out."""
+    """Whether `walk_files` skips a path."""
     return any(name.startswith(('.', '_')) for name in names)
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether a path, name by name, is of a pattern with `**`, which at its end stands for any file too."""
+    """Whether the parts of a path match those of a pattern, in which a final `**` also matches any file."""
     if not names or not pattern:
         return not names and not pattern
     if pattern[0] == '**':
@@ -186,7 +194,7 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epath.Path]:
-    """Those of the names that are files in the directory, in the order of `names`."""
+    """Yields the paths of those names that are files in the directory, in the order of `names`."""
     for name in names:
         path = directory / name
         if path.exists() and not path.is_dir():
@@ -194,10 +202,10 @@ def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epat
 
 
 def at_most_one(found: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
-    """The only file found for a split; None where there is none.
+    """Returns the only file of a split; None if there is none.
 
     Raises:
-      UserError: there are several.
+      UserError: There are several.
     """
     if len(found) > 1:
         names = ' and '.join(path.name for path in found)

@@ -1,7 +1,7 @@
-"""Protocol buffers as bytes (protobuf.dev, Encoding), for the few messages that are read and written here.
+"""Encode and decode protocol buffers (protobuf.dev, Encoding), for the few messages that bertjax reads and writes.
 
-Parsed here because the generated modules of several packages register one name in the same process-wide pool, and some
-need a newer protobuf than others allow.
+The generated modules of other packages cannot be used: several register one name in the same process-wide pool, and
+some need a newer protobuf than others allow.
 """
 
 from collections.abc import Iterator
@@ -10,12 +10,12 @@ _FIXED = {5: 4, 1: 8}
 
 
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
-    """The fields of a message: number, value, offset of the value.
+    """Yields the number, the value and the offset of the value of each field of a message.
 
-    A number of variable length is an int, anything else its bytes: 4 or 8 of a fixed size, or any number.
+    A varint is an int; a value of 4, 8 or any other number of bytes is bytes.
 
     Raises:
-      ValueError: no such message.
+      ValueError: The bytes are not a message.
     """
     at = 0
     while at < len(message):
@@ -37,10 +37,10 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
 
 
 def varint(message: bytes, at: int) -> tuple[int, int]:
-    """A number of variable length, and the offset of its end.
+    """Returns a varint and the offset of its end.
 
     Raises:
-      ValueError: the message ends in it.
+      ValueError: The message ends inside the number.
     """
     value = shift = 0
     while at < len(message):
@@ -53,22 +53,22 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
 
 
 def number(field: int, value: int) -> bytes:
-    """A field with a number of variable length, which is left out where it is 0."""
+    """Encodes a field with a varint; an empty result for 0, the default value."""
     return as_varint(field << 3) + as_varint(value) if value else b''
 
 
 def delimited(field: int, value: bytes) -> bytes:
-    """A field with bytes, or another message."""
+    """Encodes a field with bytes or another message."""
     return as_varint(field << 3 | 2) + as_varint(len(value)) + value
 
 
 def fixed32(field: int, value: int) -> bytes:
-    """A field with a number of 32 bits."""
+    """Encodes a field with a number of 32 bits."""
     return as_varint(field << 3 | 5) + value.to_bytes(4, 'little')
 
 
 def as_varint(value: int) -> bytes:
-    """A number from 0 on, of variable length."""
+    """Encodes a number >= 0 as a varint."""
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)

@@ -1,4 +1,4 @@
-"""Tensors written one by one as a safetensors file: the library itself wants all of them in memory."""
+"""Write a safetensors file one tensor at a time; the library itself needs all of them in memory."""
 
 import json
 import math
@@ -14,12 +14,12 @@ _BYTES = {'I64': 8, 'F32': 4, 'I32': 4, 'F16': 2, 'BF16': 2}
 
 
 class Tensor(NamedTuple):
-    """A tensor that is made when its turn comes.
+    """A tensor that is created when it is written.
 
     Attributes:
-      kind: 'F32', 'F16', 'BF16', 'I32' or 'I64'.
-      shape: of all of it.
-      parts: makes it, in parts along its first axis.
+      kind: The dtype: 'F32', 'F16', 'BF16', 'I32' or 'I64'.
+      shape: The shape of the whole tensor.
+      parts: A function that returns the tensor in parts along its first axis.
     """
 
     kind: str
@@ -28,25 +28,25 @@ class Tensor(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The size in bytes."""
         return math.prod(self.shape) * _BYTES[self.kind]
 
 
 def write_tensors(
     path: epath.PathLike, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes tensors in their order, whole or not at all; of each no more is in memory than a part.
+    """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
 
     The format is that of safetensors' README: the length of the header as a little-endian uint64, the header as JSON,
     the bytes of the tensors.
 
     Args:
-      path: of the file.
-      tensors: by name. The library orders float32 by name.
-      metadata: for the header.
+      path: The path of the file.
+      tensors: {name: tensor}. The library orders float32 tensors by name.
+      metadata: The metadata for the header.
 
     Raises:
-      ValueError: parts that are not as long as their tensor.
+      ValueError: The parts do not have the size of their tensor.
     """
     header: dict[str, object] = {} if metadata is None else {'__metadata__': dict(metadata)}
     at = 0
@@ -61,7 +61,7 @@ def write_tensors(
         for name, tensor in tensors.items():
             written = 0
             for part in tensor.parts():
-                # As bytes: numpy has no buffers of bfloat16.
+                # As bytes, because numpy has no buffers of bfloat16.
                 file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
                 written += part.nbytes
             if written != tensor.size:

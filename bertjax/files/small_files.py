@@ -1,4 +1,4 @@
-"""Files that are read whole: what cannot be read, or is no JSON, is one error that names the file; or None."""
+"""Read small files whole; a file that cannot be read or parsed is a UserError that names it, or None."""
 
 import json
 import pathlib
@@ -11,24 +11,24 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
-SETTINGS = 1 << 30  # Bytes; a file of settings or of a vocabulary is a thousand times smaller.
+SETTINGS = 1 << 30  # a file of settings or of a vocabulary is a thousand times smaller
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
-    """The object in a local JSON file, in UTF-8 with or without byte order mark.
+    """Reads the object in a local JSON file, in UTF-8 with or without a byte order mark.
 
     Args:
-      path: of a file that exists.
-      fix: what to do where it cannot be read, for the message.
+      path: The path of an existing file.
+      fix: The next step for the message, if it cannot be read.
 
     Raises:
-      UserError: it cannot be read, or holds anything else.
+      UserError: It cannot be read, or holds something other than an object.
     """
     return _read_json(path, dict, 'a JSON object', fix)
 
 
 def read_json_list(path: epath.PathLike, fix: str) -> list[Any]:
-    """The list in a JSON file; see `read_json_object`."""
+    """Reads the list in a JSON file; see `read_json_object`."""
     return _read_json(path, list, 'a JSON list', fix)
 
 
@@ -47,11 +47,11 @@ def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any
 
 
 def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Parsed | None:
-    """What `parse` makes of a JSON file of ours that may be gone or damaged; None where it cannot be made.
+    """Parses a JSON file that bertjax wrote; returns None if it is missing or damaged.
 
     Args:
-      path: of a local file.
-      parse: takes what the file should hold, and fails on anything else as Python does: for want of a key for example.
+      path: The path of a local file.
+      parse: A function of the JSON value. It may raise Python's errors, such as KeyError, for an unexpected value.
     """
     try:
         return parse(json.loads(path.read_text(encoding='utf-8')))
@@ -60,16 +60,16 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 
 
 def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]:
-    """The lines of a text file in UTF-8, with or without byte order mark, as `\\n` divides them.
+    """Reads the lines of a text file in UTF-8, with or without a byte order mark; only `\\n` ends a line.
 
     Args:
-      path: of the file.
-      what: is in it, such as 'words'.
-      key: of the config, that names it.
-      fix: what to do where it cannot be read.
+      path: The path of the file.
+      what: The content, such as 'words', for messages.
+      key: The config key that names the file.
+      fix: The next step for the message, if it cannot be read.
 
     Raises:
-      UserError: no such file, one that cannot be read, or no text.
+      UserError: The file is missing, cannot be read, or is not UTF-8.
     """
     if not epath.Path(path).exists():
         raise UserError(key, f'no such file {str(path)!r}', f'a file of {what}', fix)
@@ -81,16 +81,16 @@ def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]
 
 
 def read_bytes(path: epath.PathLike, expected: str, fix: str, *, most: int | None = None) -> bytes:
-    """The bytes of a file.
+    """Reads the bytes of a file.
 
     Args:
-      path: of a file that exists.
-      expected: what it should be, for the message.
-      fix: what to do where it cannot be read.
-      most: bytes that it may have.
+      path: The path of an existing file.
+      expected: The expected content, for the message.
+      fix: The next step for the message, if it cannot be read.
+      most: The most bytes that it may have.
 
     Raises:
-      UserError: a folder, a pipe or a device, more bytes, or a file that the system does not let us read.
+      UserError: It is a folder, a pipe or a device, it has more bytes, or the system does not allow reading it.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)

@@ -1,6 +1,6 @@
-"""Bytes from open files: plain or compressed, line by line in bounded memory.
+"""Read plain or compressed files as chunks or lines, in bounded memory.
 
-A damaged file raises one of `DAMAGE` where the damage shows, after all that can be read before it.
+A damaged file first yields all bytes before the damage, then raises one of `DAMAGE`.
 """
 
 import bz2
@@ -15,27 +15,27 @@ from typing import BinaryIO
 
 import zstandard
 
-CHUNK = 1 << 18  # Bytes read at once.
-MAX_LINE = 1 << 20  # A longer line of text is read in pieces, cut at white space.
-MAX_RECORD = 1 << 26  # A longer line of JSON, which cannot be cut, is dropped.
-_ZSTD_READ = 1 << 10  # Compressed bytes taken at once: a block of 128 KiB may have 4, so that these hold up to 32 MiB.
+CHUNK = 1 << 18  # bytes per read
+MAX_LINE = 1 << 20  # bytes; a longer line of text is cut at white space
+MAX_RECORD = 1 << 26  # bytes; a longer line of JSON, which cannot be cut, is dropped
+_ZSTD_READ = 1 << 10  # compressed bytes per read; they may expand to 32 MiB, as 4 bytes can hold a block of 128 KiB
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
-TOO_LONG = b'\0 too long'  # Stands for a line over MAX_RECORD; compare by identity.
+TOO_LONG = b'\0 too long'  # stands for a line over MAX_RECORD; compare by identity
 _MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
 _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd': 'zstd'}
 
 
 class DamagedFileError(Exception):
-    """A compressed file is truncated, where the library that decompresses it does not notice."""
+    """A compressed file is truncated, and its library does not raise an error."""
 
 
-# Decompressors raise OSError too, but without an error number. Of those with one see `disk.raise_passing`.
+# Decompressors raise OSError without an error number; `disk.raise_passing` handles those with a number.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
 def compression_of(path: str, head: bytes) -> str:
-    """'gzip', 'bzip2', 'xz', 'zstd' or '' of a file that begins with `head`: by its content, then by its name."""
+    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '': by the first bytes `head` of the file, then by its name."""
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
             return name
@@ -43,18 +43,18 @@ def compression_of(path: str, head: bytes) -> str:
 
 
 def named_compressed(path: str) -> bool:
-    """Whether the file's name says that it is compressed (its content may differ)."""
+    """Whether the file's name has the suffix of a compression (its content may differ)."""
     return os.path.splitext(path)[1].lower() in _SUFFIXES
 
 
 def bare_suffix(path: str) -> str:
-    """The suffix of the file's format, without that of its compression: 'a.jsonl.gz' -> '.jsonl'."""
+    """Returns the suffix before that of the compression: 'a.jsonl.gz' -> '.jsonl'."""
     stem, suffix = os.path.splitext(path)
     return (os.path.splitext(stem)[1] if suffix.lower() in _SUFFIXES else suffix).lower()
 
 
 def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
-    """Decompresses frame by frame, because `zstandard.stream_reader` accepts a truncated file without an error."""
+    """Decompresses frame by frame, as `zstandard.stream_reader` accepts a truncated file without an error."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
     while data := raw.read(_ZSTD_READ):
@@ -68,7 +68,7 @@ def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
 
 
 def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The same bytes, CHUNK or more at a time but for the last, and for those before damage."""
+    """Joins pieces to chunks of at least CHUNK bytes; the last one, and the one before damage, may be shorter."""
     ready = bytearray()
     try:
         for piece in pieces:
@@ -83,36 +83,40 @@ def _joined(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
-    """The decompressed bytes of an open file, up to the damage if there is some (then it raises one of DAMAGE)."""
+    """Yields the decompressed bytes of an open file.
+
+    Raises:
+      one of DAMAGE: The file is damaged; all bytes before the damage were yielded.
+    """
     if compression == 'zstd':
         yield from _joined(_zstd_pieces(raw))
         return
     openers = {'gzip': lambda file: gzip.GzipFile(fileobj=file), 'bzip2': bz2.BZ2File, 'xz': lzma.LZMAFile}
     stream = openers[compression](raw) if compression else raw
-    # Not read(), which discards what it has decompressed when it meets damage.
+    # Not read(), which discards the bytes before the damage.
     while data := stream.read1(CHUNK):
         yield data
 
 
 def _without_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
-    """The chunks without UTF-8's byte order mark."""
+    """Yields the chunks without UTF-8's byte order mark."""
     head = b''
     for chunk in source:
         head += chunk
-        if not _BYTE_ORDER_MARK.startswith(head):  # whole, or another beginning: no need to wait for more of it
+        if not _BYTE_ORDER_MARK.startswith(head):  # the mark is complete, or there is none
             break
     yield head.removeprefix(_BYTE_ORDER_MARK)
     yield from source
 
 
 class CountedFile(io.RawIOBase):
-    """The bytes [begin, end) of an open binary file; what is read is counted and hashed.
+    """The bytes [begin, end) of an open binary file; each read is counted and hashed.
 
     Args:
-      file: open, and seekable.
-      begin, end: the range; None is the end of the file.
-      progress: called with the number of bytes of each read; an OSError of it becomes the cause of a RuntimeError.
-      digest: a hash object that is updated with them.
+      file: An open, seekable file.
+      begin, end: The range; None is the end of the file.
+      progress: Called with the number of bytes of each read. An OSError in it becomes the cause of a RuntimeError.
+      digest: A hash object that is updated with the bytes.
     """
 
     def __init__(self, file, begin: int = 0, end: int | None = None, progress=None, digest=None):
@@ -133,17 +137,17 @@ class CountedFile(io.RawIOBase):
         if self._progress:
             try:
                 self._progress(len(data))
-            except OSError as error:  # It would be taken for damage of the file.
-                raise RuntimeError('the progress of reading could not be told') from error
+            except OSError as error:  # the caller would take an OSError for damage of the file
+                raise RuntimeError('the progress of reading could not be reported') from error
         if self._digest:
             self._digest.update(data)
         return len(data)
 
 
 def part_chunks(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
-    """The decompressed bytes of a range of an open file; of a compressed one, which cannot be cut, of the whole.
+    """Yields the decompressed bytes of a range of an open file; a compressed file cannot be cut and is read whole.
 
-    They come CHUNK or more at a time, so that the first are enough to recognise a format by.
+    Chunks have at least CHUNK bytes, so that the first one is enough to recognise a format.
 
     Args: see `CountedFile`.
     """
@@ -153,15 +157,16 @@ def part_chunks(path: str, file, begin: int, end: int, progress=None, digest=Non
 
 
 class Lines:
-    """Lines of bytes without their line ends, from an iterator of chunks.
+    """Iterates over the lines of an iterator of chunks, as bytes without line ends.
 
     Args:
-      source: the chunks.
-      cut: yield a line over MAX_LINE bytes in pieces, each with the same number; else TOO_LONG for one over MAX_RECORD.
-      merge_blank: one blank line may stand for many that follow each other; `number` counts all of them.
+      source: The chunks.
+      cut: Yield a line over MAX_LINE bytes in pieces with the same number. If False, yield TOO_LONG for a line over
+        MAX_RECORD bytes.
+      merge_blank: Yield one blank line for several in a row where possible; `number` counts all of them.
 
     Attributes:
-      number: the 1-based number of the line that was yielded last.
+      number: The 1-based number of the last line yielded.
     """
 
     def __init__(self, source: Iterator[bytes], *, cut: bool = True, merge_blank: bool = False):
@@ -171,7 +176,7 @@ class Lines:
     def _pieces(self, line: bytes) -> Iterator[bytes]:
         while len(line) > MAX_LINE:
             at = max(line.rfind(b' ', 0, MAX_LINE), line.rfind(b'\t', 0, MAX_LINE)) + 1
-            if not at:  # No white space: cut between two characters of UTF-8.
+            if not at:  # no white space: cut between two UTF-8 characters
                 at = MAX_LINE
                 while at > MAX_LINE - 4 and line[at] & 0xC0 == 0x80:
                     at -= 1
@@ -221,7 +226,7 @@ class Lines:
 
 @dataclasses.dataclass(frozen=True)
 class Broken:
-    """Broken input: its kind, the line (0: the whole file), and what was found there."""
+    """Invalid input: its kind, its line (0 for the whole file), and the details."""
 
     kind: str
     line: int
@@ -229,7 +234,7 @@ class Broken:
 
 
 def decode(raw: bytes, number: int) -> str | Broken:
-    """A line (or record) of UTF-8 as text, or what is wrong with it."""
+    """Decodes a line (or record) of UTF-8; returns a `Broken` if it is invalid."""
     if raw is TOO_LONG:
         return Broken('line too long', number, f'a line of more than {MAX_RECORD >> 20} MiB')
     if raw[:2] in (b'\xff\xfe', b'\xfe\xff'):
@@ -244,7 +249,7 @@ def decode(raw: bytes, number: int) -> str | Broken:
 
 
 def count_lines(file: BinaryIO, end: int) -> int:
-    """Number of line ends in the first `end` bytes of an open file."""
+    """Counts the line ends in the first `end` bytes of an open file."""
     count = 0
     while end:
         data = file.read(min(end, 1 << 20))

@@ -1,4 +1,4 @@
-"""Datasets of tensorflow-datasets that are prepared on this machine: found by name, read by index, never downloaded."""
+"""Read tensorflow-datasets (tfds) that are prepared on this machine, by name and index; nothing is downloaded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,17 +11,17 @@ class Dataset:
     """A prepared dataset.
 
     Args:
-      name: such as 'glue/rte', or the directory of a prepared dataset.
-      where: the config key that names it, for messages.
-      asked: what the user wrote there.
-      expected: what can be written there.
-      otherwise: what else the user can do, appended to the advice: ', or …'.
+      name: A name such as 'glue/rte', or the directory of a prepared dataset.
+      where: The config key that names it, for messages.
+      asked: The value of that key.
+      expected: The values that the key accepts.
+      otherwise: Another next step, appended to the advice: ', or …'.
 
     Attributes:
-      builder: the `tfds.core.DatasetBuilder`; `info.splits` is not empty.
+      builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.
 
     Raises:
-      UserError: no such dataset, or it is not prepared; or tensorflow-datasets is not installed.
+      UserError: The dataset is unknown or not prepared, or tensorflow-datasets is not installed.
     """
 
     def __init__(self, name: str, *, where: str, asked: str, expected: str, otherwise: str = ''):
@@ -45,17 +45,17 @@ class Dataset:
             raise UserError(where, f'{asked!r}, not prepared', 'a prepared dataset', self._prepare)
 
     def text_features(self) -> list[str]:
-        """The names of the features that are text, sorted."""
+        """Returns the names of the text features, sorted."""
         import tensorflow_datasets as tfds
 
         features = self.builder.info.features
         return sorted(name for name in features if isinstance(features[name], tfds.features.Text))
 
     def split(self, name: str) -> Sequence[dict[str, Any]]:
-        """The records of a split, by index.
+        """Returns the records of a split, by index.
 
         Raises:
-          UserError: no such split, or the dataset is prepared in another file format than array_record.
+          UserError: The split is unknown, or the file format is not array_record.
         """
         info = self.builder.info
         if name not in info.splits:

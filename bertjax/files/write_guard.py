@@ -1,14 +1,14 @@
-"""Whether this process writes files: of the processes of one run only the first does, and the others read them."""
+"""Whether this process writes files. In a run of several processes only the first one writes; the others read."""
 
-_muted = False
+_disabled = False
 
 
 def disable_writes() -> None:
-    """From now on files, directories and lines that this process writes go nowhere, and it takes no locks."""
-    global _muted
-    _muted = True
+    """Discards all files, directories and lines that this process writes from now on; it takes no locks either."""
+    global _disabled
+    _disabled = True
 
 
 def writes_are_disabled() -> bool:
     """Whether `disable_writes` was called."""
-    return _muted
+    return _disabled

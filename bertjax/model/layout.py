@@ -1,4 +1,4 @@
-"""Where the sequences of a batch lie in packed rows. Without JAX, so that `data/` can choose a layout."""
+"""Layouts: the slots of a batch's sequences in packed rows. Without JAX, so that `data/` can choose a layout."""
 
 import dataclasses
 import functools
@@ -8,13 +8,13 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Fixed slots of N sequences in T positions, which are groups of rows of one length each.
+    """Fixed slots for N sequences in T positions, which are groups of rows; the rows of a group have one length.
 
-    A batch of R·N sequences has the layout R times: each device, and each part of an accumulation, is alike.
+    A batch of R·N sequences repeats the layout R times, so that all devices and all accumulation steps are alike.
 
     Attributes:
-      row_groups: (rows, length) of each group of rows, one after the other: T positions in all.
-      slots: (start among the T positions, capacity) of each sequence, in the order of the batch, each within one row.
+      row_groups: The (rows, length) of each group of rows, in order; T positions in total.
+      slots: The (start among the T positions, capacity) of each sequence, in batch order. A slot lies within one row.
     """
 
     row_groups: tuple[tuple[int, int], ...]
@@ -22,12 +22,12 @@ class Layout:
 
     @property
     def positions(self) -> int:
-        """T."""
+        """T, the number of positions."""
         return sum(rows * length for rows, length in self.row_groups)
 
     @property
     def mean_length(self) -> float:
-        """Positions per sequence."""
+        """The number of positions per sequence."""
         return self.positions / len(self.slots)
 
     @property
@@ -42,7 +42,7 @@ class Layout:
 
     @functools.cached_property
     def capacities(self) -> np.ndarray:
-        """int32 [N], the most tokens of each sequence."""
+        """int32 [N], the most tokens that each slot holds."""
         return np.asarray(self.slots, np.int32)[:, 1]
 
     @functools.cached_property
@@ -55,13 +55,13 @@ class Layout:
 
     @functools.cached_property
     def position_ids(self) -> np.ndarray:
-        """int32 [T], the place of each position in its own sequence; 0 without one."""
+        """int32 [T], the index of each position in its sequence; 0 without a sequence."""
         positions = np.arange(self.positions, dtype=np.int32) - self.starts[self.sequence_ids]
         return np.where(self.sequence_ids < 0, 0, positions)
 
     @functools.cached_property
     def rows(self) -> list[list[tuple[int, list[int]]]]:
-        """Of each group of rows: (first position, ascending starts of the sequences) of each row."""
+        """For each group, the (first position, ascending starts of the sequences) of each of its rows."""
         groups, first = [], 0
         for count, length in self.row_groups:
             begins = range(first, first + count * length, length)
@@ -71,12 +71,12 @@ class Layout:
 
     @functools.cached_property
     def most_sequences(self) -> list[int]:
-        """E of each group of rows, the most sequences of one of its rows."""
+        """For each group, E, the most sequences in one of its rows."""
         return [max(len(starts) for _, starts in rows) for rows in self.rows]
 
     @functools.cached_property
     def cls_positions(self) -> np.ndarray:
-        """int32 [Q], where each sequence of each row starts, E a row; the row's first position for missing ones."""
+        """int32 [Q], the starts of the sequences of all rows, E per row, padded with the row's first position."""
         padded = [
             starts + [begin] * (most - len(starts))
             for rows, most in zip(self.rows, self.most_sequences, strict=True)

@@ -1,1 +1,1 @@
-"""HTML pages that are one file: Jinja2 templates, one stylesheet, one script, and charts that Plotly draws."""
+"""Self-contained HTML pages: Jinja2 templates, a stylesheet, a script, and charts by Plotly."""

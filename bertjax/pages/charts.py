@@ -1,4 +1,4 @@
-"""Charts for a page, drawn by Plotly, which the page carries compressed (2 MB) so that it fetches nothing.
+"""Charts for a page, drawn by Plotly. The page contains Plotly's script, compressed (2 MB), and fetches nothing.
 
 The colors are names of style.css, which page.js looks up, as they differ between light and dark.
 """
@@ -19,10 +19,10 @@ _LAYOUT = {
     'template': 'none',  # page.js has one for light and one for dark
     'margin': {'l': 8, 'r': 12, 't': 8, 'b': 8},
     'xaxis': {'automargin': True, 'title': {'standoff': 12}},
-    # 0.00015, where Plotly would write 150µ.
+    # Write 0.00015; Plotly's default is 150µ.
     'yaxis': {'automargin': True, 'title': {'standoff': 12}, 'exponentformat': 'e', 'minexponent': 5},
     'legend': {'orientation': 'h', 'x': 0, 'y': 1.02, 'yanchor': 'bottom'},
-    'hoverlabel': {'namelength': -1},  # else Plotly cuts names, perhaps in the middle of an escape
+    'hoverlabel': {'namelength': -1},  # Plotly would cut names, even inside an escape
     'uirevision': 'same',  # the reader's zoom survives the change of colors
 }
 
@@ -36,7 +36,7 @@ class Curve:
       x, y: the coordinates of the points.
       color: a color of style.css, `--NAME`.
       kind: 'line', 'dots' (a line with its points), 'level' (a dashed line) or 'points' (no line).
-      text: the lines that a pointer over each point shows; by default its coordinates.
+      text: the hover text of each point; by default its coordinates.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Chart:
       title: the heading.
       curves: the curves, in the order of the legend.
       y, x: the titles of the axes.
-      ticks: the figures on a logarithmic x axis; a linear axis without them.
-      height: in pixels; more than four entries in the legend add to it.
+      ticks: the ticks of a logarithmic x axis; the axis is linear if there are none.
+      height: the height in pixels, for up to four entries in the legend; more entries add to it.
     """
 
     title: str
@@ -111,7 +111,7 @@ class BarChart:
 
 
 def _trace(curve: Curve) -> dict[str, Any]:
-    kind = 'dots' if curve.kind == 'line' and len(curve.x) == 1 else curve.kind  # one point makes no line
+    kind = 'dots' if curve.kind == 'line' and len(curve.x) == 1 else curve.kind  # a line needs two points
     return {
         'type': 'scatter',
         'name': _escape(curve.name),

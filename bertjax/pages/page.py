@@ -31,7 +31,7 @@ class Section:
       title: the heading, and the entry in the contents.
       data: the argument of the macro.
       about: a sentence under the heading.
-      note: shown instead of `data`: why there is nothing to show.
+      note: the reason why there are no data, shown instead of them.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Token:
     """A piece in a row of tokens.
 
     Attributes:
-      text: the piece; `##` in front joins it to the one before.
+      text: the piece; a leading `##` joins it to the previous piece.
       color: a class of style.css: special, b, masked, random, unchanged, right, wrong; '' for none.
-      title: what a pointer over it shows.
+      title: the hover text.
       below: further lines under the text, such as the piece that a mask hides.
     """
 
@@ -59,7 +59,7 @@ class Token:
 
 
 def link(text: str, target: str) -> Markup:
-    """Returns text that leads to another file, by its path from the page."""
+    """Returns text with a link to another file, by its path from the page."""
     return Markup('<a href="{}">{}</a>').format(urllib.parse.quote(target), text)
 
 
@@ -80,10 +80,10 @@ def render_page(
       about: a sentence under the title.
       sections: the parts of the page, in order.
       charts: whether a section has charts, which make the file two megabytes larger.
-      assets: names whose NAME.css and NAME.js this page needs besides style.css and page.js.
+      assets: the names whose NAME.css and NAME.js this page needs besides style.css and page.js.
 
     Raises:
-      UserError: charts without Plotly.
+      UserError: A section has charts, and Plotly is not installed.
     """
     return _ENVIRONMENT.get_template('page.html.j2').render(
         template=template,

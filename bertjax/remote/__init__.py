@@ -1,1 +1,1 @@
-"""Files in buckets, gs:// and s3://: copied to the local disk to be read, and a workdir that is mirrored there."""
+"""Files in gs:// and s3:// buckets: local copies for reading, and workdirs that are mirrored to a bucket."""

@@ -1,4 +1,4 @@
-"""Objects of buckets as files on the local disk: each fetched once, whole or not at all, and verified before use."""
+"""Local copies of bucket objects. Each object is fetched once, atomically, and its copy is verified before use."""
 
 import fcntl
 import functools
@@ -15,16 +15,16 @@ from bertjax.files.disk import writing
 from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_checksum, split_address
 
 VARIABLE = 'BERTJAX_CACHE'
-PIECE = 16 << 20  # bytes that are read in one request
-_PRINT_FROM = 1 << 20  # bytes from which fetching is printed
-_verified: set[tuple[pathlib.Path, int]] = set()  # copies that this process has read, with their modification times
+PIECE = 16 << 20  # bytes per request
+_PRINT_FROM = 1 << 20  # bytes; smaller fetches are not printed
+_verified: set[tuple[pathlib.Path, int]] = set()  # (copy, its modification time) that this process has verified
 
 
 def cache_folder() -> pathlib.Path:
-    """The folder of all copies: BERTJAX_CACHE, else `bertjax` in XDG_CACHE_HOME or in `~/.cache`.
+    """Returns the folder of all copies: BERTJAX_CACHE, else `bertjax` in XDG_CACHE_HOME or in `~/.cache`.
 
     Raises:
-      UserError: a user without a home.
+      UserError: The user has no home directory.
     """
     if os.environ.get(VARIABLE):
         return pathlib.Path(os.environ[VARIABLE]).expanduser().absolute()
@@ -36,10 +36,10 @@ def cache_folder() -> pathlib.Path:
 
 @functools.lru_cache(maxsize=1 << 16)
 def copy_object(url: str) -> pathlib.Path:
-    """The local copy of an object, as the object was when this process first asked for it.
+    """Returns the local copy of an object, in its version at this process's first request.
 
     Raises:
-      UserError: it is gone; see `RemoteFolder` and `fetch`.
+      UserError: The object is gone; see also `RemoteFolder` and `fetch`.
     """
     above, _, name = url.rpartition('/')
     folder = RemoteFolder(above, url)
@@ -53,20 +53,20 @@ def copy_object(url: str) -> pathlib.Path:
 
 
 def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Path:
-    """The local copy of an object, of a folder of objects, or of a TensorFlow checkpoint with the files beside it.
+    """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint with the files beside it.
 
-    Checkpoints and stores of a workdir with an export are left out.
+    In a workdir with an export, checkpoints and stores are skipped.
 
     Args:
-      url: gs://… or s3://…; a TensorFlow checkpoint has the path that its files begin with.
-      where: the config key, for messages.
-      beside: names of objects beside a single one that are fetched with it, where they exist.
+      url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
+      where: The config key, for messages.
+      beside: The names of objects in the same folder that are fetched with a single object, if they exist.
 
     Returns:
-      A path where nothing is, where the bucket has nothing there either.
+      The local path. It does not exist if the bucket has nothing at `url`.
 
     Raises:
-      UserError: see `RemoteFolder` and `fetch`.
+      UserError: See `RemoteFolder` and `fetch`.
     """
     url = url.rstrip('/')
     above, _, name = url.rpartition('/')
@@ -76,15 +76,15 @@ def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pat
     folder = RemoteFolder(url, where)
     objects = folder.find()
     if parent and not objects and parent.info(f'{name}.index'):
-        return _fetch_copies(parent, [one for one in parent.find().values() if '/' not in one.name]) / name
+        return _fetch_copies(parent, [item for item in parent.find().values() if '/' not in item.name]) / name
     if 'config.json' in objects and any(name.startswith('export/') for name in objects):
-        objects = {name: one for name, one in objects.items() if not name.startswith(('checkpoints/', 'store/'))}
+        objects = {name: item for name, item in objects.items() if not name.startswith(('checkpoints/', 'store/'))}
     return _fetch_copies(folder, objects.values())
 
 
 def _copies_folder(folder: RemoteFolder, objects: Iterable[RemoteObject]) -> pathlib.Path:
-    """The local folder for these versions of these objects; any others have another one."""
-    rows = sorted([one.name, one.size, one.version] for one in objects)
+    """Returns the local folder for these versions of these objects; other versions have another folder."""
+    rows = sorted([item.name, item.size, item.version] for item in objects)
     key = hashlib.sha256(json.dumps([folder.url, rows]).encode()).hexdigest()[:24]
     return pathlib.Path(cache_folder(), 'objects', key, *split_address(folder.url))
 
@@ -93,12 +93,12 @@ def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pa
     target = _copies_folder(folder, objects)
     if not objects:
         return target / 'nothing'
-    fetch_all(folder, {one: target / one.name for one in objects if not _is_complete(target / one.name, one)})
+    fetch_all(folder, {item: target / item.name for item in objects if not _is_complete(target / item.name, item)})
     return target
 
 
 def _is_complete(target: pathlib.Path, source: RemoteObject) -> bool:
-    """Whether a copy is there, and on the disk as it was fetched; each process compares its checksum once."""
+    """Whether an undamaged copy exists; each process verifies its checksum once."""
     if not target.is_file() or target.stat().st_size != source.size or not _checksum_path(target).is_file():
         return False
     state = target, target.stat().st_mtime_ns
@@ -113,26 +113,26 @@ def _checksum_path(target: pathlib.Path) -> pathlib.Path:
 
 def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path], *, copies: bool = True) -> None:
     """Fetches objects, several at a time; see `fetch`."""
-    size = sum(one.size for one in targets)
+    size = sum(item.size for item in targets)
     if size >= _PRINT_FROM:
         print(f'fetching {folder}: {len(targets):,} objects, {size / 1e6:,.0f} MB', flush=True)
     folder.run_parallel(lambda folder, row: fetch(folder, *row, copies), targets.items())
 
 
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
-    """Fetches an object. It continues a part that a killed process left, and waits for a process that fetches the same.
+    """Fetches an object. Continues a partial file of a killed process, and waits for a process that fetches the same.
 
-    The copy counts when its size and the bucket's checksum are right and the object has not changed meanwhile.
+    The copy is complete when its size and checksum match the bucket's and the object has not changed meanwhile.
 
     Args:
-      folder: where it is.
-      source: the object.
-      target: the file.
-      copy: write a checksum beside the file, for other processes that use this copy.
+      folder: The folder of the object.
+      source: The object.
+      target: The local file.
+      copy: Write a checksum beside the file, for other processes that use this copy.
 
     Raises:
-      UserError: it changes, or has twice not what its checksum says; see `RemoteFolder` too.
-      OSError: of the disk, with the path and the size that was wanted.
+      UserError: The object changes, or its content differs twice from its checksum; see also `RemoteFolder`.
+      OSError: The disk refuses it; the error has the path and the size.
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]
     part = target.with_name(f'.{target.name}.part-{version}')
@@ -140,14 +140,14 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
         make_directory(target.parent)
         with part.open('ab') as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            if not part.exists():  # another process has fetched all of it meanwhile
+            if not part.exists():  # another process has completed it meanwhile
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
             if damage:
                 fix = 'start again when nobody writes to it'
                 raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes of one content', fix)
             os.fsync(file.fileno())
-            if copy:  # not by `write_atomic`: processes that may not write fetch too
+            if copy:  # not `write_atomic`: processes with disabled writes fetch too
                 _checksum_path(target).write_text(content_checksum(part, 'md5'))
             part.replace(target)
             sync_directory(target.parent)
@@ -155,7 +155,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
 
 
 def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: pathlib.Path) -> str | None:
-    """Appends what a part lacks of an object; returns the damage, where it is not the object then, and empties it."""
+    """Completes a partial file. If the result differs from the object, empties it and returns the reason."""
     if file.tell() > source.size:
         file.truncate(0)
     while (begin := file.seek(0, os.SEEK_END)) < source.size:

@@ -1,4 +1,4 @@
-"""The lock of a workdir in a bucket: an object that its holder renews, for a bucket has no locks."""
+"""The lock of a workdir in a bucket: a lease object that its holder renews, because buckets have no locks."""
 
 import contextlib
 import json
@@ -24,17 +24,17 @@ class LostLeaseError(StoppedError):
 
 
 class Lease:
-    """Held from `take` to `release`, and renewed by a thread.
+    """A lease on a workdir, held from `take` to `release` and renewed by a thread.
 
-    The clocks of two machines are never compared: a lease has expired when this process has watched it for
-    EXPIRES_AFTER seconds without a change.
+    The clocks of two machines are never compared: a lease expires when this process sees no change in it for
+    EXPIRES_AFTER seconds.
 
-    Every write names the version that it replaces, and the server refuses it where another one is there by then. A
-    server without such conditions leaves the moment between reading and writing.
+    Every write names the version that it replaces, and the server refuses it if the version has changed. On a server
+    without conditional writes, two processes can take the lease between a read and a write.
 
     Args:
-      folder: the workdir.
-      mirror: an identifier of the local folder that this process has locked for it.
+      folder: The workdir.
+      mirror: An identifier of the local folder that this process has locked for it.
     """
 
     def __init__(self, folder: RemoteFolder, mirror: str):
@@ -46,13 +46,13 @@ class Lease:
         self._thread = threading.Thread(target=self._keep_renewing, name='lease', daemon=True)
 
     def take(self, log: Callable[[str], None]) -> None:
-        """Takes the lease: at once where nobody holds it, or a process that had the same mirror; else when it expires.
+        """Takes the lease: at once if it is free or its holder had the same mirror, else when it expires.
 
         Args:
-          log: takes a line about the holder, before this waits.
+          log: Called with a line about the holder before waiting.
 
         Raises:
-          UserError: another process works in the workdir; see `RemoteFolder` too.
+          UserError: Another process works in the workdir; see also `RemoteFolder`.
         """
         facts, version = first = _read(self._folder)
         began = time.monotonic()
@@ -72,15 +72,17 @@ class Lease:
         return UserError(str(self._folder), found, 'one process at a time', 'wait for it, or end it')
 
     def check(self, wait: bool = True) -> None:
-        """Called before every request that changes the bucket. A process that did not run for a while (stopped, or its
-        machine suspended) renews the lease first, and learns whether it still holds it.
+        """Checks that the lease is held. Call it before every request that changes the bucket.
+
+        A process that was stopped or suspended for a while renews the lease first, which shows whether it still holds
+        it.
 
         Args:
-          wait: False makes no request, and raises ConnectionError in place of renewing.
+          wait: If False, makes no request, and raises ConnectionError instead of renewing.
 
         Raises:
-          LostLeaseError: another process has taken over.
-          ConnectionError: the bucket is out of reach; see `RemoteFolder` too.
+          LostLeaseError: Another process has taken over.
+          ConnectionError: The bucket cannot be reached; see also `RemoteFolder`.
         """
         if not self._lost and self._age() > EXPIRES_AFTER / 2:
             if not wait:
@@ -95,7 +97,7 @@ class Lease:
             )
 
     def release(self) -> None:
-        """Ends the renewals, and lets others take the lease."""
+        """Stops renewing, and removes the lease so that others can take it."""
         self._released.set()
         if not self._thread.ident:
             return
@@ -108,18 +110,18 @@ class Lease:
         return (_read(self._folder)[0] or {}).get('token') == self._token
 
     def _age(self) -> float:
-        """Seconds since the last renewal, by the clock that counts more: the monotonic one stands still while a machine
-        is suspended, and the other one may be set."""
+        """Returns the seconds since the last renewal: the larger of two clocks, as the monotonic one stops while a
+        machine is suspended, and the other one can be set."""
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:
-        """Writes the lease in place of this version, '' for none; returns False where another one is there."""
+        """Writes the lease in place of this version ('' for none); returns False if the version has changed."""
         began = _clocks()
         self._count += 1
         try:
             folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
         except FileExistsError:
-            if not self._is_held():  # else a repeated request met what it had written itself
+            if not self._is_held():  # if held, a retried request met its own earlier write
                 return False
         self._renewed = began
         return True
@@ -139,7 +141,7 @@ class Lease:
 
 
 def lease_holder(folder: RemoteFolder) -> str | None:
-    """The host and process that hold the lease; None where nobody does."""
+    """Returns the host and process that hold the lease; None if nobody does."""
     facts, _ = _read(folder)
     return None if facts is None else _holder_of(facts)
 
@@ -153,7 +155,10 @@ def _clocks() -> tuple[float, float]:
 
 
 def _read(folder: RemoteFolder) -> tuple[dict[str, Any] | None, str]:
-    """The content of a lease, None where there is none, {} where it is not ours; and its version, or the one before."""
+    """Returns the content and the version of a lease.
+
+    The content is None if there is no lease, and {} if it cannot be parsed.
+    """
     info = folder.info(NAME)
     try:
         facts = json.loads(folder.read(NAME)) if info else None

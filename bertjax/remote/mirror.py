@@ -1,8 +1,8 @@
-"""A local folder and the objects below an address, kept equal: the newer side is copied to the other one.
+"""Synchronise a local folder with the objects below an address: the newer side is copied to the other.
 
-A record beside the files has the state of each on both sides when it was published; what differs from it has changed.
-A folder that counts only when it is complete (a checkpoint, a token store, an exported model) has a marker file, which
-is written after all others and removed before them: half of such a folder never counts.
+A record file holds the state of each file on both sides when it was published; a file that differs from it has changed.
+A folder that is valid only when complete (a checkpoint, a token store, an exported model) has a marker file. It is
+written after all other files and removed before them, so that a partial folder is never valid.
 """
 
 import dataclasses
@@ -20,9 +20,9 @@ from bertjax.remote.cache import fetch_all
 from bertjax.remote.object_store import RemoteFolder
 
 RECORD = '.published.json'
-LARGE = 8 << 20  # bytes from which a growing file is published only beside a checkpoint
+LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # of hidden folders only the trials of a sweep are mirrored
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # the only mirrored hidden folder has the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
@@ -30,55 +30,56 @@ FileState = tuple[int, int]  # size, and modification time in ns
 
 @dataclasses.dataclass(frozen=True)
 class MirrorRules:
-    """Which files are mirrored, and which folders count only when they are complete.
+    """Which files are mirrored, and which folders are valid only when complete.
 
     Attributes:
-      markers: {pattern of a folder, with its slash: name of its marker file}.
-      ignored: pattern of names that stay where they are.
+      markers: {regular expression of a folder, with its slash: name of its marker file}.
+      ignored: A regular expression of names that are not mirrored.
     """
 
     markers: Mapping[str, str]
     ignored: str
 
     def marker_of(self, name: str) -> str | None:
-        """The marker file of the folder that a file lies in; None for a file that counts by itself."""
+        """Returns the marker file of the folder that a file lies in; None for a file outside such folders."""
         matches = ((re.match(pattern, name), marker) for pattern, marker in self.markers.items())
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """The folder that a file is a part of, else the file itself."""
+        """Returns the folder with a marker that a file lies in, else the file itself."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 
     def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        """The mirrored ones among all `names`: those that count, and those in folders without their marker."""
+        """Splits the mirrored names into valid ones and those in folders without their marker."""
         ignored = re.compile(self.ignored)
         mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
-        half = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
-        return [name for name in mirrored if name not in half], sorted(half)
+        incomplete = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
+        return [name for name in mirrored if name not in incomplete], sorted(incomplete)
 
 
 class Mirror:
-    """The local folder of a workdir in a bucket.
+    """The local mirror of a workdir in a bucket.
 
     Args:
-      folder: local.
-      remote: the workdir.
-      rules: what is mirrored, and how.
+      folder: The local folder.
+      remote: The workdir in the bucket.
+      rules: Which files are mirrored, and how.
     """
 
     def __init__(self, folder: pathlib.Path, remote: RemoteFolder, rules: MirrorRules):
         self.folder, self.remote, self._rules = folder, remote, rules
         self._path, self._saved, self._saving = folder / RECORD, 0.0, threading.Lock()
-        self._incomplete: list[str] = []  # in the bucket, from a process that was killed
+        self._incomplete: list[str] = []  # objects of a killed process
         self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _parse_record) or {}
 
     def pull(self) -> None:
-        """Copies the state of the bucket to the folder. Where the folder has a later checkpoint that was never
-        published, its own changes win. Nothing is written to the bucket.
+        """Copies the state of the bucket to the folder. Nothing is written to the bucket.
+
+        If the folder has a later checkpoint that was never published, local changes win.
 
         Raises:
-          UserError, OSError: see `cache.fetch`.
+          UserError, OSError: See `cache.fetch`.
         """
         unit_of, known = self._rules.unit_of, self._published
         objects = self.remote.find()
@@ -91,7 +92,7 @@ class Mirror:
         names = objects.keys() | known.keys()
         to_pull = {unit_of(name) for name in names if versions.get(name) != known_versions.get(name)}
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
-            to_pull = (to_pull - changed_locally) & {unit_of(name) for name in objects}  # all else is published again
+            to_pull = (to_pull - changed_locally) & {unit_of(name) for name in objects}  # the rest is published again
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             one: self.folder / name
@@ -112,32 +113,32 @@ class Mirror:
             self._save_record()
 
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
-        """Copies to the bucket what has changed in the folder: files, then markers, then removals.
+        """Copies the changes of the folder to the bucket: files, then markers, then removals.
 
-        A large file that grows without end (metrics, a ledger) is published only beside a checkpoint.
+        A large file that keeps growing (metrics, a ledger) is published only together with a checkpoint.
 
         Args:
-          everything: such files in any case.
+          everything: Publish such files in any case.
 
         Returns:
-          The number of objects that were written, and their bytes.
+          The number of objects written, and their bytes.
 
         Raises:
-          UserError: see `RemoteFolder`.
+          UserError: See `RemoteFolder`.
         """
         rules, local = self._rules, self._local_files()
         changed = [name for name, state in local.items() if self._published.get(name, ())[:2] != state]
         if not everything and not any(map(self._is_marker, changed)):
             changed = [name for name in changed if local[name][0] <= LARGE or rules.marker_of(name)]
         inside = [name for name in changed if rules.marker_of(name) and not self._is_marker(name)]
-        outdated = {rules.marker_of(name) for name in inside}  # the bucket may have a folder of another run
+        outdated = {rules.marker_of(name) for name in inside}  # the bucket may have an older folder of this name
         for marker in sorted(outdated):
             self.remote.remove(marker)
             self._published.pop(marker, None)
         markers = outdated.union(filter(self._is_marker, changed))
         try:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
-            # After the steps: a ledger reaches at least as far as the checkpoint that counts on it.
+            # After the checkpoints, so that a ledger reaches at least as far as the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
             self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
             self._remove_lost()
@@ -147,7 +148,7 @@ class Mirror:
         return len(changed), sum(local[name][0] for name in changed)
 
     def _remove_lost(self) -> None:
-        """Removes from the bucket what is gone in the folder, and what never counted there."""
+        """Removes from the bucket the files that the folder no longer has, and the incomplete folders."""
         lost = {name for name in self._published if not (self.folder / name).exists()}
         lost |= {self._rules.marker_of(name) for name in lost} & self._published.keys()
         for name in sorted(lost, key=lambda name: not self._is_marker(name)):
@@ -158,7 +159,7 @@ class Mirror:
                 self.remote.remove(name)
 
     def _upload(self, names: list[str], local: Mapping[str, FileState]) -> list[str]:
-        """Writes files to the bucket, several at a time; returns those that are gone meanwhile."""
+        """Writes files to the bucket, several at a time; returns those that have disappeared meanwhile."""
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:
@@ -166,14 +167,14 @@ class Mirror:
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)
-            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # after a kill it is not sent again
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # so that a killed process need not send it again
                 self._save_record()
             return None
 
         return [name for name in self.remote.run_parallel(upload, names) if name]
 
     def _local_files(self) -> dict[str, FileState]:
-        """The files of the folder that count."""
+        """Returns the valid files of the folder."""
         paths = [pathlib.Path(top, name) for top, _, names in os.walk(self.folder) for name in names]
         states = {path.relative_to(self.folder).as_posix(): _file_state(path) for path in paths}
         files = {name: state for name, state in states.items() if state}
@@ -195,7 +196,7 @@ class Mirror:
     def _save_record(self) -> None:
         with self._saving:
             self._saved = time.monotonic()
-            # Not by `write_atomic`: processes that may not write have a mirror too. Half of it counts as none.
+            # Not `write_atomic`, as processes with disabled writes have a mirror too. A partial record is ignored.
             fresh = self._path.with_name(f'{RECORD}.new')
             fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')
             fresh.replace(self._path)
@@ -214,5 +215,5 @@ def _file_state(path: pathlib.Path) -> FileState | None:
 
 
 def _newest_step(names: Iterable[str]) -> int:
-    """The latest step among names of checkpoints; -1 where there is none."""
+    """Returns the latest step among names of checkpoints; -1 if there is none."""
     return max((int(match[1]) for name in names if (match := _STEP.match(name))), default=-1)

@@ -1,7 +1,7 @@
-"""The objects below an address, gs://BUCKET/PATH or s3://BUCKET/PATH: listed, read and written.
+"""List, read and write the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
-gcsfs and s3fs speak the protocols, and find credentials and endpoints as Google's and Amazon's own tools do. Their own
-retries, half a minute long, serve the parts of a large file; `retry` repeats any request for as long as it should.
+gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. Their
+retries, about half a minute, cover the parts of a large file; `retry` repeats whole requests for longer.
 """
 
 import base64
@@ -22,28 +22,28 @@ from bertjax.errors import UserError
 from bertjax.remote.retry import Requester, http_status
 
 PACKAGES = {'gs': 'gcsfs', 's3': 's3fs'}
-ONE_REQUEST = 32 << 20  # bytes up to which an object is written in one request
-PART = 50 << 20  # bytes of a part of a larger one
-PART_ATTEMPTS = 10  # at a part, by s3fs within half a minute; gcsfs makes 6
+ONE_REQUEST = 32 << 20  # bytes; a larger object is written in parts
+PART = 50 << 20  # bytes of a part
+PART_ATTEMPTS = 10  # attempts of s3fs per part, within half a minute; gcsfs makes 6
 _ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
 _NO_FILE_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # a name that no file on a disk can have: `a//b`, `../a`
 
 
 def split_address(url: str) -> tuple[str, str, str]:
-    """('gs' or 's3', the bucket, the path in it without a slash at its ends)."""
+    """Returns ('gs' or 's3', the bucket, the path in it without a slash at its ends)."""
     scheme, bucket, path = _ADDRESS.fullmatch(url).groups()
     return scheme, bucket, path.strip('/')
 
 
 @dataclasses.dataclass(frozen=True)
 class RemoteObject:
-    """Facts about an object.
+    """The metadata of an object.
 
     Attributes:
-      name: below the address; '' is the address itself.
-      size: bytes.
-      version: another one for any other content: the generation, or the ETag.
-      checksum: 'crc32c:…' or 'md5:…' of its content, '' where the bucket knows none.
+      name: The name below the address; '' is the address itself.
+      size: The size in bytes.
+      version: The generation or the ETag, which differs for any other content.
+      checksum: 'crc32c:…' or 'md5:…' of its content; '' if the bucket has none.
     """
 
     name: str
@@ -53,7 +53,7 @@ class RemoteObject:
 
 
 def content_checksum(data: bytes | pathlib.Path, kind: str) -> str:
-    """The checksum of bytes or of a local file, as in `RemoteObject`; `kind` is 'crc32c' or 'md5'."""
+    """Returns the checksum of bytes or of a local file, as in `RemoteObject`; `kind` is 'crc32c' or 'md5'."""
     digest = google_crc32c.Checksum() if kind == 'crc32c' else hashlib.md5(usedforsecurity=False)
     with io.BytesIO(data) if isinstance(data, bytes) else data.open('rb') as file:
         while piece := file.read(1 << 20):
@@ -65,7 +65,8 @@ def _file_system(scheme: str, where: str, attempts: int = 1) -> Any:
     try:
         importlib.import_module(PACKAGES[scheme])
     except ImportError as error:
-        found, package = f'{scheme}:// without {PACKAGES[scheme]} ({error})', PACKAGES[scheme]
+        package = PACKAGES[scheme]
+        found = f'{scheme}:// without {package} ({error})'
         raise UserError(where, found, 'that package', f'pip install {package}') from None
     return _connect(scheme, attempts)
 
@@ -79,7 +80,7 @@ def _connect(scheme: str, attempts: int) -> Any:
         system = S3FileSystem(use_listings_cache=False, config_kwargs=once, skip_instance_cache=True)
         system.retries = attempts
         return system
-    # Not fsspec's choice for gs://, which asks each bucket over gRPC what it is and needs rights of its own for that.
+    # Not fsspec's default for gs://, which queries the type of each bucket over gRPC and needs more rights for it.
     from gcsfs.core import GCSFileSystem
 
     token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
@@ -89,15 +90,15 @@ def _connect(scheme: str, attempts: int) -> Any:
 class RemoteFolder(Requester):
     """The objects below an address.
 
-    Every method raises DeniedError for a request that is denied, UserError where there is no such bucket, and
-    UnreachableError where the server does not answer in time.
+    Every method raises DeniedError if a request is denied, UserError if the bucket does not exist, and UnreachableError
+    if the server does not answer in time.
 
     Args:
       url: gs://BUCKET/PATH or s3://BUCKET/PATH.
-      where: the config key, for messages.
+      where: The config key, for messages.
 
     Raises:
-      UserError: the package that speaks the protocol is not installed.
+      UserError: The package for the protocol is not installed.
     """
 
     def __init__(self, url: str, where: str = ''):
@@ -114,7 +115,7 @@ class RemoteFolder(Requester):
         return f'{self._root}/{name}'.rstrip('/')
 
     def find(self) -> dict[str, RemoteObject]:
-        """The objects below the address, by name; without names that no file can have, such as `a//b`."""
+        """Returns the objects below the address by name, without names that no file can have, such as `a//b`."""
         try:
             listing = self.call(self._system.find, self._root, detail=True)
         except FileNotFoundError:
@@ -123,7 +124,7 @@ class RemoteFolder(Requester):
         return {name: self._object(name, below[name]) for name in below if not _NO_FILE_NAME.search(name)}
 
     def info(self, name: str = '') -> RemoteObject | None:
-        """The facts about an object; None where there is none."""
+        """Returns the metadata of an object; None if there is no such object."""
         path = self._path(name)
         if '/' not in path:
             return None
@@ -134,30 +135,30 @@ class RemoteFolder(Requester):
         return self._object(name, facts) if facts['type'] == 'file' else None
 
     def read(self, name: str, begin: int = 0, end: int | None = None) -> bytes:
-        """Its bytes [begin, end).
+        """Reads the bytes [begin, end) of an object.
 
         Raises:
-          FileNotFoundError: no such object.
+          FileNotFoundError: There is no such object.
         """
 
         def read() -> bytes:
             data = self._system.cat_file(self._path(name), start=begin, end=end)
             if end is not None and len(data) != end - begin:
-                raise EOFError(f'{len(data):,} of {end - begin:,} bytes came')
+                raise EOFError(f'{len(data):,} of {end - begin:,} bytes arrived')
             return data
 
         return self.call(read)
 
     def write(self, name: str, data: bytes, *, replace: str | None = None) -> RemoteObject:
-        """Writes an object whole, or not at all.
+        """Writes an object atomically.
 
         Args:
-          name: of the object.
-          data: its content.
-          replace: the version that it must replace, '' for none; the server checks it, where it can.
+          name: The name of the object.
+          data: The content.
+          replace: The version that it must replace; '' if it must not exist. The server checks it if it can.
 
         Raises:
-          FileExistsError: another version is there.
+          FileExistsError: The object has another version.
         """
 
         def write() -> RemoteObject:
@@ -188,28 +189,29 @@ class RemoteFolder(Requester):
         self._system.call('POST', url, data=data, uploadType='media', name=key, **condition)
 
     def upload(self, name: str, file: pathlib.Path) -> RemoteObject:
-        """Writes a local file as it is now, whole or not at all. The libraries send a large one in parts, and are
-        stopped between two of them by a check that fails (see `with_check`).
+        """Writes the present content of a local file atomically.
+
+        The libraries send a large file in parts. A check that fails stops them between two parts (see `with_check`).
 
         Raises:
-          FileNotFoundError: the file is gone.
+          FileNotFoundError: The file is gone.
         """
         size = file.stat().st_size
         if size <= ONE_REQUEST:
             with file.open('rb') as opened:
-                return self.write(name, opened.read(size))  # without anything that is appended meanwhile
+                return self.write(name, opened.read(size))  # excludes data appended meanwhile
 
-        from fsspec.callbacks import Callback  # of s3fs and gcsfs
+        from fsspec.callbacks import Callback  # a dependency of s3fs and gcsfs
 
         def upload() -> RemoteObject:
             try:
                 system = _file_system(self._scheme, self._where, PART_ATTEMPTS)
                 callback = Callback(hooks={'check': lambda size, value: self.check(False)})
-                # One part at a time: s3fs removes a failed upload while others of its parts may still be on their way.
+                # One part at a time, as s3fs removes a failed upload while other parts may still be in transit.
                 options = {'chunksize': PART, 'max_concurrency': 1, 'callback': callback}
                 system.put_file(os.fspath(file), self._path(name), **options)
             except FileNotFoundError:
-                # No such bucket; or the answer to an attempt that completed the upload was lost.
+                # Either the bucket does not exist, or the answer to a completed upload was lost.
                 if file.exists() and self.info(name) is None:
                     raise self._no_bucket() from None
             return self._written(name, file.stat().st_size, file)
@@ -217,7 +219,7 @@ class RemoteFolder(Requester):
         return self.call(upload)
 
     def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
-        """The object that is there after writing; EOFError, which repeats the request, where it is another one."""
+        """Returns the metadata after writing; raises EOFError, which repeats the request, if they do not match."""
         written = self.info(name)
         if written is None or written.size != size:
             raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are there after writing')
@@ -226,10 +228,10 @@ class RemoteFolder(Requester):
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
-        """Whether bytes or a local file are what the bucket's checksum says; True where it says nothing."""
+        """Whether bytes or a local file match the bucket's checksum; True if it has none."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
-        # The ETag of an object that S3 encrypts with a key of the user's looks like an MD5 and is none.
+        # The ETag of an object that S3 encrypts with the user's key looks like an MD5 but is not one.
         bucket, _, key = self._path(facts.name).partition('/')
         s3 = self._scheme == 's3'
         head = self.call(self._system.call_s3, 'head_object', Bucket=bucket, Key=key) if s3 else {}
@@ -248,5 +250,5 @@ class RemoteFolder(Requester):
         return RemoteObject(name, int(facts['size']), tag, f'md5:{tag}' if re.fullmatch('[0-9a-f]{32}', tag) else '')
 
     def _no_bucket(self) -> UserError:
-        fix = 'check its name, or create it'
-        return UserError(self._where, f'no bucket {self._bucket}', 'a bucket that exists', fix)
+        found = f'no bucket {self._bucket}'
+        return UserError(self._where, found, 'a bucket that exists', fix='check its name, or create it')

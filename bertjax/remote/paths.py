@@ -1,4 +1,4 @@
-"""Paths as a user gives them, local or in a bucket."""
+"""Resolve the paths that users give, local or in a bucket."""
 
 import os
 from collections.abc import Sequence
@@ -13,15 +13,15 @@ from bertjax.remote.object_store import RemoteFolder, RemoteObject
 
 
 def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
-    """A path as a user gave it, with ~ expanded; of an address in a bucket, the path of a local copy.
+    """Expands ~ in a user's path; for an address in a bucket, returns the path of a local copy.
 
     Args:
-      path_or_address: local, or gs://… or s3://…
-      where: the config key, or the path itself, for messages.
-      beside: names of objects that are copied with a single object in a bucket, from the folder that it lies in.
+      path_or_address: A local path, gs://… or s3://…
+      where: The config key, or the path itself, for messages.
+      beside: The names of objects that are copied with a single object, from the same folder in the bucket.
 
     Raises:
-      UserError: an address that cannot be read, such as http://…, or cannot be reached.
+      UserError: The address is not supported, such as http://…, or cannot be reached.
     """
     path = os.fspath(path_or_address)
     check_address(path, where)
@@ -29,20 +29,20 @@ def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str]
 
 
 def open_file(path: epath.PathLike) -> BinaryIO:
-    """Opens a file for reading, local or in a bucket, from where it is fetched first."""
+    """Opens a file for reading; a file in a bucket is fetched first."""
     return epath.Path(copy_object(os.fspath(path)) if is_remote(path) else path).open('rb')
 
 
 def data_directory(data: str, expected: str, fix: str = 'check the path') -> epath.Path:
-    """The directory that config.data names.
+    """Returns the directory of config.data.
 
     Args:
-      data: config.data.
-      expected: what it should be, for the message: 'a folder with …'.
-      fix: what to do when it is not.
+      data: The value of config.data.
+      expected: The expected content for the message, such as 'a folder with …'.
+      fix: The next step for the message.
 
     Raises:
-      UserError: it is empty, or no such directory.
+      UserError: The value is empty, or the directory does not exist.
     """
     path = user_path(data, 'config.data')
     if not data or not path.is_dir():
@@ -51,20 +51,20 @@ def data_directory(data: str, expected: str, fix: str = 'check the path') -> epa
 
 
 def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteObject]], str]:
-    """The objects of an address, a folder or a pattern, as files are found on a disk and in their order.
+    """Finds the objects of an address, a folder or a pattern by the rules for local files, and in the same order.
 
-    In folders, and by `**`, names that begin with '.' or '_' are left out.
+    A folder and `**` skip names that begin with '.' or '_'.
 
     Args:
       address: gs://… or s3://…
-      where: the config key, for messages.
+      where: The config key, for messages.
 
     Returns:
-      For each object its address, its name in reports (that of a file in the same place), and its facts; then the kind
-      of the address: 'object', 'folder' or 'pattern'.
+      The address, the name in reports (that of a local file in the same place) and the metadata of each object; then
+      the kind of the address: 'object', 'folder' or 'pattern'.
 
     Raises:
-      UserError: nothing is there; see `RemoteFolder` too.
+      UserError: There is no object; see also `RemoteFolder`.
     """
     fix = f'check it with: {"gcloud storage" if address.startswith("gs:") else "aws s3"} ls'
     top, pattern = split_pattern(address) if is_pattern(address) else (address, [])
@@ -74,7 +74,7 @@ def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteO
     if not pattern and (single := folder.info()):
         return [(address, address.rpartition('/')[2], single)], 'object'
     objects = folder.find()
-    names = sorted(name.split('/') for name in objects)  # as a walk through folders meets them
+    names = sorted(name.split('/') for name in objects)  # in the order of `walk_files`
     names = ['/'.join(row) for row in names if (name_matches(row, pattern) if pattern else not is_hidden(row))]
     if not names:
         expected = 'an object, a folder of them, or a glob that matches some'

@@ -1,4 +1,4 @@
-"""Requests to a bucket: made again when they fail, several at a time, and what their errors mean."""
+"""Retry requests to a bucket, run several at a time, and translate their errors."""
 
 import concurrent.futures
 import copy
@@ -11,9 +11,9 @@ from absl import logging
 
 from bertjax.errors import StoppedError, UserError
 
-PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last one from then on
-FIRST_CONTACT = 30.0  # seconds for a server that has not answered yet: its address may be wrong
-PATIENCE = 1800.0  # seconds for a server that has answered before
+PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last one repeats
+FIRST_CONTACT = 30.0  # seconds until giving up on a server that has never answered, as its address may be wrong
+PATIENCE = 1800.0  # seconds until giving up on a server that has answered before
 WARN_EVERY = 60.0  # seconds
 _AT_ONCE = 8  # requests
 _answered: set[str] = set()  # buckets that have answered this process
@@ -27,7 +27,7 @@ Value = TypeVar('Value')
 
 
 class UnreachableError(UserError):
-    """A bucket whose server does not answer, or cuts the connection, until the time is over."""
+    """The server of a bucket did not answer, or cut the connection, until the time limit."""
 
 
 class DeniedError(UserError):
@@ -35,12 +35,12 @@ class DeniedError(UserError):
 
 
 class _CancelledError(StoppedError):
-    """Another one of several simultaneous requests has failed."""
+    """Another one of several parallel requests has failed."""
 
 
 def http_status(error: Exception) -> int | None:
-    """The HTTP status in an error of s3fs or gcsfs; None where it has none."""
-    response = getattr(error.__cause__ or error, 'response', None)  # s3fs raises its own error from botocore's
+    """Returns the HTTP status in an error of s3fs or gcsfs; None if it has none."""
+    response = getattr(error.__cause__ or error, 'response', None)  # s3fs chains its error to botocore's
     status = response.get('ResponseMetadata', {}).get('HTTPStatusCode') if isinstance(response, dict) else None
     status = status or getattr(error, 'code', None)  # gcsfs
     return int(status) if str(status).isdecimal() else None
@@ -53,7 +53,7 @@ def _is_denied(error: Exception) -> bool:
 
 
 def _is_permanent(error: Exception) -> bool:
-    """Whether the server refused the request, or it could not even be made: a later attempt would hardly succeed."""
+    """Whether the server refused the request, or it could not be made, so that a retry is unlikely to succeed."""
     status = http_status(error)
     refused = status is not None and 400 <= status < 500 and status not in (408, 429)
     return refused or isinstance(error, (TypeError, ValueError, LookupError, AttributeError))
@@ -68,15 +68,15 @@ def _in_words(seconds: float) -> str:
 
 
 class Requester:
-    """Makes requests about one address.
+    """Makes requests for one address.
 
-    The time since a request first failed is limited, not the number of attempts. A long transfer makes a request for
-    each piece, so every piece that arrives starts the time again.
+    The limit is on the time since the first failure of a request, not on the number of attempts. A long transfer makes
+    one request per piece, so every piece restarts the time.
 
     Args:
-      url: the address.
-      bucket: the part of it that names the bucket.
-      where: the config key, for messages.
+      url: The address.
+      bucket: The part of the address that names the bucket.
+      where: The config key, for messages.
     """
 
     def __init__(self, url: str, bucket: str, where: str):
@@ -85,30 +85,34 @@ class Requester:
         self._retries = True
 
     def with_check(self, check: Callable[[bool], None]) -> Self:
-        """The same, with `check(True)` called before each attempt at a request, and `check(False)`, which must not wait
-        for anything, after each part of a large file. An exception that it raises ends the request; an OSError ends the
-        attempt alone."""
+        """Returns a copy that calls a check between requests.
+
+        It calls `check(True)` before each attempt, and `check(False)`, which must not wait, after each part of a large
+        file. An exception in the check ends the request; an OSError ends only the attempt.
+        """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
         return other
 
     def without_retries(self) -> Self:
-        """The same, with one attempt a request."""
+        """Returns a copy that makes one attempt per request."""
         other = copy.copy(self)
         other._retries = False
         return other
 
     def check(self, wait: bool) -> None:
-        """Raises what one of the checks of `with_check` raises."""
+        """Runs the checks of `with_check`, which may raise."""
         for check in self._checks:
             check(wait)
 
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
-        """`work` on each item, several at the same time. When one raises, or Ctrl-C comes, no other one retries.
+        """Returns the results of `work` for each item, several in parallel.
+
+        After an exception or Ctrl-C, the other calls do not retry.
 
         Args:
-          work: takes this object, in a form that notices such a failure, and the item.
-          items: for `work`.
+          work: A function of a requester, a copy of this one that notices such failures, and an item.
+          items: The items.
         """
         failed = threading.Event()
 
@@ -130,10 +134,12 @@ class Requester:
         return [future.result() for future in futures]
 
     def call(self, request: Callable[..., Value], *arguments: Any, **options: Any) -> Value:
-        """The result of a request.
+        """Returns the result of a request, which is retried if it fails.
 
         Raises:
-          DeniedError, UnreachableError: see there; FileNotFoundError and FileExistsError come as they are.
+          DeniedError: The request is not allowed.
+          UnreachableError: There is no answer within the time limit.
+          FileNotFoundError, FileExistsError: The request raises them.
         """
         patience = (PATIENCE if self._bucket in _answered else FIRST_CONTACT) if self._retries else 0
         first_failure, failures = 0.0, 0
@@ -145,7 +151,7 @@ class Requester:
                 return value
             except (FileNotFoundError, FileExistsError, UserError, StoppedError):
                 raise
-            except Exception as error:  # each library has its own, for the network, the protocol and credentials
+            except Exception as error:  # each library raises its own types
                 if _is_denied(error):
                     expected, command = 'credentials that may list, read and write there', _LOGIN[self.url[:2]]
                     found = self._at_url(f'access denied ({_first_line(error)})')

@@ -1,1 +1,1 @@
-"""The page of a workdir: a file a section, which says what is missing rather than failing."""
+"""The HTML report of a workdir, one file per section. A section shows a note if its data are missing."""

@@ -13,11 +13,11 @@ from bertjax.tasks.sentence.glue_table import TASKS
 
 
 def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
-    """Returns the page of all tasks as HTML, of a finished benchmark or an unfinished one.
+    """Returns the page of all tasks of a benchmark, finished or not, as HTML.
 
     Args:
-      folder: the workdir.
-      linked: the tasks that have a page of their own, TASK/report.html.
+      folder: The workdir.
+      linked: The tasks with a page TASK/report.html.
     """
     lacking = read_json_or_none(folder / RESULTS, lambda summary: dict(summary['lacking'])) or {}
     summary, rows = summarise(folder, lacking)

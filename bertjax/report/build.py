@@ -1,4 +1,4 @@
-"""From the workdir to the page: which sections, in which order."""
+"""Build the report of a workdir: choose the sections and their order."""
 
 from collections.abc import Callable
 
@@ -28,13 +28,15 @@ from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.lock import TRIALS
 
 TEMPLATE = 'report.html.j2'
-_FEW = 16  # records that are tokenized to show some rows
+_MAX_TOKENIZED = 16  # records that are tokenized to show some rows
 
 
 def build_page(run: Run) -> str:
     """Returns the page of a run, as HTML."""
     sections = _task_sections(run) if run.is_task else _pretraining_sections(run)
-    sections += [speed(run), config(run)] if len(run.models) < 2 else []  # each member of an ensemble has its own
+    sections += (
+        [speed(run), config(run)] if len(run.models) < 2 else []
+    )  # the members of an ensemble have reports of their own
     title = f'{_kind(run)}: {run.folder.resolve().name}'
     return render_page(TEMPLATE, title, _about(run), [part for part in sections if part is not None], charts=True)
 
@@ -75,13 +77,13 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         level = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
     except UserError as error:  # the metrics can be shown without the text
         level = ChanceBaselines(pair_name(run.config['pairs']['mode']))
-        note = f'The text is not there any more, and with it the examples: {error}'
+        note = f'The text and its examples are no longer available: {error}'
         return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', note=note)]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
     if run.recorded and not run.predicts:
-        note = 'The teacher teaches hidden values only: the head for masks stays as it was initialized.'
+        note = 'The teacher trains hidden values only: the head for masks keeps its initial weights.'
         filled = Section('fillings', 'Held-out masks', note=note)
     elif run.recorded and examples.has_heldout:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, get('heldout'), tokenizer))
@@ -114,7 +116,7 @@ def _task_sections(run: Run) -> list[Section | None]:
 
 
 def _task(run: Run) -> Task:
-    """Returns the task of the run, with the labels that it has learned."""
+    """Returns the task of the run with its learned labels."""
     task = run.finetuning_settings().build_task()
     for folder in (path for model in run.models or [run.folder] for path in (model, model / 'export' / 'hf')):
         learned = read_json_or_none(folder / TASK_FILE, lambda facts: dict(facts['learned']))
@@ -127,7 +129,7 @@ def _task(run: Run) -> Task:
 def _rows(run: Run, task: Task) -> Section:
     with quiet():
         tokenizer = load_tokenizer(str(run.folder / 'tokenizer'))
-        records = task.records('train')[:_FEW]
+        records = task.records('train')[:_MAX_TOKENIZED]
         if not task.complete:
             task.learn(task.records('train'))
         features = task.features(records, tokenizer, training=True)
@@ -135,7 +137,7 @@ def _rows(run: Run, task: Task) -> Section:
 
 
 def _or_note(name: str, title: str, build: Callable[[], Section]) -> Section:
-    """Returns a section, or a note why there is none."""
+    """Returns a section, or a note with the reason if it cannot be built."""
     try:
         return build()
     except UserError as error:

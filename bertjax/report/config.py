@@ -26,5 +26,5 @@ def config(run: Run) -> Section:
     same_kind = ('task' in recipe) == run.is_task
     if same_kind and (not run.is_task or recipe['task']['kind'] == run.config['task']['kind']):
         recipe = resolve_like(recipe, run.config) if run.recorded else recipe
-        data['differences'] = [dataclasses.astuple(one) for one in find_differences(recipe, run.config)]
+        data['differences'] = [dataclasses.astuple(difference) for difference in find_differences(recipe, run.config)]
     return Section('config', 'Config', data)

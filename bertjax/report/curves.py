@@ -1,4 +1,4 @@
-"""Charts of the metrics by step, beside the levels of a model that has learned nothing; run=plot draws them too."""
+"""Charts of the metrics by step with the chance baselines; run=plot draws them too."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,7 @@ from bertjax.report.run_record import Run
 
 Rows = Sequence[Mapping[str, Any]]
 _SMALL = 260  # pixels of height
-_POSITION = ('step', 'split', 'phase', 'examples')  # the keys of a row that are no metrics
+_POSITION = ('step', 'split', 'phase', 'examples')  # the keys of a row that are not metrics
 _TITLES = {
     'nsp_accuracy': 'Next sentence or not',
     'sop_accuracy': 'Order of two segments',
@@ -72,7 +72,7 @@ def main_charts(rows: Rows, levels: ChanceBaselines) -> list[Chart]:
 
 
 def teacher_charts(rows: Rows) -> list[Chart]:
-    """Returns a chart of each loss that a teacher defines, unweighted: they differ by orders of magnitude."""
+    """Returns a chart of each unweighted loss of a teacher; one each, as they differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
         for key in distillation_names(rows)
@@ -81,7 +81,7 @@ def teacher_charts(rows: Rows) -> list[Chart]:
 
 
 def _training_charts(rows: Rows) -> list[Chart]:
-    """Returns small charts of how the training went."""
+    """Returns small charts of the accuracy on masks, the learning rate and the gradient norm."""
     train = [row for row in rows if row['split'] == 'train']
     filled = _train_and_heldout(rows, 'mlm_accuracy')
     charts = [Chart('Accuracy on masks', filled, 'accuracy', height=_SMALL)] if filled else []
@@ -97,14 +97,14 @@ def _training_charts(rows: Rows) -> list[Chart]:
 def _train_and_heldout(rows: Rows, key: str) -> list[Curve]:
     train, heldout = ([row for row in rows if row['split'] == split] for split in ('train', 'heldout'))
     both = (curve('training', train, key, 'pale'), curve('held out', heldout, key, 'blue', 'dots'))
-    return [one for one in both if one]
+    return [line for line in both if line]
 
 
 def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
-    """Returns a curve in a color of its own for each (name, rows, key)."""
+    """Returns a curve for each (name, rows, key), each in a different color."""
     colors = itertools.cycle(COLORS)
     drawn = (curve(name, rows, key, next(colors), 'dots') for name, rows, key in named)
-    return [one for one in drawn if one]
+    return [line for line in drawn if line]
 
 
 def _majority(rows: Rows, levels: ChanceBaselines) -> list[Curve]:

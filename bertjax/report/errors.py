@@ -1,4 +1,4 @@
-"""Where a tuned model is right and wrong: classes, confusion, the worst errors with their texts."""
+"""The errors of a fine-tuned model: scores by class, a confusion table, the worst errors with their texts."""
 
 import collections
 import pathlib
@@ -20,14 +20,14 @@ _NOTHING = '(nothing)'
 
 
 def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: str = 'dev') -> Section:
-    """Returns a review of the predictions that a finished run wrote, beside its records.
+    """Returns a review of the predictions of a finished run and its records.
 
     Args:
-      run: the run in the workdir.
-      task: the task with what it learned.
-      folder: the folder with results.json and predictions/: the workdir, or a trial of a sweep.
-      about: whose predictions they are, if not the run's.
-      split: the split to review.
+      run: The run in the workdir.
+      task: The task with its learned labels.
+      folder: The folder with results.json and predictions/: the workdir, or a trial of a sweep.
+      about: A sentence about the source of the predictions, if it is not the run.
+      split: The split to review.
     """
     title = f'Errors on {split}'
     try:
@@ -40,7 +40,7 @@ def errors(run: Run, task: Task, folder: pathlib.Path, about: str = '', split: s
 
 
 def _review(run: Run, task: Task, path: pathlib.Path, split: str) -> dict[str, Any] | str:
-    """Returns the data of the section, or why there is none."""
+    """Returns the data of the section, or the reason why there are none."""
     rows = read_lines(path)
     if rows is None and path.exists():
         return f'{path} is damaged; run=evaluate writes it again.'
@@ -52,18 +52,18 @@ def _review(run: Run, task: Task, path: pathlib.Path, split: str) -> dict[str, A
     if 0 < limit < len(records):
         records = [records[i] for i in sample(len(records), limit)]
     if len(records) != len(rows):
-        return f'{len(rows):,} predictions, {len(records):,} records of {split}: the data is not what it was.'
+        return f'{len(rows):,} predictions, {len(records):,} records of {split}: the data has changed.'
     try:
         judged = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):
-        return f'The predictions for {split} are not as this version writes them; run=evaluate does.'
-    wrong = sorted((one for one in judged if one.error > 0), key=lambda one: -one.error)
-    counts = collections.Counter(pair for one in judged for pair in one.classes)
+        return f'Another version wrote the predictions for {split}; run=evaluate writes them again.'
+    wrong = sorted((judgment for judgment in judged if judgment.error > 0), key=lambda judgment: -judgment.error)
+    counts = collections.Counter(pair for judgment in judged for pair in judgment.classes)
     return {
         **_classes(counts, task),
         'records': len(judged),
         'wrong': len(wrong),
-        'worst': [(_answers(one), one.texts) for one in wrong[:_WORST]],
+        'worst': [(_answers(judgment), judgment.texts) for judgment in wrong[:_WORST]],
     }
 
 
@@ -88,5 +88,5 @@ def _classes(counts: Mapping[tuple[str, str], int], task: Task) -> dict[str, Any
     return {'classes': rows, 'titles': titles, 'confusion': matrix if len(axis) <= _MATRIX else {}}
 
 
-def _answers(one: Judgment) -> list[Token]:
-    return [Token(one.true, 'right', 'true'), Token(one.predicted, 'wrong', 'predicted')]
+def _answers(judgment: Judgment) -> list[Token]:
+    return [Token(judgment.true, 'right', 'true'), Token(judgment.predicted, 'wrong', 'predicted')]

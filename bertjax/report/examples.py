@@ -1,4 +1,4 @@
-"""What the model reads: examples of pre-training with their pairs and masks, rows of a task with their labels."""
+"""The input of the model: examples of pre-training with pairs and masks, rows of a task with labels."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ _PAIRS = {'nsp': ('B follows A', 'B is from elsewhere'), 'sop': ('in their order
 
 
 def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) -> Section:
-    """Returns the first examples of training, or the first packed rows, masked as they are."""
+    """Returns the first training examples, or the first packed rows, with their masks."""
     batch = examples.batch(np.arange(_ROWS))
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}

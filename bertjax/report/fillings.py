@@ -1,4 +1,4 @@
-"""The same held-out masks, filled before and after the training."""
+"""Predictions for the same held-out masks before and after the training."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -39,7 +39,7 @@ class Filling:
 
     Attributes:
       best: int [B, P], the most probable pieces.
-      best_probability, true_probability: float64 [B, P], of these and of the hidden pieces.
+      best_probability, true_probability: float64 [B, P], the probabilities of `best` and of the hidden pieces.
     """
 
     best: np.ndarray
@@ -48,12 +48,12 @@ class Filling:
 
 
 def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
-    """Returns the predictions of a pre-training with a checkpoint or an export, beside those of its step 0.
+    """Compares the predictions of a pre-training, from a checkpoint or an export, with those of its step 0.
 
-    The state of step 0 is computed again as the run computed it; the oldest checkpoint is mostly near the end.
+    The state of step 0 is computed again, as the oldest checkpoint is usually near the end of the run.
 
     Raises:
-      UserError: there is no model, or one that cannot be loaded here.
+      UserError: There is no model, or it cannot be loaded on this machine.
     """
     settings, batch = run.pretraining_settings(), heldout.batch(np.arange(_ROWS))
     claim_devices()
@@ -74,7 +74,7 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
 
 
 def _last_params(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> tuple[BertConfig, Any, str]:
-    """Returns the model, its parameters, and which they are."""
+    """Returns the model, its last parameters, and a phrase that names them."""
     exported = run.folder / 'export' / 'hf'
     if has_checkpoints(run.folder) or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
@@ -85,7 +85,7 @@ def _last_params(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) 
 
 
 def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer) -> tuple[Any, str]:
-    """Returns the parameters with which the run began, and which they are."""
+    """Returns the parameters at the start of the run, and a phrase that names them."""
     copied = student_params(settings, model)
     if copied is not None:
         return copied, 'as blocks of its teacher'

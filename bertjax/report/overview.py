@@ -1,4 +1,4 @@
-"""The most important figures, and where the run stands."""
+"""The most important figures and the progress of the run."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -52,7 +52,7 @@ def _pretraining_tiles(run: Run, levels: ChanceBaselines) -> Tiles:
 
 
 def _loss_tile(rows: Sequence[Mapping[str, Any]]) -> tuple[str, tuple[str, str]]:
-    """Returns the MLM loss; of a student that predicts nothing the whole loss."""
+    """Returns the MLM loss, or the total loss of a student without an MLM loss."""
     key, name = ('mlm_loss', 'MLM loss') if rows[-1].get('mlm_loss') is not None else ('loss', 'loss')
     return name, (format_value(rows[-1].get(key)), _first_value(rows, key))
 

@@ -25,7 +25,7 @@ Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
 
 
 def figures(run: Run) -> Section:
-    """Returns results.json as a table: a column a split, a row a figure."""
+    """Returns results.json as a table with a column per split and a row per figure."""
     results = run.results()
     if not results:
         return Section('figures', 'Figures', note='The run is not finished: there is no results.json yet.')
@@ -42,7 +42,7 @@ def figures(run: Run) -> Section:
 
 
 def members(run: Run) -> Section | None:
-    """Returns the score of each model of an ensemble and of all together; None for any other run."""
+    """Returns the scores of each model of an ensemble and of the ensemble; None for any other run."""
     results = run.results() or {}
     if len(run.models) < 2 or 'splits' not in results:
         return None
@@ -58,13 +58,13 @@ def members(run: Run) -> Section | None:
 
 
 def _linked(member: pathlib.Path, folder: pathlib.Path) -> str:
-    """Returns the name of a workdir, which leads to its page if there is one."""
+    """Returns the name of a workdir, as a link to its page if there is one."""
     path = member / 'report.html'
     return link(str(member), os.path.relpath(path, folder)) if path.exists() else str(member)
 
 
 def finished_trials(run: Run) -> Finished:
-    """Returns the finished trials of a sweep with their results, without damaged ones."""
+    """Returns the finished trials of a sweep with their results, without damaged trials."""
     trials = []
     for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
         with contextlib.suppress(UserError, KeyError):
@@ -75,7 +75,7 @@ def finished_trials(run: Run) -> Finished:
 
 
 def sweep(run: Run, finished: Finished) -> Section:
-    """Returns the score by learning rate, the losses, a row a setting over its seeds, and a row a trial."""
+    """Returns charts of the scores and losses, a table row per setting over its seeds, and one per trial."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -112,7 +112,10 @@ def _values(setting: Mapping[str, Any]) -> tuple:
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
-    """Returns the median of the seeds at each rate, and each trial, in a color for each other combination of values."""
+    """Returns curves of the median over seeds by learning rate and points of the trials.
+
+    Each combination of the other values has its own color.
+    """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731
     for key, group in itertools.groupby([one for one in settings if one['median'] is not None], key=shape):

@@ -1,4 +1,4 @@
-"""The run in a workdir, which every section of its page reads."""
+"""Read the run in a workdir, for every section of its page."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from bertjax.workdir.files import recorded_config, recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.jsonl import read_rows
 
-_ONE = {'data': -1, 'fsdp': 1, 'tensor': 1}  # a mesh that any machine has
+_LOCAL_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # fits any machine
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Run:
       folder: the workdir.
       recipe: the recipe as the command line names it.
       config: the config of the run, in plain form; that of the command line if nothing was trained in the folder.
-      recorded: whether `config` is that of a run.
+      recorded: whether `config` was recorded by a run.
       rows: the rows of metrics.jsonl.
-      models: the folders of the models that were evaluated, if they are not that of the workdir.
+      models: the folders of the evaluated models, unless it is the model of the workdir.
     """
 
     folder: pathlib.Path
@@ -46,7 +46,7 @@ class Run:
 
     @property
     def is_task(self) -> bool:
-        """Whether it is a fine-tuning, or a sweep of them."""
+        """Whether it is a fine-tuning or a sweep."""
         return 'task' in self.config
 
     @property
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether the folder has only what run=evaluate writes."""
+        """Whether the folder has only the results of run=evaluate."""
         return self.is_task and not self.recorded
 
     @property
@@ -89,16 +89,16 @@ class Run:
     def _local_config(self) -> Any:
         model = {**self.config['model'], 'attention': 'auto'}
         model.pop('vocab_size', None)  # the tokenizer has it
-        return from_plain({**self.config, 'mesh': _ONE, 'model': model, 'step': 0})
+        return from_plain({**self.config, 'mesh': _LOCAL_MESH, 'model': model, 'step': 0})
 
     def results(self) -> dict[str, Any] | None:
         """Returns results.json of a finished fine-tuning; None if there is none, or a damaged one."""
-        is_whole = lambda results: all(isinstance(values, dict) for values in results['splits'].values())  # noqa: E731
-        return read_json_or_none(self.folder / RESULTS, lambda results: results if is_whole(results) else None)
+        is_valid = lambda results: all(isinstance(values, dict) for values in results['splits'].values())  # noqa: E731
+        return read_json_or_none(self.folder / RESULTS, lambda results: results if is_valid(results) else None)
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the run in a workdir, finished or not, whatever the recipe of the command line is.
+    """Reads the run in a workdir, finished or not, independent of the recipe on the command line.
 
     Args:
       config: the config of the command line, in plain form.
@@ -106,7 +106,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
       recipe: the recipe as the command line names it.
 
     Raises:
-      UserError: there is nothing of a run, or its config.json is damaged.
+      UserError: There is no run in the folder, or its config.json is damaged.
     """
     path = folder / 'config.json'
     if path.exists():
@@ -121,7 +121,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads what run=evaluate wrote about config.init, or about config.ensemble, of which the first config counts."""
+    """Reads the results of run=evaluate for config.init or config.ensemble; the first member's config is used."""
     results = recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
@@ -145,7 +145,7 @@ def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses what reading prints and logs, which the training has printed."""
+    """Suppresses the prints and logs of reading the data, which the training has already printed."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -156,9 +156,11 @@ def quiet() -> Iterator[None]:
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:
-    """Returns the objects of a file of JSON lines that we wrote; None if it is missing or damaged."""
+    """Returns the objects of a JSON lines file that bertjax wrote; None if it is missing or damaged."""
     try:
         text = path.read_text(encoding='utf-8')
-        return [json.loads(line) for line in text.split('\n') if line]  # a word may hold what splitlines splits at
+        return [
+            json.loads(line) for line in text.split('\n') if line
+        ]  # splitlines() would also split at characters inside words
     except (OSError, ValueError):
         return None

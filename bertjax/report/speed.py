@@ -1,4 +1,4 @@
-"""How fast the run was, and where its time went."""
+"""The speed of the run, its memory and its goodput."""
 
 import statistics
 
@@ -22,7 +22,7 @@ _RATES = (
 
 
 def speed(run: Run) -> Section | None:
-    """Returns rates by step, memory, and goodput; None for a run without rates."""
+    """Returns the rates by step, the memory and the goodput; None for a run without rates."""
     rows = [row for row in run.rows_of('train') if row.get('sequences_per_s')]
     if not rows:
         return None
@@ -36,7 +36,7 @@ def speed(run: Run) -> Section | None:
         'chart': Chart('Sequences a second', [curve('speed', rows, 'sequences_per_s', 'teal')], height=280),
         'rates': rates,
         'goodput': goodput,
-        'lost': BarChart('Share of the wall time that went elsewhere', lost) if lost else None,
+        'lost': BarChart('Share of the wall time outside productive steps', lost) if lost else None,
         'slowest': max(goodput.slow, key=lambda row: row['slow']) if goodput and goodput.slow else None,
         'slow_factor': SLOW,
         'file': TIMES,

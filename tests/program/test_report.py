@@ -1,4 +1,4 @@
-"""run=report: a page of any workdir, opened in a real browser; what is not there any more is said on it."""
+"""run=report: the page of any workdir, opened in a real browser; it names the data that are missing."""
 
 import json
 import pathlib
@@ -70,7 +70,8 @@ def test_of_less_than_there_was(program: Program, trained: pathlib.Path, tmp_pat
     for name in ('config.json', 'metrics.jsonl'):
         shutil.copy(trained / name, tmp_path / name)
     text = report(program, tmp_path).read_text(encoding='utf-8')
-    assert 'The text is not there any more' in text and 'id="curves"' in text and 'id="examples"' not in text
+    assert 'The text and its examples are no longer available' in text
+    assert 'id="curves"' in text and 'id="examples"' not in text
     assert 'Goodput is not known' in text
     for name in ('store', 'tokenizer'):
         (tmp_path / name).symlink_to(trained / name)

@@ -44,7 +44,7 @@ def test_the_page_reads_what_a_run_wrote(tmp_path: pathlib.Path):
 
     (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])
     assert "'classes': [('yes\\u2028', '1.000', '1.000', '1.000', '1', '1')]" in shown(json_lines([row]))
-    assert 'not as this version writes them' in shown(json_lines([row | {'probabilities': None}]))
+    assert 'Another version wrote the predictions' in shown(json_lines([row | {'probabilities': None}]))
     assert 'dev.jsonl is damaged' in shown('{')
 
 
