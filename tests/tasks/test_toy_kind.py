@@ -213,7 +213,7 @@ def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.P
 def test_what_it_cannot_do_is_refused_before_compute(config: ConfigDict, tmp_path: pathlib.Path):
     workdir = tmp_path / 'run'
     config.trainable = 'last_1'
-    with pytest.raises(UserError, match=r'config\.train: found last_1, expected all or head'):
+    with pytest.raises(UserError, match=r'config\.trainable: found last_1, expected all or head'):
         finetune.run(config, str(workdir))
     config.trainable, config.export = 'all', True
     with pytest.raises(UserError, match=r'config\.export: .* no class for the head BertForMarks; set --config.export_'):
