@@ -1,4 +1,4 @@
-"""Builds what a teacher adds to a pre-training or a fine-tuning."""
+"""Builders of the distillation part of a pre-training or a fine-tuning."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -91,7 +91,7 @@ def distill_pretraining(
       mesh: The devices.
 
     Returns:
-      The settings of the student, and what the teacher adds.
+      The settings of the student, and the distillation to pass to `Pretraining`.
 
     Raises:
       UserError: The teacher has another vocabulary, lacks a part, or cannot be compared with the student.
@@ -116,7 +116,7 @@ def distill_pretraining(
 
 
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
-    """Returns what the teacher adds to a fine-tuning.
+    """Returns the distillation to pass to `Finetuning`.
 
     With config.distill.intermediate there are two stages, as in TinyBERT: first the hidden states, then the outputs.
 

@@ -36,7 +36,7 @@ class Finetuning:
       data: The data of the task.
       folder: The workdir.
       mesh: The devices.
-      distillation: What the teacher adds, if there is one.
+      distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
       settings: The settings of the run, with the values that the data determines, and all durations in steps.

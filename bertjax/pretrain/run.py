@@ -76,7 +76,7 @@ class Pretraining:
       settings: The settings of the run.
       folder: The workdir.
       mesh: The devices.
-      distillation: What the teacher adds, if there is one.
+      distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
