@@ -1,4 +1,4 @@
-"""The command line: its flags, what is wrong with them, and what it says of the recipe."""
+"""The command line: its flags, errors about them, and the recipe that it names."""
 
 import inspect
 import re
@@ -24,31 +24,31 @@ from bertjax.usage import load_verb, program_help, recipe_help, verbs
 
 CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
 WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
-# Of a run in several processes, where what starts them does not tell them: see docs/scaling.md.
+# The flags of a run in several processes, if the launcher does not set them: see docs/scaling.md.
 _COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT at which the first process is reached.')
 _COUNT = flags.DEFINE_integer('num_processes', None, 'How many processes compute the run.')
 _NUMBER = flags.DEFINE_integer('process_id', None, 'The number of this one, from 0.')
-# Those that a person may have meant.
+# The flags that are suggested for a misspelt one.
 _FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id')
 _FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
 
 
 def membership() -> ProcessFlags:
-    """What the command line says of the processes of the run."""
+    """Returns the flags about the processes of the run."""
     return ProcessFlags(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
 
 def parse_flags(argv: Sequence[str]) -> list[str]:
-    """absl's flag parser, except that every mistake is a UserError that says what to do."""
+    """Parses the flags as absl does, but raises every mistake as a UserError with a fix."""
     if any(argument in ('--help', '-h', '-help', '--helpshort') for argument in argv[1:]):
-        recipes = _recipes(_written_out(argv))
+        recipes = _recipes(_expand_flags(argv))
         print(recipe_help(recipes[0]) if recipes else program_help())
         raise SystemExit(0)
     if '--version' in argv[1:]:
         print(f'bertjax {__version__}')
         raise SystemExit(0)
     _check_names(argv)
-    argv = _written_out(argv)
+    argv = _expand_flags(argv)
     recipes, known = _recipes(argv), {}
     if len(recipes) > 1:
         found, fix = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
@@ -60,33 +60,33 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        known = flatten(load_recipe(recipe))  # before absl swallows what is wrong with it
+        known = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
         _check_keys(argv, known)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
-        raise _unknown_flag(e.flagname, known) from None
+        raise _unknown_flag_error(e.flagname, known) from None
     except flags.IllegalFlagValueError as e:
-        raise _wrong_value(str(e)) from None
+        raise _wrong_value_error(str(e)) from None
     except (flags.Error, ValueError, TypeError) as e:
         raise UserError('command line', str(e), 'flags as in --help', 'correct the flag') from None
-    except (RecursionError, MemoryError):  # of Python's parser
+    except (RecursionError, MemoryError):  # Python's parser raises these.
         found = 'a value that is nested too deeply'
         raise UserError('command line', found, 'flags as in --help', 'correct the flag') from None
     if len(rest) > 1:
-        raise _no_flag(rest[1], recipes)
+        raise _not_a_flag_error(rest[1], recipes)
     return rest
 
 
-def _written_out(argv: Sequence[str]) -> list[str]:
-    """The arguments with those of --flagfile in its place, and every recipe behind a `=`."""
+def _expand_flags(argv: Sequence[str]) -> list[str]:
+    """Returns the arguments with --flagfile replaced by its flags, and `--config RECIPE` by `--config=RECIPE`."""
     try:
-        given = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
+        expanded = flags.FLAGS.read_flags_from_files(list(argv[1:]), force_gnu=False)
     except flags.Error as e:
-        raise UserError('--flagfile', str(e), 'a file with a flag a line', 'check the path') from None
+        raise UserError('--flagfile', str(e), 'a file with one flag per line', 'check the path') from None
     arguments = [argv[0]]
-    for argument in given:
+    for argument in expanded:
         if re.fullmatch(r'--?config', arguments[-1]):
             arguments[-1] += f'={argument}'
         else:
@@ -95,12 +95,12 @@ def _written_out(argv: Sequence[str]) -> list[str]:
 
 
 def _recipes(argv: Sequence[str]) -> list[str]:
-    """Those that the command line names, as it spells them; of `_written_out`."""
+    """Returns the recipes in the result of `_expand_flags`, as the command line spells them."""
     return [argument.partition('=')[2] for argument in argv if re.match(r'--?config=', argument)]
 
 
 def _check_names(argv: Sequence[str]) -> None:
-    """Refuses what is no text, and could not be written to config.json: a file name of other bytes than UTF-8's."""
+    """Raises a UserError for an argument that is not UTF-8, because it cannot be written to config.json."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
             fix = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
@@ -108,9 +108,12 @@ def _check_names(argv: Sequence[str]) -> None:
 
 
 def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
-    """Refuses keys that a recipe with the `known` ones does not have. ml_collections also accepts attributes of a
-    ConfigDict such as `items`, and indices into text and tuples such as `corpus[0]`, and fails when it sets them."""
-    settable = {*known, *(key.partition('[')[0] for key in known)}  # with 'phases', of 'phases[0].steps'
+    """Raises a UserError for a key that is not in `known`, the keys of the recipe.
+
+    ml_collections also accepts attributes of a ConfigDict such as `items`, and indices into text and tuples such as
+    `corpus[0]`, but fails when it sets them.
+    """
+    settable = {*known, *(key.partition('[')[0] for key in known)}  # 'phases[0].steps' makes 'phases' settable, too.
     for argument in argv[1:]:
         match = re.match(r'--?(?:no)?config\.([^=]*)', argument)
         if not match or match[1] in settable:
@@ -123,21 +126,21 @@ def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
 
 
 def no_recipe() -> UserError:
-    """What a command line without --config is told."""
+    """Returns the error for a command line without --config."""
     fix = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py; see --help'
     return UserError('--config', 'nothing', 'the name or the path of a recipe', fix)
 
 
-def _unknown_flag(name: str, known: Collection[str]) -> UserError:
-    """A flag that the program does not have, which may be a key of the recipe, of ours or of another program."""
+def _unknown_flag_error(name: str, known: Collection[str]) -> UserError:
+    """Returns the error for an unknown flag; it suggests a flag, a key of the recipe, or our name of another's flag."""
     known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
     near = nearest(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
     fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
     return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', fix)
 
 
-def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
-    """A word without --: a verb, a recipe, or KEY=VALUE, which other programs take so."""
+def _not_a_flag_error(word: str, recipes: Sequence[str]) -> UserError:
+    """Returns the error for a word without --: a verb, a recipe, or KEY=VALUE, as other programs accept it."""
     verb = nearest(word, verbs(), VERBS, similarity=0.7)
     try:
         recipe = '' if recipes else find_recipe(word)
@@ -158,24 +161,24 @@ def _no_flag(word: str, recipes: Sequence[str]) -> UserError:
 
 
 def _example(verb: str) -> str:
-    """A recipe that `config.run` may be this verb of."""
+    """Returns a recipe that this verb can run."""
     return verb if verb in recipe_names() else EXAMPLES.get(load_verb(verb).VERB.needs, 'RECIPE')
 
 
-def _wrong_value(message: str) -> UserError:
+def _wrong_value_error(message: str) -> UserError:
     match = re.match(r'flag --(\S+?)=(.*?): (.*)', message, re.DOTALL)
     key, value, reason = match.groups() if match else ('config', '', message)
     kind = re.search(r'\b(int|integer|float|boolean)\b', reason)
-    whole, number = 'a whole number', 'a number'
-    wanted = {'int': whole, 'integer': whole, 'float': number, 'boolean': 'true or false'}
-    return UserError(f'--{key}', repr(value), wanted[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
+    integer = 'a whole number'
+    expected = {'int': integer, 'integer': integer, 'float': 'a number', 'boolean': 'true or false'}
+    return UserError(f'--{key}', repr(value), expected[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
 
 
 def find_verb(config: ConfigDict) -> types.ModuleType:
-    """The module of config.run, which the recipe has all that it needs for.
+    """Returns the module of config.run, and checks that the recipe has the sections that the verb needs.
 
     Raises:
-      UserError: no such verb, or one for other recipes.
+      UserError: The verb does not exist, or it needs another recipe.
     """
     name = config.run
     if name not in verbs():
@@ -194,19 +197,19 @@ def find_verb(config: ConfigDict) -> types.ModuleType:
 
 
 def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
-    """What the `run` of a verb is told of the command line, by the names of its parameters; see `config.verb.Verb`."""
+    """Returns the facts of the command line that the parameters of a verb's `run` name; see `config.verb.Verb`."""
     known = {'recipe': named_recipe, 'overridden': overridden_keys, 'given': lambda: given_keys(config)}
     return {name: known[name]() for name in inspect.signature(run).parameters if name in known}
 
 
 def named_recipe() -> str:
-    """The recipe as the command line spells it."""
-    (recipe,) = _recipes(_written_out(sys.argv))
+    """Returns the recipe as the command line spells it."""
+    (recipe,) = _recipes(_expand_flags(sys.argv))
     return recipe
 
 
 def usual_argument(config: ConfigDict) -> str:
-    """What a recipe takes whose argument the command line leaves out, such as `glue` for `glue:rte`; '' for nothing."""
+    """Describes the default argument if the command line leaves it out, such as `glue` for `glue:rte`; '' if not."""
     recipe = named_recipe()
     inner = recipe.partition(':')[2] if 'distill' in config else recipe
     if 'task' not in config or ':' in inner:
@@ -217,12 +220,12 @@ def usual_argument(config: ConfigDict) -> str:
 
 
 def overridden_keys() -> set[str]:
-    """The keys that the command line sets one by one."""
+    """Returns the keys that the command line sets one by one."""
     return set(config_flags.get_override_values(flags.FLAGS['config']))
 
 
 def given_keys(config: ConfigDict) -> set[str]:
-    """The keys that the command line sets: one by one, and those that the recipe's argument changes or names."""
+    """Returns the keys that the command line sets one by one, or that the argument of the recipe changes or names."""
     flag = flags.FLAGS['config']
     keys = overridden_keys()
     recipe, _, argument = flag.config_filename.partition(':')
@@ -230,10 +233,10 @@ def given_keys(config: ConfigDict) -> set[str]:
         values = flatten(load_recipe(flag.config_filename))
         try:
             without = flatten(load_recipe(recipe))
-        except UserError:  # it cannot do without: nothing tells what the argument decides, but for what it names
+        except UserError:  # The recipe needs an argument, so only the keys that it names are known.
             without = values
         keys |= {key for key, value in values.items() if value != without.get(key)}
-        if '=' not in argument.split(',')[0] and 'task' in config:  # a name, that may be the usual one
+        if '=' not in argument.split(',')[0] and 'task' in config:  # A name, even if it is the default one.
             named = [name for name, option in options(config.task.kind).items() if option.named]
             keys |= {f'task.{name}' for name in named if name in config.task}
     return keys

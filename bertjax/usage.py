@@ -1,4 +1,4 @@
-"""What --help prints: the flags and verbs of the program, or the docstring and keys of a recipe."""
+"""The output of --help: the flags and verbs of the program, or the docstring and the keys of a recipe."""
 
 import ast
 import importlib
@@ -41,17 +41,17 @@ The same command in the same workdir continues where it stopped. --helpfull list
 
 
 def verbs() -> list[str]:
-    """Names of the verbs, one file each in bertjax/commands/."""
+    """Returns the names of the verbs, each a file in bertjax/commands/."""
     return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
 def load_verb(name: str) -> types.ModuleType:
-    """The module of a verb: its `run`, and what it needs, `VERB`."""
+    """Returns the module of a verb, with its function `run` and its requirements `VERB`."""
     return importlib.import_module(f'bertjax.commands.{name}')
 
 
 def program_help() -> str:
-    """Flags, recipes and verbs."""
+    """Returns the help of the program: flags, recipes and verbs."""
     lines = align_columns((f'  {verb}', _purpose(verb)) for verb in verbs())
     indent = ' ' * 22
     names = textwrap.fill(', '.join(recipe_names()), 120, initial_indent=indent, subsequent_indent=indent)
@@ -59,29 +59,29 @@ def program_help() -> str:
 
 
 def _purpose(verb: str) -> str:
-    """The first line of the docstring of its module, `run=VERB: PURPOSE.`; importing all of them would take seconds."""
+    """Reads PURPOSE from the docstring of a verb, `run=VERB: PURPOSE.`, without importing the verb, which is slow."""
     text = (pathlib.Path(commands.__path__[0]) / f'{verb}.py').read_text(encoding='utf-8')
     first = (ast.get_docstring(ast.parse(text)) or '').partition('\n')[0]
     return first.removeprefix(f'run={verb}: ').removesuffix('.')
 
 
 def recipe_help(recipe: str) -> str:
-    """The docstring of `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and each of its keys: value and what it may be.
+    """Returns the docstring of `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys with values and ranges.
 
     Raises:
-      UserError: no such recipe, or one that does not run.
+      UserError: The recipe does not exist, or raises an error.
     """
     path = find_recipe(recipe)
     config = load_recipe(path)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
     known = config_keys(config)
     rows = [
-        (f'  {name}', format_literal(value), _described(known.get(name))) for name, value in flatten(config).items()
+        (f'  {name}', format_literal(value), _describe_key(known.get(name))) for name, value in flatten(config).items()
     ]
     heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])
 
 
-def _described(key: Key | None) -> str:
-    """What a key is and what it may be; '' of one that no such recipe has."""
+def _describe_key(key: Key | None) -> str:
+    """Returns the documentation and the range of a key; '' for an unknown key."""
     return '; '.join(filter(None, (key.about, key.allowed.words))) if key else ''

@@ -44,33 +44,33 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 1024  # texts in memory
-_OFTEN = 100  # words of a relation that is shown in the terminal
+_CHUNK = 1024  # The number of texts in memory.
+_MIN_WORDS = 100  # The terminal shows relations with at least this many words.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Measures the attention of config.init, or of the workdir's model, in config.input or config.attention.texts.
 
     Raises:
-      UserError: no model, no text, a malformed file, or a model to compare with that is of another shape.
+      UserError: There is no model or no text, a file is malformed, or the model to compare with has another shape.
     """
     settings, folder = using_settings(config, 'attention'), pathlib.Path(workdir)
-    asked, path = settings.options, settings.input
-    texts = [make_texts(split_texts(asked['texts'], 'config.attention.texts'))] if asked['texts'] else []
+    options, path = settings.options, settings.input
+    texts = [make_texts(split_texts(options['texts'], 'config.attention.texts'))] if options['texts'] else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to look at', fix)
-    if texts and (asked['field'] != 'text' or asked['pair_field']):
+    if texts and (options['field'] != 'text' or options['pair_field']):
         fix = 'leave them out, or give the records in a file, as config.input'
         raise UserError('config.attention.field, pair_field', 'fields of config.attention.texts', 'none', fix)
     check_replaceable(folder / 'attention', path)
-    if asked['compare']:
+    if options['compare']:
         check_plotly()
-    source = InputSource(path, make_columns(asked['field'], asked['pair_field'], 'config.attention'), tabs=True)
-    relations, count = _looked_at(source, len(texts[0].first) if texts else 0)
+    source = InputSource(path, make_columns(options['field'], options['pair_field'], 'config.attention'), tabs=True)
+    relations, count = _inspect(source, len(texts[0].first) if texts else 0)
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
-        longest, before = settings.truncation_length(model.config, model.max_length), _before(settings, model)
+        longest, before = settings.truncation_length(model.config, model.max_length), _load_before(settings, model)
         runner = Runner(model, batch_size=settings.batch_size)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)
@@ -78,7 +78,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             totals = measure(
                 runner,
                 itertools.chain([first], parts),
-                unit=asked['unit'],
+                unit=options['unit'],
                 max_length=longest,
                 relations=relations,
                 before=before,
@@ -87,20 +87,22 @@ def run(config: ConfigDict, workdir: str) -> None:
         if not totals.sums:
             found = f'only sentences of more than {longest} tokens'
             raise UserError(path, found, 'shorter ones', 'raise config.max_length, or give other sentences')
-        part, count = (texts[0], len(texts[0].first)) if texts else (first, asked['show'])
-        shown = make_shown_texts(runner, part, relations, asked['unit'], count)
-        found = make_findings(totals, asked['unit'], relations, model, before)
+        part, count = (texts[0], len(texts[0].first)) if texts else (first, options['show'])
+        examples = make_shown_texts(runner, part, relations, options['unit'], count)
+        findings = make_findings(totals, options['unit'], relations, model, before)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
-        write_findings(folder / 'attention', found, shown, f'Attention in {name}')
-    _tell(found)
+        write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
+    _print_findings(findings)
     print(folder / 'attention' / PAGE)
 
 
-def _looked_at(source: InputSource, given: int) -> tuple[list[str], int | None]:
-    """The relations of the input, and how many texts it has, which nobody knows of a pipe; a file is read to
-    its end for it, so that what is wrong in it is told first. Without input, the texts that are `given`."""
+def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
+    """Returns the relations of the input and its number of texts, or None for a pipe.
+
+    A file is read to its end, so that mistakes in it are reported first. Without input, the number is `num_texts`.
+    """
     if not source.path:
-        return [], given
+        return [], num_texts
     if has_trees(source.path):
         return tree_relations(source.path)
     if source.path == STANDARD_INPUT or unusual_kind(user_path(source.path, 'config.input')):
@@ -111,7 +113,7 @@ def _looked_at(source: InputSource, given: int) -> tuple[list[str], int | None]:
     return [], count
 
 
-def _before(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
+def _load_before(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
     path = settings.options['compare']
     if not path:
         return None
@@ -120,50 +122,50 @@ def _before(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
     return before
 
 
-def _tell(found: Findings) -> None:
-    """The most telling figures, for the terminal."""
-    print(describe_findings(found))
+def _print_findings(findings: Findings) -> None:
+    """Prints the most informative figures."""
+    print(describe_findings(findings))
     console = Console()
-    console.print(_extremes(found))
-    if found.relations:
-        console.print(_syntax(found.relations))
-    if found.changes:
-        console.print(_moved(found))
+    console.print(_extremes_table(findings))
+    if findings.relations:
+        console.print(_relations_table(findings.relations))
+    if findings.changes:
+        console.print(_changes_table(findings))
 
 
-def _extremes(found: Findings) -> Table:
+def _extremes_table(findings: Findings) -> Table:
     table = Table(title='the most pronounced heads', title_justify='left', box=None)
     for name in ('looks at', 'mean of all', 'most', 'by head'):
         table.add_column(name, justify='left' if name == 'looks at' else 'right')
     for name, (title, _, unit) in MEASURES.items():
         if unit == 'share':
-            x = found.means[name]
+            x = findings.means[name]
             layer, head = np.unravel_index(x.argmax(), x.shape)
             table.add_row(title.replace('[', r'\['), f'{x.mean():.1%}', f'{x.max():.1%}', f'{layer + 1}-{head + 1}')
     return table
 
 
-def _syntax(rows: Sequence[dict]) -> Table:
+def _relations_table(rows: Sequence[dict]) -> Table:
     table = Table(title='heads that find the syntactic head', title_justify='left', box=None)
     for name in ('relation', 'words', 'head', 'right', 'best offset', 'right by it'):
         table.add_column(name, justify='left' if name == 'relation' else 'right')
-    frequent = [row for row in rows if row['words'] >= _OFTEN] or rows
+    frequent = [row for row in rows if row['words'] >= _MIN_WORDS] or rows
     for row in frequent:
         offset, head = f'{row["offset"]:+d}', f'{row["layer"]}-{row["head"]}'
         table.add_row(
             row['relation'], f'{row["words"]:,}', head, f'{row["accuracy"]:.1%}', offset, f'{row["baseline"]:.1%}'
         )
-    own = [row for row in rows if row['relation'] != WORDS]
-    table.caption = f'each relation by its own best head: {best_heads_accuracy(own):.1%}'
+    single_relations = [row for row in rows if row['relation'] != WORDS]
+    table.caption = f'each relation by its own best head: {best_heads_accuracy(single_relations):.1%}'
     table.caption_justify = 'left'
     return table
 
 
-def _moved(found: Findings) -> Table:
+def _changes_table(findings: Findings) -> Table:
     table = Table(title='how far each layer moved', title_justify='left', box=None)
     for name in ('layer', 'parameters', 'hidden states, 1 - cos', 'attention, bits'):
         table.add_column(name, justify='right')
-    for row in found.changes:
+    for row in findings.changes:
         attention = f'{row["attention"]:.4f}' if 'attention' in row else ''
         table.add_row(str(row['layer']), f'{row["parameters"]["whole"]:.4f}', f'{row["hidden"]:.4f}', attention)
     return table

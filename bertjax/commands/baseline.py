@@ -29,16 +29,18 @@ BASELINES = 'baseline.json'
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
-    """Learns from the training records, answers every labelled split; writes WORKDIR/baseline.json, and prints the
-    figures beside those of the workdir's model, where it has any. No model and no config.init are needed.
+    """Trains simple methods on the training records and scores them on every labelled split.
+
+    The figures are written to WORKDIR/baseline.json, and printed next to those of the workdir's model, if it has any.
+    No model and no config.init are needed.
 
     Args:
-      config: the recipe's.
-      workdir: of a fine-tuning, or a new one.
-      given: keys that the command line sets, see `config_of_run`.
+      config: The config of the recipe.
+      workdir: The workdir of a fine-tuning, or a new folder.
+      given: Config keys that the command line sets, see `config_of_run`.
 
     Raises:
-      UserError: malformed records, a kind of task without simple answers, no scikit-learn.
+      UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.
     """
     folder = pathlib.Path(workdir)
     settings = finetuning_settings(config_of_run(config, folder, given))
@@ -51,8 +53,8 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     names = [name for name in task.splits() if name != 'train']
     if not names:
         raise UserError('config.data', 'no labelled split but train', 'one to be judged by', 'add a dev file')
-    train = _part(train, settings.max_train_records)
-    splits = {name: _part(task.records(name), settings.max_eval_records) for name in names}
+    train = _sample_records(train, settings.max_train_records)
+    splits = {name: _sample_records(task.records(name), settings.max_eval_records) for name in names}
     print(f'simple answers of {len(train):,} records; TF-IDF of many takes minutes …', flush=True)
     begin = time.perf_counter()
     answers = task.baselines(train, [record for records in splits.values() for record in records])
@@ -65,28 +67,28 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     results = {'task': task.name, 'score': task.score, 'train_records': len(train), 'splits': measured}
     with lock_workdir(folder):
         write_atomic(folder / BASELINES, json.dumps(results, indent=2) + '\n')
-        found = recorded_results(folder / RESULTS) if (folder / RESULTS).exists() else {}
+        model_results = recorded_results(folder / RESULTS) if (folder / RESULTS).exists() else {}
     console = Console(highlight=False, soft_wrap=True)
     for name, records in splits.items():
         title = f'{task.name}, {name}, {len(records):,} records'
-        console.print(_table(title, task.score, {**measured[name], **_of_model(found, name)}))
+        console.print(_table(title, task.score, {**measured[name], **_model_figures(model_results, name)}))
     console.print(f'learned from {len(train):,} records in {seconds:.1f} s; {folder / BASELINES}', markup=False)
 
 
-def _part(records: Sequence[Any], most: int) -> Sequence[Any]:
-    """At most `most` records, those of a fine-tuning with the same limit; all with 0."""
-    return records if not 0 < most < len(records) else [records[i] for i in sample(len(records), most)]
+def _sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
+    """Returns at most `limit` records, the same as a fine-tuning with this limit; 0 means all records."""
+    return records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
 
 
-def _of_model(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """The figures of the workdir's model for a split, and of how many records they are where not of all."""
+def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
+    """Returns {title: figures} of the workdir's model for a split; the title states the sample of records, if any."""
     part = results.get('parts', {}).get(name)
     figures = results.get('splits', {}).get(name)
     return {'this model' + (f' ({part})' if part else ''): figures} if figures else {}
 
 
 def _table(title: str, score: str, rows: Mapping[str, Mapping[str, float | None]]) -> Table:
-    """A row an answer, a column a figure."""
+    """Returns a table with a row for each method and a column for each figure."""
     table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column('')
     names = list(next(iter(rows.values())))

@@ -25,16 +25,16 @@ VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Runs the tasks of config.task.task, each in WORKDIR/TASK; a finished one is not run again.
+    """Runs the tasks of config.task.task, each in WORKDIR/TASK; finished tasks are not repeated.
 
     Args:
-      config: of all; what a task has of its own stands in config.benchmark.
-      workdir: of all.
-      recipe: that the config is of, as the command line names it.
+      config: The config of all tasks; config.benchmark overrides keys of single tasks.
+      workdir: The workdir of the benchmark.
+      recipe: The recipe as the command line names it.
 
     Raises:
-      UserError: another kind of task, no data, and what `finetune` raises: before the first task is trained.
-      PreemptedError, NonFiniteError: see `finetune`.
+      UserError: The kind of task is not GLUE, there is no data, or see `finetune`; raised before any training.
+      PreemptedError, NonFiniteError: See `finetune`.
     """
     if config.task.kind != 'glue':
         expected = "'glue', the one kind that has a benchmark of several tasks"
@@ -44,82 +44,84 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         raise UserError('config.push_to', repr(config.push_to), 'nothing: each task has a model', fix)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     tasks = parse_tasks(config.task.task)
-    own = task_overrides(config.benchmark, tasks)
-    configs = {task: _config_of(config, task, own.get(task, {}), folder) for task in tasks}
+    overrides = task_overrides(config.benchmark, tasks)
+    configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
     for one in settings.values():
         one.check()
-        if not one.export and (trials_of(one) or any(values.get('init') in TASKS for values in own.values())):
-            found, fix = (
-                'False with a sweep, or a task whose init is another',
-                'leave it True: their models are needed',
+        if not one.export and (trials_of(one) or any(values.get('init') in TASKS for values in overrides.values())):
+            raise UserError(
+                'config.export',
+                found='False with a sweep, or a task whose init is another',
+                expected='True',
+                fix='leave it True: their models are needed',
             )
-            raise UserError('config.export', found, 'True', fix)
-    there = available(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
-    if there.lacking:
-        named = ', '.join(f'{TASKS[task].title} ({what})' for task, what in there.lacking.items())
-        console.print(f'no data for {len(there.lacking)} of {len(tasks)} tasks: {named}', markup=False)
+    data = available(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
+    if data.lacking:
+        titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in data.lacking.items())
+        console.print(f'no data for {len(data.lacking)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
-    order = ordered(own, there.tasks)
+    order = ordered(overrides, data.tasks)
     with lock_workdir(folder):
         finished = record_request(folder, {task: plain(configs[task]) for task in order})
         for number, task in enumerate(order, 1):
-            of = f'{TASKS[task].title}, {number} of {len(order)}'
-            console.print(f'\n{of}' + (': finished already' if task in finished else ''), style='bold')
-            alone = f'{recipe.partition(":")[0]}:{task}'
+            title = f'{TASKS[task].title}, {number} of {len(order)}'
+            console.print(f'\n{title}' + (': finished already' if task in finished else ''), style='bold')
+            task_recipe = f'{recipe.partition(":")[0]}:{task}'
             if task not in finished:
-                _forget(folder / task)
-                finetune.run(configs[task], str(folder / task), alone)
-            _predict(configs[task], folder / task, there.judged[task], again=task not in finished)
+                _remove_server_files(folder / task)
+                finetune.run(configs[task], str(folder / task), task_recipe)
+            _predict(configs[task], folder / task, data.judged[task], replace=task not in finished)
             record_result(folder, task, plain(configs[task]))
-        _finish(folder, there.lacking, there.judged, console)
-    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
+        _finish(folder, data.lacking, data.judged, console)
+    same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
     print_next_commands(
-        console, [Command('a page of all tasks, and one of each', f'{again} --config.run=report', 'report')]
+        console, [Command('a page of all tasks, and one of each', f'{same_run} --config.run=report', 'report')]
     )
 
 
-def _config_of(config: ConfigDict, task: str, own: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
-    """The config of the fine-tuning of one task."""
-    values = plain(config)
-    own = dict(own)
-    seeds = own.pop('seeds', None)
+def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
+    """Returns the config of the fine-tuning of one task."""
+    values, overrides = plain(config), dict(overrides)
+    seeds = overrides.pop('seeds', None)
     if seeds is not None:
         values['sweep'] = {**values['sweep'], 'seeds': list(range(seeds))}
-    if own.get('init') in TASKS:
-        own['init'] = str(folder / own['init'])
-    return from_plain({**values, **own, 'task': {**values['task'], 'task': task}, 'run': 'finetune', 'benchmark': ''})
+    if overrides.get('init') in TASKS:
+        overrides['init'] = str(folder / overrides['init'])
+    return from_plain(
+        {**values, **overrides, 'task': {**values['task'], 'task': task}, 'run': 'finetune', 'benchmark': ''}
+    )
 
 
-def _forget(folder: pathlib.Path) -> None:
-    """Removes the server's files of a task that is run again: no zip shall have those of an earlier model."""
+def _remove_server_files(folder: pathlib.Path) -> None:
+    """Removes the server's files of a task that runs again, so that no zip has predictions of an earlier model."""
     for row in TASKS.values():
-        for name, place in row.splits.items():
-            if place.server:
-                (folder / 'predictions' / name / place.server).unlink(missing_ok=True)
+        for name, file in row.splits.items():
+            if file.server:
+                (folder / 'predictions' / name / file.server).unlink(missing_ok=True)
 
 
-def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, again: bool) -> None:
-    """The server's files of a task; those that are there are not made again where the model is the same."""
+def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, replace: bool) -> None:
+    """Writes the server's files of a task; without `replace`, existing files are kept."""
     row = {**TASKS['ax'].splits, **TASKS[config.task.task].splits}
-    waiting = [name for name in splits if again or not (folder / 'predictions' / name / row[name].server).exists()]
-    if waiting:
-        asked = from_plain({**plain(config), 'run': 'predict', 'split': ','.join(waiting)})
-        predict.run(asked, str(folder), ('split',))
+    missing = [name for name in splits if replace or not (folder / 'predictions' / name / row[name].server).exists()]
+    if missing:
+        predict_config = from_plain({**plain(config), 'run': 'predict', 'split': ','.join(missing)})
+        predict.run(predict_config, str(folder), ('split',))
 
 
 def _finish(
     folder: pathlib.Path, lacking: Mapping[str, str], judged: Mapping[str, list[str]], console: Console
 ) -> None:
     summary, rows = write_summary(folder, lacking)
-    absent = write_submission(folder, judged)
+    missing = write_submission(folder, judged)
     console.print()
     console.print(benchmark_table(rows, summary))
-    places = {
+    files = {
         'table.md': 'the table above',
         'results.json': 'all figures of all tasks',
         SUBMISSION: 'for gluebenchmark.com',
     }
-    print_output_files(console, folder, places, exported=True)
-    if absent:
-        console.print(f'{SUBMISSION} lacks {", ".join(absent)}: the server takes all 11 files', markup=False)
+    print_output_files(console, folder, files, exported=True)
+    if missing:
+        console.print(f'{SUBMISSION} lacks {", ".join(missing)}: the server takes all 11 files', markup=False)

@@ -21,24 +21,26 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str, overridden: Collection[str] = ()) -> None:
-    """Compiles every phase that has steps; the file has the figures of the hungriest phase, and of each.
+    """Compiles every phase that has steps, and writes compile.json.
 
-    With config.find_batch the largest batch of each phase is looked for. For a phase that does not fit, other ways to
-    compute the same are compiled too.
+    The file has the figures of each phase, and at its top level those of the phase that needs the most memory.
+
+    With config.find_batch it searches the largest batch of each phase that fits. For a phase that does not fit, other
+    ways to compute the same step are compiled, too.
 
     Args:
-      config: of a pre-training.
-      workdir: where the file goes.
-      overridden: keys that the command line sets one by one.
+      config: The config of a pre-training.
+      workdir: The folder for compile.json.
+      overridden: Config keys that the command line sets one by one.
 
     Raises:
-      UserError: an unknown topology, no libtpu, a mesh or a batch that does not fit the number of chips; a phase that
-        does not fit the memory of a chip, after the file is written.
+      UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
+        Also, after the file is written: a phase does not fit the memory of a chip.
     """
     settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), overridden)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
-    fitting = MemorySearch(settings, settings.topology)
+    search = MemorySearch(settings, settings.topology)
     console = Console(highlight=False, soft_wrap=True)
     results, errors = [], []
     for phase in settings.resolve_phases(settings.total_steps(None)):
@@ -46,23 +48,23 @@ def run(config: ConfigDict, workdir: str, overridden: Collection[str] = ()) -> N
             continue
         console.print(f'phase {phase.number}: compiling for {settings.topology} …', markup=False)
         compiled = []
-        for result in fitting.batches(phase) if settings.find_batch else [fitting.compile(phase)]:
+        for result in search.batches(phase) if settings.find_batch else [search.compile(phase)]:
             compiled.append(result)
             console.print(_line(result), markup=False)
             _print_cost(result, console)
-        # Of the batches that fit the largest; the phase's own where none does.
-        result = max((one for one in compiled if one['fits']), key=_batch_size, default=compiled[0])
+        # The largest batch that fits, or else the batch of the config.
+        result = max((result for result in compiled if result['fits']), key=_batch_size, default=compiled[0])
         if settings.find_batch and result['fits']:
             console.print(f'  the largest batch that fits: {result["batch_size"]}', markup=False)
         if not result['fits']:
-            result['tried'] = _try_others(fitting, phase, result, console)
-            errors.append(_error(fitting, phase, result))
+            result['tried'] = _try_others(search, phase, result, console)
+            errors.append(_error(search, phase, result))
         results.append(result)
-    # The compiler does not always say how much is too much.
+    # The compiler does not always report the memory that a step would need.
     worst = max(results, key=lambda result: result['hbm_bytes_per_chip'] or math.inf)
     report = {
         'topology': settings.topology,
-        'chips': len(fitting.devices),
+        'chips': len(search.devices),
         **worst,
         'fits': not errors,
         'phases': results,
@@ -75,7 +77,7 @@ def run(config: ConfigDict, workdir: str, overridden: Collection[str] = ()) -> N
 
 
 def _print_cost(result: dict[str, Any], console: Console) -> None:
-    """Time and traffic of a step that fits."""
+    """Prints the time and the memory traffic of a step that fits."""
     if result['fits']:
         for line in cost_lines(result):
             console.print(line, markup=False)
@@ -84,25 +86,29 @@ def _print_cost(result: dict[str, Any], console: Console) -> None:
 
 
 def _try_others(
-    fitting: MemorySearch, phase: PretrainingPhase, result: dict[str, Any], console: Console
+    search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any], console: Console
 ) -> list[dict[str, Any]]:
-    """Other ways to compute a phase that does not fit: {flags, fits, hbm_bytes_per_chip} of each; printed."""
+    """Compiles other ways to compute a phase that does not fit.
+
+    Returns:
+      {'flags', 'fits', 'hbm_bytes_per_chip'} of each way; they are also printed.
+    """
     tried = []
-    for way, other in fitting.remedies(phase, result):
-        flags, needed = flags_of(way, fitting.settings, phase), other['hbm_bytes_per_chip']
+    for way, other in search.remedies(phase, result):
+        flags, needed = flags_of(way, search.settings, phase), other['hbm_bytes_per_chip']
         tried.append({'flags': flags, 'fits': other['fits'], 'hbm_bytes_per_chip': needed})
         console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} a chip', markup=False)
     return tried
 
 
-def _error(fitting: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
+def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
     fitting_ways = [f'{t["flags"]} ({_gib(t["hbm_bytes_per_chip"])})' for t in result['tried'] if t['fits']]
     if fitting_ways:
         fix = f'compiled just now, and fits: {"; or ".join(fitting_ways)}'
     else:
         fix = 'nothing that was tried fits: compile for more chips, or make the model smaller'
     return UserError(
-        f'config.topology={fitting.topology}',
+        f'config.topology={search.topology}',
         f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '
         f'{_gib(result["hbm_bytes_per_chip"])} a chip',
         f'at most {_gib(result["hbm_bytes_available"])}',

@@ -20,14 +20,14 @@ VERB = Verb()
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes the model of config.init, or the workdir's own, to WORKDIR/export, as config.convert.formats says.
+    """Writes the model of config.init, or of the workdir, to WORKDIR/export in the formats of config.convert.formats.
 
     Args:
-      config: of the recipe `convert`.
-      workdir: a new one; without config.init that of the model.
+      config: The config of the recipe `convert`.
+      workdir: A new folder; without config.init, the workdir of the model.
 
     Raises:
-      UserError: no model, a format that cannot hold it, or a folder that would be replaced.
+      UserError: There is no model, a format cannot hold it, or a folder would be replaced.
     """
     settings, folder = using_settings(config, 'convert'), pathlib.Path(workdir)
     formats = formats_of(settings.options['formats'])
@@ -36,14 +36,14 @@ def run(config: ConfigDict, workdir: str) -> None:
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
         write_exports(model_to_export(model, formats, 'config.convert.formats'), folder, formats)
-    places = {place: what for place, what in EXPORT_FOLDERS.items() if place.removeprefix('export/') in formats}
-    print_output_files(Console(highlight=False, soft_wrap=True), folder, places, exported=True)
+    files = {path: title for path, title in EXPORT_FOLDERS.items() if path.removeprefix('export/') in formats}
+    print_output_files(Console(highlight=False, soft_wrap=True), folder, files, exported=True)
 
 
-def _check_target(folder: pathlib.Path, formats: tuple[str, ...], given: bool) -> None:
-    """Refuses to replace an export, or to put one beside the run or the export of another model."""
+def _check_target(folder: pathlib.Path, formats: tuple[str, ...], has_init: bool) -> None:
+    """Raises a UserError if an export would be replaced, or the workdir has the run or the export of another model."""
     export = folder / 'export'
-    if given and (has_run(folder) or (folder / 'config.json').exists() or export.exists()):
+    if has_init and (has_run(folder) or (folder / 'config.json').exists() or export.exists()):
         found = f'{user_name(folder)}, which has a model of its own'
         raise UserError(
             '--workdir', found, 'a new folder', 'give another one, or leave config.init out to convert that'

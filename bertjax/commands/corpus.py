@@ -13,10 +13,11 @@ VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes WORKDIR/store, which --config.data reads; the vocabulary is trained first where none is given.
+    """Writes WORKDIR/store, which --config.data reads; without a given vocabulary, it trains one first.
 
     Raises:
-      UserError: no text, broken text with strict, another tokenizer than the store's.
+      UserError: There is no text, the text is broken and config.corpus_options.strict is set, or the store has another
+        tokenizer.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     with lock_workdir(folder):

@@ -32,18 +32,18 @@ VERB = Verb(needs='distill', trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Collection[str] = ()) -> None:
-    """Distils; the same call in the same workdir continues.
+    """Distils a student; the same call in the same workdir continues.
 
     Args:
-      config: of the run: of a pre-training (general distillation) or of a task.
-      workdir: of it.
-      recipe: that the config is of, as the command line names it; for what is said to run next.
-      overridden: keys that the command line sets one by one.
+      config: The config of the run, a pre-training (general distillation) or a task.
+      workdir: The workdir of the run.
+      recipe: The recipe as the command line names it, for the commands to run next.
+      overridden: Config keys that the command line sets one by one.
 
     Raises:
-      UserError: see docs/distillation.md.
-      PreemptedError: SIGTERM or Ctrl-C, after saving.
-      NonFiniteError: three steps in a row were not finite.
+      UserError: See docs/distillation.md.
+      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
+      NonFiniteError: Three steps in a row were not finite.
     """
     distill = DistillationSettings(**config.distill)
     distill.check(config.init, overridden)
@@ -58,7 +58,7 @@ def _distil_general(
     config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, overridden: Collection[str]
 ) -> None:
     settings = pretraining_settings(config)
-    _check_beginning(settings, distill)
+    _check_initial_weights(settings, distill)
     settings = with_architecture(settings, folder, overridden)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
@@ -75,14 +75,14 @@ def _distil_general(
             training.model,
             training.tokenizer,
             fetch_to_all_hosts(without_aux(state.params)),
-            training.heldout if distill.soft or distill.hard else None,  # else its head for masks learns nothing
+            training.heldout if distill.soft or distill.hard else None,  # Otherwise the MLM head is not trained.
             recipe,
             compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),
         )
 
 
-def _check_beginning(settings: PretrainingSettings, distill: DistillationSettings) -> None:
-    """Refuses what a pre-training may begin with and a student may not."""
+def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:
+    """Raises a UserError for initial weights that a pre-training may have and a student may not."""
     if settings.vocab.add:
         found = f'words of {settings.vocab.add}'
         expected = 'none: a student has the pieces of its teacher, which does not know these words'
@@ -104,7 +104,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
-            teacher = task_teacher(data, distill, mesh)  # before rows are made up, which may take hours
+            teacher = task_teacher(data, distill, mesh)  # Checked before the augmentation, which may take hours.
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:
             add_augmented(data, distill, folder, mesh)

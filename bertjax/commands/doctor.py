@@ -24,16 +24,16 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[str] = ()) -> None:
-    """Prints a line a check; writes nothing, and does not disturb a run that is at work.
+    """Prints a line for each check. It writes nothing, and does not disturb a run in progress.
 
     Args:
-      config: the config of a run that is to be started, or that is in the workdir.
-      workdir: the workdir of the run.
-      recipe: the recipe as the command line names it.
-      overridden: the keys that the command line sets one by one.
+      config: The config of a run that will be started, or that is in the workdir.
+      workdir: The workdir of the run.
+      recipe: The recipe as the command line names it.
+      overridden: Config keys that the command line sets one by one.
 
     Raises:
-      UserError: a check failed: a run cannot start, or its result is of no use.
+      UserError: A check failed: a run cannot start, or its result is unusable.
     """
     folder, findings = pathlib.Path(workdir), Findings(Console(highlight=False, soft_wrap=True))
     address = user_name(folder)
@@ -41,8 +41,8 @@ def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[st
     lease = list(bucket.at_work(address)) if in_bucket else []
     at_work = bool(lease) or machine.is_at_work(folder)
     before = read_run(plain(config), folder, recipe) if (folder / 'config.json').exists() else None
-    alone = [] if at_work else [machine.devices(), *([] if in_bucket else [machine.workdir(folder)])]
-    findings.section('this machine', machine.versions(), *alone)
+    idle_checks = [] if at_work else [machine.devices(), *([] if in_bucket else [machine.workdir(folder)])]
+    findings.section('this machine', machine.versions(), *idle_checks)
     if in_bucket:
         findings.section('the bucket', lease, bucket.rights(address))
     done, total = past.steps_done(before) if before else (0, None)
@@ -67,12 +67,12 @@ def _config_checks(
     *,
     at_work: bool,
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config that trains; none of one that uses a finished model."""
+    """Yields the checks of a config that trains a model; a config that uses a finished model has none."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:
         settings = finetuning_settings(config)
-        # A student begins as a part of its teacher: the most that it can cost.
+        # A student is not larger than its teacher, so the teacher's size is an upper bound of the cost.
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:
@@ -87,12 +87,12 @@ def _pretraining_checks(
     yield text.tokenizer(settings, folder)
     yield text.corpus(settings, folder)
     size = settings.vocab.size
-    with contextlib.suppress(UserError):  # the check of the tokenizer reports it
+    with contextlib.suppress(UserError):  # The check of the tokenizer reports the error.
         existing = text.load_existing_tokenizer(settings, folder)
         size = existing.vocab_size if existing else size
     try:
         total, model = total or plan.steps_of(settings), settings.model_config(size)
-    except UserError:  # the check of the config reports it
+    except UserError:  # The check of the config reports the error.
         return
     yield plan.disk(settings, model, folder)
     if settings.topology:

@@ -21,38 +21,37 @@ from bertjax.workdir.lock import exported_trial, lock_workdir
 
 VERB = Verb(needs='task', processes=True)
 
-_WIDEST = 4096  # columns of a table; the longest path has no more
+_MAX_WIDTH = 4096  # The maximal width of a table in columns, the length of the longest possible path.
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test'); with
-    config.ensemble those of several workdirs, together and alone.
+    """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test').
 
-    The model is the checkpoint that config.step and config.use_checkpoint choose, whether its run is finished or not.
-    The figures join those in WORKDIR/results.json; predictions/ has a line a record and the benchmark's files. What was
-    tuned on dev (the null threshold of SQuAD 2.0) by a finished run stays; for any other model it is tuned here, if dev
-    is in config.split.
+    With config.ensemble it evaluates the models of several workdirs, together and alone. The model is the checkpoint
+    that config.step and config.use_checkpoint choose, whether its run is finished or not. The figures are added to
+    WORKDIR/results.json; predictions/ has one line per record and the benchmark's files. The thresholds of a finished
+    run (the null threshold of SQuAD 2.0) are kept; those of any other model are tuned here, if config.split has dev.
 
     Args:
-      config: the recipe's.
-      workdir: of a fine-tuning, or a new one.
-      given: keys that the command line sets, see `config_of_run`.
+      config: The config of the recipe.
+      workdir: The workdir of a fine-tuning, or a new folder.
+      given: Config keys that the command line sets, see `config_of_run`.
 
     Raises:
-      UserError: no model, no such split, or one without labels.
+      UserError: There is no model, or a split does not exist or has no labels.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    asked = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    request = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
     with lock_workdir(folder, *folders):
-        names = asked[0][0].split.split(',')
-        tuned = load_models(asked, lambda data: {name: _labelled(data, name) for name in names})
+        names = request[0][0].split.split(',')
+        tuned = load_models(request, lambda data: {name: _labelled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
-        facts = _which_model(asked[0][0], folder, tuned)
+        facts = _which_model(request[0][0], folder, tuned)
         results = {'task': task.name, 'score': task.score, **_earlier(path, facts)}
         measured, alone = {}, {}
         console = Console(highlight=False, soft_wrap=True)
-        # What is tuned on dev goes for all.
+        # Dev comes first, because the thresholds tuned on it are used for all splits.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
             predictions = tuned.predictions(split)
             if name == 'dev' and not tuned.finished:
@@ -63,25 +62,24 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
         results['splits'] = {**results.get('splits', {}), **measured}
-        kept = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
-        parts = kept | data.parts(measured)
+        old_parts = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
+        parts = old_parts | data.parts(measured)
         results |= {'parts': parts} if parts else {}
         if alone:
             results['alone'] = {**results.get('alone', {}), **alone}
             table = ensemble_table(task.score, alone, measured)
-            # As wide as its folders are: one that is folded cannot be copied.
-            whole = console.measure(table, options=console.options.update(max_width=_WIDEST)).maximum
-            Console(width=max(whole, console.width)).print(table)
+            # The table is as wide as its folders, because a wrapped path cannot be copied.
+            width = console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
+            Console(width=max(width, console.width)).print(table)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
         console.print(results_table({**results, 'splits': measured}))
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
 def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
-    """What tells the models that one workdir can be asked for: of config.init, of a step, of a trial of a sweep; or of
-    several workdirs.
+    """Returns the facts that identify a model among those of a workdir: config.init, step, trial, or ensemble.
 
-    The step is left out of a finished run's own model.
+    The final model of a finished run has no step.
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}
@@ -93,16 +91,16 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _earlier(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """What results.json says of the same model, else nothing but `model`."""
-    found = recorded_results(path) if path.exists() else {}
-    same = all(found.get(key, value) == value for key, value in model.items())
-    same &= all(found.get(key) == model.get(key) for key in (STEP, 'ensemble'))
-    return {**found, **model} if same else model
+    """Returns the content of results.json if it is about the same model, else only `model`."""
+    results = recorded_results(path) if path.exists() else {}
+    same = all(results.get(key, value) == value for key, value in model.items())
+    same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
+    return {**results, **model} if same else model
 
 
 def _labelled(data: TaskData, name: str) -> TaskSplit:
     if name not in data.task.splits():
-        data.task.records(name)  # raises where there is no such split
+        data.task.records(name)  # Raises if there is no such split.
         fix = 'use --config.run=predict, or give labels'
         raise UserError('config.split', f'{name!r}, which has no labels', ', '.join(data.task.splits()), fix)
     return data.split(name)

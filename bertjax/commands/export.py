@@ -29,12 +29,12 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
 
     Args:
-      config: the recipe's.
-      workdir: of a training.
-      given: keys that the command line sets, see `config_of_run`.
+      config: The config of the recipe.
+      workdir: The workdir of a training.
+      given: Config keys that the command line sets, see `config_of_run`.
 
     Raises:
-      UserError: no such checkpoint, a recipe of another model, or a model that the format cannot hold.
+      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot hold the model.
     """
     return_freed_memory()
     folder = pathlib.Path(workdir)
@@ -42,16 +42,16 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with lock_workdir(folder):
         if 'task' in config:
-            what, written = _export_task(config_of_run(config, folder, given), folder)
+            description, written = _export_task(config_of_run(config, folder, given), folder)
         else:
-            what, written = _export_pretraining(config, folder)
+            description, written = _export_pretraining(config, folder)
     for path in written:
-        print(f'{what} exported to {path}')
+        print(f'{description} exported to {path}')
     push_export(folder, config.push_to, private=config.push_private)
 
 
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
-    """Exports the model of a task; returns what it was, in words, and the folders."""
+    """Exports the model of a task; returns a description of it and the folders."""
     settings = finetuning_settings(config)
     formats = formats_of(settings.export_formats)
     check_push_to(settings.push_to, formats)
@@ -63,12 +63,11 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     task, path = data.task, folder / RESULTS
     results = recorded_results(path) if path.exists() else {'splits': {}}
     if tuned.step is not None and not tuned.finished:
-        of_step = recorded['epochs'] * tuned.step / recorded['steps']
-        recorded |= {'steps': tuned.step, 'epochs': of_step}
+        epochs = recorded['epochs'] * tuned.step / recorded['steps']
+        recorded |= {'steps': tuned.step, 'epochs': epochs}
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
-    elif (
-        STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint
-    ):  # of another checkpoint
+    elif STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint:
+        # The recorded figures are of another checkpoint.
         results = {'splits': {}}
     recorded |= {'card': plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
@@ -76,16 +75,16 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
-    """Exports a checkpoint; returns what it was, in words, and the folders."""
+    """Exports a checkpoint of a pre-training; returns a description of it and the folders."""
     settings = with_architecture(pretraining_settings(config), folder)
     formats = formats_of(settings.export_formats)
     check_push_to(settings.push_to, formats)
-    found = load_pretraining(settings, folder)
-    step = found.saved.position.step
+    model = load_pretraining(settings, folder)
+    step = model.saved.position.step
     about = {name: value for name, value in plain(settings.card).items() if value}
-    recorded = {**found.saved.config, 'steps': step, 'card': {**found.saved.config.get('card', {}), **about}}
+    recorded = {**model.saved.config, 'steps': step, 'card': {**model.saved.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
     rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
-    check_formats(formats, found.config, vocabulary=found.tokenizer.family)
-    written = export_pretraining(folder, recorded, found.config, found.tokenizer, found.params, rows, formats)
+    check_formats(formats, model.config, vocabulary=model.tokenizer.family)
+    written = export_pretraining(folder, recorded, model.config, model.tokenizer, model.params, rows, formats)
     return f'step {step}', written

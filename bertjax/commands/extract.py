@@ -24,58 +24,58 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_USUAL = 'npy'  # the format of a file's features
+_DEFAULT_FORMAT = 'npy'  # The format for the features of a file.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes features of the texts of config.input to WORKDIR/features/NAME.FORMAT, and beside it what they are.
+    """Writes the features of the texts of config.input to WORKDIR/features/NAME.FORMAT, with a description as JSON.
 
-    The input is read whole before anything is computed, and whatever is wrong in it is told then. What is computed is
-    kept part by part: after a kill the same command goes on behind the last one, and ends in the same bytes. The texts
-    of standard input, '-', are kept in the workdir meanwhile, and are called stdin; where no format is asked for, JSON
-    lines go to standard output instead, as the texts come.
+    The whole input is read first, so that mistakes in it are reported before anything is computed. The features are
+    saved part by part: after a kill, the same command continues behind the last part, and the result has the same
+    bytes. The texts of standard input, '-', are saved in the workdir during the run, and NAME is stdin. Without a
+    format, they are answered as they arrive instead, as JSON lines on standard output.
 
     Args:
-      config: of the recipe `extract`.
-      workdir: of the model, or a new one.
+      config: The config of the recipe `extract`.
+      workdir: The workdir of the model, or a new folder.
 
     Raises:
-      UserError: no model, layers that it does not have, no such file, a malformed record, or features of another
-        input that would be replaced.
+      UserError: There is no model or no such file, the model lacks a layer, a record is malformed, or the features of
+        another input would be replaced.
     """
     settings = using_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
     source = InputSource(settings.input, make_columns(options['field'], options['pair_field'], 'config.extract'))
     source.check()
-    as_it_comes = settings.input == STANDARD_INPUT and not options['format']
-    if as_it_comes and options['part']:
+    streaming = settings.input == STANDARD_INPUT and not options['format']
+    if streaming and options['part']:
         found = f'{options["part"]}, where each text is answered as it comes'
         raise UserError('config.extract.part', found, '0', "name a file's format with config.extract.format")
     if options['format'] == 'parquet':
         import_arrow()
     with lock_workdir(folder, results_only=True):
-        if as_it_comes:
+        if streaming:
             out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
                 _extract_stream(settings, folder, source, out)
             return
         target = _target(settings, folder, source)
-        extractor, results = _extractor(settings, folder), target.parent
-        kept = (
+        extractor, results = _make_extractor(settings, folder), target.parent
+        input_source = (
             spool_standard_input(source, results)
             if settings.input == STANDARD_INPUT
             else contextlib.nullcontext(source)
         )
-        with kept as source:
+        with input_source as source:
             _extract_file(settings, extractor, source, target)
 
 
-def _extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
+def _make_extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
     options = settings.options
     model = load_requested_model(settings, folder)
-    chosen = {name: options[name] for name in ('combine', 'pool', 'normalize')}
+    scalars = {name: options[name] for name in ('combine', 'pool', 'normalize')}
     lists = {name: tuple(options[name]) for name in ('layers', 'weights')}
-    encoding = resolve_encoding(model, **lists, **chosen)
+    encoding = resolve_encoding(model, **lists, **scalars)
     extractor = Extractor(
         Runner(model, batch_size=settings.batch_size),
         encoding,
@@ -86,16 +86,16 @@ def _extractor(settings: TextKeys, folder: pathlib.Path) -> Extractor:
 
 
 def _extract_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
-    extractor, id = _extractor(settings, folder), settings.options['id']
+    extractor, id = _make_extractor(settings, folder), settings.options['id']
     pieces = extractor.runner.model.tokenizer.pieces
     for items in stream_batches(source.items(), settings.batch_size):
-        beside = [item_columns(item, source, id) for item in items]
-        out.write(''.join(format_json_rows(extractor.compute_part(items), beside, pieces)))
+        columns = [item_columns(item, source, id) for item in items]
+        out.write(''.join(format_json_rows(extractor.compute_part(items), columns, pieces)))
         out.flush()
 
 
 def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pathlib.Path:
-    target = folder / 'features' / f'{source.name}.{settings.options["format"] or _USUAL}'
+    target = folder / 'features' / f'{source.name}.{settings.options["format"] or _DEFAULT_FORMAT}'
     if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
         found = f'{settings.input}, which would be replaced'
         raise UserError('config.input', found, 'a file elsewhere', 'move it, or give another --workdir')

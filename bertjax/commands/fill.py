@@ -29,24 +29,24 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_TOGETHER = 256  # texts of a file that are answered at once
+_CHUNK = 256  # The number of texts of a file that are answered together.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Answers config.fill.ask.
+    """Answers config.fill.ask about texts.
 
-    Of the text config.fill.text the answer is a table; of the file config.input JSON lines in
-    WORKDIR/fill/NAME.ASK.jsonl, where masks that are filled jointly are NAME.jointly.jsonl; of standard input, '-', as
-    it comes, JSON lines on standard output, or tables where that is a terminal. NAME.ASK.json says of which input the
-    answers are, and has the sum of scores.
+    The answer to the text config.fill.text is a printed table. Those to the file config.input are JSON lines in
+    WORKDIR/fill/NAME.ASK.jsonl, or NAME.jointly.jsonl for masks that are filled jointly. Those to standard input, '-',
+    are JSON lines on standard output as the texts arrive, or tables on a terminal. NAME.ASK.json names the input of
+    the answers, and has the sum of scores.
 
     Args:
-      config: of the recipe `fill`.
-      workdir: of the model, or a new one.
+      config: The config of the recipe `fill`.
+      workdir: The workdir of the model, or a new folder.
 
     Raises:
-      UserError: no model, one without the head that is needed, no such file, a text without mask, an option
-        that would change nothing, or answers to another input that would be replaced.
+      UserError: There is no model or no such file, the model lacks the head, a text has no mask, an option has no
+        effect, or the answers to another input would be replaced.
     """
     settings = using_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
@@ -66,7 +66,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         if options['text']:
             values = (options['text'], options['second']) if paired else (options['text'],)
             item = Row('config.fill.text', values)
-            _print(_question(settings, folder, [item]).answers([item]))
+            _print(_make_request(settings, folder, [item]).answers([item]))
         elif settings.input == STANDARD_INPUT:
             out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
@@ -75,15 +75,15 @@ def run(config: ConfigDict, workdir: str) -> None:
             _answer_file(settings, folder, source)
 
 
-def _question(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
+def _make_request(settings: TextKeys, folder: pathlib.Path, items: Sequence[Item] = ()) -> FillRequest:
     names = ('ask', 'top_k', 'jointly', 'tokens', 'temperature', 'sample', 'seed')
     model = load_requested_model(settings, folder)
-    chosen = {name: settings.options[name] for name in names}
+    options = {name: settings.options[name] for name in names}
     longest = settings.truncation_length(model.config, model.max_length)
-    question = FillRequest(Runner(model, batch_size=settings.batch_size), max_length=longest, **chosen)
-    question.check()
-    question.check_texts(items)
-    return question
+    request = FillRequest(Runner(model, batch_size=settings.batch_size), max_length=longest, **options)
+    request.check()
+    request.check_texts(items)
+    return request
 
 
 def _print(answers: Sequence[dict[str, Any]]) -> None:
@@ -93,9 +93,9 @@ def _print(answers: Sequence[dict[str, Any]]) -> None:
 
 
 def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource, out: TextIO) -> None:
-    question = _question(settings, folder)
+    request = _make_request(settings, folder)
     for items in stream_batches(source.items(), settings.batch_size):
-        answers = question.answers(items, no_op)
+        answers = request.answers(items, no_op)
         if out.isatty():
             with contextlib.redirect_stdout(out):
                 _print(answers)
@@ -105,24 +105,24 @@ def _answer_stream(settings: TextKeys, folder: pathlib.Path, source: InputSource
 
 
 def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> None:
-    question, ask = _question(settings, folder), settings.options['ask']
+    request, ask = _make_request(settings, folder), settings.options['ask']
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
     facts = target.with_suffix('.json')
-    # Answers of the first versions have no facts beside them, or do not name themselves there.
+    # A file of answers without facts may be overwritten, too.
     known = recorded_files([facts]) or {target.name}
     check_overwrite([facts], source.origin, [target], known)
-    for items in split_chunks(source.items(), _TOGETHER):
-        question.check_texts(items)
+    for items in split_chunks(source.items(), _CHUNK):
+        request.check_texts(items)
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
-    of = {INPUT: source.origin, FILES: [target.name]}
-    write_atomic(facts, json.dumps(of, indent=2) + '\n')
-    for left in target.parent.glob('.*.tmp-*'):  # of a run that was killed
-        left.unlink()
+    description = {INPUT: source.origin, FILES: [target.name]}
+    write_atomic(facts, json.dumps(description, indent=2) + '\n')
+    for partial in target.parent.glob('.*.tmp-*'):  # Files that a killed run left.
+        partial.unlink()
     scores: list[dict[str, Any]] = []
     with AtomicFile(target) as file, show_progress('texts', total - blank, lines=True) as advance:
-        for items in split_chunks(source.items(quiet=True), _TOGETHER):
-            answers = question.answers(items, advance)
+        for items in split_chunks(source.items(quiet=True), _CHUNK):
+            answers = request.answers(items, advance)
             if ask == 'score':
                 scores.append(corpus_score(answers))
             file.write(json_lines(_rows(items, answers)).encode())
@@ -130,15 +130,15 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
         print(f'{blank:,} of {total:,} are blank, and their lines say so')
     print(target)
     if ask == 'score':
-        whole = corpus_score(scores)
-        write_atomic(facts, json.dumps({**of, **whole}, indent=2) + '\n')
-        _print([{'text': source.path, **whole}])
+        total_score = corpus_score(scores)
+        write_atomic(facts, json.dumps({**description, **total_score}, indent=2) + '\n')
+        _print([{'text': source.path, **total_score}])
         print(facts)
 
 
 def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The answers beside the fields of their records, and a row for each blank one among them."""
-    given = iter(answers)
+    """Yields a row for each item: the fields of the record and the answer, or the place of a blank line."""
+    remaining = iter(answers)
     for item in items:
-        row = next(given) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}
+        row = next(remaining) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}
         yield result_extras(item.fields or {}, row)

@@ -24,32 +24,32 @@ VERB = Verb(needs='task', teacher=False, trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Fine-tunes, or with config.sweep does so many times; the same call in the same workdir continues.
+    """Fine-tunes once, or for each trial of config.sweep; the same call in the same workdir continues.
 
     Args:
-      config: of the run.
-      workdir: of it.
-      recipe: that the config is of, as the command line names it; for what is said to run next.
+      config: The config of the run.
+      workdir: The workdir of the run.
+      recipe: The recipe as the command line names it, for the commands to run next.
 
     Raises:
-      UserError: see docs/finetuning.md.
-      PreemptedError: SIGTERM or Ctrl-C, after saving.
-      NonFiniteError: three steps in a row were not finite.
+      UserError: See docs/finetuning.md.
+      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
+      NonFiniteError: Three steps in a row were not finite.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     trials = trials_of(settings)
-    each_run = [trial.settings(settings) for trial in trials] or [settings]
-    for one in each_run:
+    all_settings = [trial.settings(settings) for trial in trials] or [settings]
+    for one in all_settings:
         one.check()
     check_push_to(settings.push_to, settings.formats)
     _check_folder(folder, sweeps=bool(trials))
     mesh = make_mesh(settings.mesh_axes, training_devices())
-    for one in each_run:
+    for one in all_settings:
         check_row_count(one.batch_size, one.grad_accum_steps, row_shards(mesh))
     with lock_workdir(folder):
         with primary_first():
             data = data_from_source(settings, folder)
-        for one in each_run:
+        for one in all_settings:
             one.check_memory(data.encoder, mesh, training=True)
         if trials:
             run_sweep(folder, data, mesh)
@@ -61,7 +61,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
 
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:
-    """A run and a sweep would write the same config.json and export/."""
-    here, there = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
+    """Raises a UserError if a run and a sweep would share the workdir, because both write config.json and export/."""
+    new, existing = ('a sweep', 'a run') if sweeps else ('a run', 'a sweep')
     if has_checkpoints(folder) if sweeps else (folder / TRIALS).exists():
-        raise UserError('--workdir', f'{folder}, which has {there}', f'another folder for {here}', 'name a new one')
+        raise UserError('--workdir', f'{folder}, which has {existing}', f'another folder for {new}', 'name a new one')

@@ -20,14 +20,18 @@ from bertjax.writers.jsonl import read_rows
 VERB = Verb(devices=False, bucket='look')
 
 _STYLES = {'line': '-', 'dots': 'o-', 'level': '--'}
-_COLORS = {'pale': '#b8c4d6', 'quiet': 'tab:gray', 'teal': 'tab:cyan'}  # the others have Matplotlib's names
+_COLORS = {
+    'pale': '#b8c4d6',
+    'quiet': 'tab:gray',
+    'teal': 'tab:cyan',
+}  # Other colours have the same name in Matplotlib.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Draws the losses and accuracies of the page of a run (see report/curves.py), whatever the recipe.
+    """Draws the losses and accuracies on the page of a run (see report/curves.py), whatever the recipe.
 
     Raises:
-      UserError: no metrics.jsonl or no row in it, or matplotlib is not installed.
+      UserError: metrics.jsonl is missing or has no row, or matplotlib is not installed.
     """
     try:
         import matplotlib
@@ -37,9 +41,9 @@ def run(config: ConfigDict, workdir: str) -> None:
     matplotlib.use('Agg')
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')
-    levels = read_chance_baselines(folder) if any('mlm_loss' in row for row in rows) else ChanceBaselines()
+    baselines = read_chance_baselines(folder) if any('mlm_loss' in row for row in rows) else ChanceBaselines()
     picture = io.BytesIO()
-    _draw([*main_charts(rows, levels), *teacher_charts(rows)]).savefig(picture, dpi=144)
+    _draw([*main_charts(rows, baselines), *teacher_charts(rows)]).savefig(picture, dpi=144)
     path = folder / 'learning_curve.png'
     write_atomic(path, picture.getvalue())
     print(f'drawn: {user_name(path)}')
@@ -55,7 +59,7 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _draw(charts: Sequence[Chart]) -> Any:
-    """Returns a matplotlib figure with a panel for each chart, two beside each other."""
+    """Returns a matplotlib figure with a panel for each chart, in two columns."""
     from matplotlib import pyplot as plt
 
     columns, lines = min(len(charts), 2), -(-len(charts) // 2)

@@ -30,54 +30,54 @@ VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
-    """Predicts.
+    """Predicts for a file, for standard input, or for splits of the task.
 
-    With config.input a file, a JSON object a record goes to WORKDIR/predictions/input/NAME.jsonl. With '-' they go from
-    standard input to standard output, as the input comes: in batches of at most config.eval_batch_size, each as soon as
-    no more is waiting. Without it, config.split ('test', or several: 'test,test_mismatched') is predicted, whole. Files
-    of a benchmark's or of the input's own form are written beside, zipped too. The model is the one that run=evaluate
-    takes, or with config.ensemble several.
+    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. If it is '-', the
+    predictions for standard input go to standard output as the input arrives, in batches of at most
+    config.eval_batch_size, each as soon as no more input is waiting. Without config.input, all records of config.split
+    ('test', or several: 'test,test_mismatched') are predicted. The files of the benchmark, or in the form of the input,
+    are written next to it, also zipped. The model is that of run=evaluate, or an ensemble with config.ensemble.
 
     Args:
-      config: the recipe's.
-      workdir: of a fine-tuning, or a new one.
-      given: keys that the command line sets, see `config_of_run`.
+      config: The config of the recipe.
+      workdir: The workdir of a fine-tuning, or a new folder.
+      given: Config keys that the command line sets, see `config_of_run`.
 
     Raises:
-      UserError: no model, no such file or split, or a malformed record.
+      UserError: There is no model, no such file or split, or a record is malformed.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    asked = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    request = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
     with lock_workdir(folder, *folders):
         if config.input == '-':
             out = data_output()
             with contextlib.redirect_stdout(sys.stderr):
-                _predict_stream(asked, out)
+                _predict_stream(request, out)
         elif config.input:
-            _predict_file(asked, folder)
+            _predict_file(request, folder)
         else:
-            _predict_splits(asked, folder)
+            _predict_splits(request, folder)
 
 
-def _predict_splits(asked: EnsembleRequest, folder: pathlib.Path) -> None:
-    names = asked[0][0].split.split(',')
-    tuned = load_models(asked, lambda data: {name: data.split(name, whole=True) for name in names})
+def _predict_splits(request: EnsembleRequest, folder: pathlib.Path) -> None:
+    names = request[0][0].split.split(',')
+    tuned = load_models(request, lambda data: {name: data.split(name, whole=True) for name in names})
     for name, split in tuned.splits.items():
         predictions = tuned.predictions(split)
         for path in write_predictions(folder / 'predictions', tuned.data.task, name, split, predictions):
             print(path)
 
 
-def _predict_file(asked: EnsembleRequest, folder: pathlib.Path) -> None:
-    settings = asked[0][0]
+def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
+    settings = request[0][0]
     items: list[Any] = []
 
     def read(data: TaskData) -> dict[str, TaskSplit]:
         items.extend(_read_file(data.task, settings.input))
         return {'': _split(data, items)}
 
-    tuned = load_models(asked, read)
+    tuned = load_models(request, read)
     predictions = tuned.predictions(tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
@@ -85,7 +85,7 @@ def _predict_file(asked: EnsembleRequest, folder: pathlib.Path) -> None:
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
-    # In a folder of its own: a file may be called dev, too.
+    # The folder differs from that of the splits, because a file may be named dev, too.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 
@@ -100,14 +100,14 @@ def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> TaskS
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
         raise UserError('config.input', 'no record', 'at least one', 'give some input')
-    split = data.tokenised(records, keep=False)  # a user's own texts are left on no disk
+    split = data.tokenised(records, keep=False)  # The texts of a user are not cached on disk.
     for note in split.features.notes:
         print(note)
     return dataclasses.replace(split, open=open)
 
 
-def _predict_stream(asked: EnsembleRequest, out: TextIO) -> None:
-    settings = asked[0][0]
+def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
+    settings = request[0][0]
     first: list[Any] = []
     rest: list[Iterator[list[Any]]] = []
 
@@ -119,7 +119,7 @@ def _predict_stream(asked: EnsembleRequest, out: TextIO) -> None:
         rest.append(batches)
         return {'': _split(data, first, open=True)}
 
-    tuned = load_models(asked, read)
+    tuned = load_models(request, read)
     data = tuned.data
 
     def write(items: Sequence[Any], split: TaskSplit) -> None:

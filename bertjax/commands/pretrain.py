@@ -23,25 +23,25 @@ VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Collection[str] = ()) -> None:
-    """Pre-trains; the same call in the same workdir continues.
+    """Pre-trains a model; the same call in the same workdir continues.
 
     Args:
-      config: of the run.
-      workdir: of it.
-      recipe: that the config is of, as the command line names it; for what is said to run next.
-      overridden: keys that the command line sets one by one.
+      config: The config of the run.
+      workdir: The workdir of the run.
+      recipe: The recipe as the command line names it, for the commands to run next.
+      overridden: Config keys that the command line sets one by one.
 
     Raises:
-      UserError: see docs/pretraining.md.
-      PreemptedError: SIGTERM or Ctrl-C, after saving.
-      NonFiniteError: three steps in a row were not finite.
+      UserError: See docs/pretraining.md.
+      PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.
+      NonFiniteError: Three steps in a row were not finite.
     """
     folder = pathlib.Path(workdir)
     settings = with_architecture(pretraining_settings(config), folder, overridden)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):
-        huggingface_directory(settings.init)  # raises
+        huggingface_directory(settings.init)  # Raises if there is no such model.
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     with lock_workdir(folder):

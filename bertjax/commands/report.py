@@ -22,27 +22,28 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep or an evaluation, finished or not, whatever its recipe; of a benchmark a page
-    of all its tasks and one of each. What is missing is said on it.
+    """Writes the page of a run, a sweep or an evaluation, finished or not, whatever its recipe.
+
+    A benchmark gets a page about all tasks, and one about each. A page states which of its parts are missing.
 
     Args:
-      config: of the command line; of use where the workdir has no run: a corpus, or what run=evaluate wrote.
-      workdir: of the run.
-      recipe: as the command line names it, which the run is compared with.
+      config: The config of the command line, used if the workdir has no run, only a corpus or an evaluation.
+      workdir: The workdir of the run.
+      recipe: The recipe as the command line names it, which the run is compared with.
 
     Raises:
-      UserError: nothing of a run is there, its config.json is damaged, or Plotly is not installed.
+      UserError: The workdir has no files of a run, its config.json is damaged, or Plotly is not installed.
     """
     check_plotly()
-    folder, asked = pathlib.Path(workdir), plain(config)
+    folder, values = pathlib.Path(workdir), plain(config)
     if is_benchmark(folder):
-        _write(folder, benchmark_page(folder, _pages_of_tasks(asked, folder, recipe)))
+        _write(folder, benchmark_page(folder, _write_task_pages(values, folder, recipe)))
     else:
-        _write(folder, build_page(read_run(asked, folder, recipe)))
+        _write(folder, build_page(read_run(values, folder, recipe)))
 
 
-def _pages_of_tasks(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> list[str]:
-    """Writes a page in each task's workdir; returns the tasks that have one."""
+def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> list[str]:
+    """Writes a page in the workdir of each task; returns the tasks with a page."""
     written = []
     for task in TASKS:
         if not (folder / task / 'config.json').exists():

@@ -25,33 +25,33 @@ VERB = Verb(devices=False, workdir=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
-    """Prints; nothing is computed, written or locked.
+    """Prints the config and its differences, without computing, writing or locking anything.
 
-    A line a key, in alphabetical order, so that two such lists can be compared with `diff`.
+    Each key has a line, in alphabetical order, so that two such lists can be compared with `diff`.
 
     Args:
-      config: with what the command line changes.
-      workdir: where a run may be; None for none.
-      recipe: as the command line names it.
+      config: The config with the changes of the command line.
+      workdir: The workdir of a run; None for none.
+      recipe: The recipe as the command line names it.
 
     Raises:
-      UserError: the config.json of the workdir is damaged, or of a run of another kind.
+      UserError: The config.json of the workdir is damaged, or its run is of another kind.
     """
-    own, theirs = plain(config), plain(load_recipe(find_recipe(recipe)))
+    values, defaults = plain(config), plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    saved = recorded_config(path, own) if workdir and path.exists() else None
-    _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(own).items()))
-    _print_differences(f'the recipe {recipe}', find_differences(theirs, own))
+    saved = recorded_config(path, values) if workdir and path.exists() else None
+    _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
+    _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
     if saved is not None:
         if goodput := read_goodput(path.parent):
             _print(['', f'goodput {goodput}'])
-        _print_differences(f'the run in {user_name(path.parent)}', find_differences(saved, resolve_like(own, saved)))
+        _print_differences(f'the run in {user_name(path.parent)}', find_differences(saved, resolve_like(values, saved)))
 
 
-def _print_differences(other: str, found: Sequence[Difference]) -> None:
-    if found:
+def _print_differences(other: str, differences: Sequence[Difference]) -> None:
+    if differences:
         _print(['', f'differs from {other} in'])
-        _print(f'  {line}' for line in align_columns((one.key, one.before, '->', one.after) for one in found))
+        _print(f'  {line}' for line in align_columns((x.key, x.before, '->', x.after) for x in differences))
     else:
         _print(['', f'the same as {other}'])
 

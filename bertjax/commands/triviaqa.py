@@ -23,11 +23,11 @@ _SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
 def run(config: ConfigDict, workdir: str) -> None:
     """Converts config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
 
-    config.task.train_file and dev_file name other files of questions in it, such as qa/web-train.json; a split that has
-    neither is left out.
+    config.task.train_file and dev_file may name other question files in it, such as qa/web-train.json. A split without
+    any file is left out.
 
     Raises:
-      UserError: another kind of task, another layout, no file of questions.
+      UserError: The task is of another kind, the files have another layout, or there is no question file.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':
@@ -35,7 +35,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         raise UserError('config.run', 'triviaqa with another recipe', expected, 'give --config=squad:v1')
     data = data_directory(settings.data, 'the folder of triviaqa-rc, with qa/ and evidence/')
     named = {split: settings.task[f'{split}_file'] for split in _SPLITS}
-    files = {split: data / (named[split] or usual) for split, usual in _SPLITS.items()}
+    files = {split: data / (named[split] or default) for split, default in _SPLITS.items()}
     for split, path in list(files.items()):
         if not path.is_file() and not named[split]:
             del files[split]
@@ -59,15 +59,15 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts) -> None:
-    """Writes the questions of a file in SQuAD's form, one after the other."""
+    """Writes the questions of a file in SQuAD's form, one by one."""
     questions = read_questions(path)
-    between = '{"version": "1.1", "data": ['
+    separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:
-        # As each is asked for, the one before it is done.
+        # The progress advances when the next question is requested.
         counted = (advance(1) or question for question in questions)
         for entry in convert_to_squad(data, path, counted, counts):
-            file.write((between + json.dumps(entry, ensure_ascii=False)).encode())
-            between = ', '
+            file.write((separator + json.dumps(entry, ensure_ascii=False)).encode())
+            separator = ', '
     if not counts.kept:
         found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
         raise UserError(str(path), found, 'one at least', 'check that evidence/ belongs to it')

@@ -16,17 +16,17 @@ from bertjax.workdir.tokenizer import check_replaceable
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
 
-_SHOWN = 12
+_MAX_PRINTED = 12  # The number of candidates that are printed.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes WORKDIR/tokenizer, which transformers and --config.tokenizer read.
 
-    With config.vocab.candidates, WORKDIR/candidates.txt in its place: words of the corpus that the vocabulary of
-    config.tokenizer or config.init splits, for a person to choose from and for config.vocab.add.
+    With config.vocab.candidates it writes WORKDIR/candidates.txt instead: words of the corpus that the vocabulary of
+    config.tokenizer or config.init splits, from which the user chooses words for config.vocab.add.
 
     Raises:
-      UserError: no text, a size that cannot be, or a workdir with checkpoints.
+      UserError: There is no text, the size is impossible, or the workdir has checkpoints.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     check_outside(settings.corpus, folder, [*WORKDIR_FILES, CANDIDATES])
@@ -43,16 +43,18 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> None:
-    given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    if not given:
+    source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    if not source:
         fix = 'for example --config.init=out/tiny'
         raise UserError('config.vocab.candidates', 'no vocabulary', 'config.init or config.tokenizer', fix)
-    found = write_candidates(settings, given, folder)
+    candidates = write_candidates(settings, source, folder)
     console = Console(highlight=False, soft_wrap=True)
-    for word, count, pieces in found[:_SHOWN]:
+    for word, count, pieces in candidates[:_MAX_PRINTED]:
         console.print(f'{word}  {count:,} times  {" ".join(pieces)}', markup=False)
     path = folder / CANDIDATES
-    if not found:
+    if not candidates:
         console.print(f'no words in {path}: the vocabulary splits none that comes twice in the text', markup=False)
         return
-    console.print(f'{len(found):,} words in {path}: remove what is none, then --config.vocab.add={path}', markup=False)
+    console.print(
+        f'{len(candidates):,} words in {path}: remove what is none, then --config.vocab.add={path}', markup=False
+    )

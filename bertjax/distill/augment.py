@@ -1,4 +1,4 @@
-"""The data of a task that is distilled: read as for a fine-tuning, with rows that are made up beside them."""
+"""The data of a distilled task: that of a fine-tuning, with augmented rows (TinyBERT, arXiv 1909.10351)."""
 
 import dataclasses
 import functools
@@ -43,16 +43,16 @@ from bertjax.train.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL = 'distill.augment_model'
-_WORDS = 'token_words'  # beside the arrays of a task, while its rows are repeated
+_WORDS = 'token_words'  # a temporary array of the features, which is repeated together with the rows
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
 
 def distillation_data(settings: FinetuningSettings, distill: DistillationSettings, folder: pathlib.Path) -> TaskData:
-    """The task's data, with the encoder of the student.
+    """Returns the data of the task, with the encoder of the student.
 
     Raises:
-      UserError: no such teacher, more blocks than it has, malformed records.
+      UserError: The teacher does not exist or has too few blocks, or records are malformed.
     """
     if distill.student_init == 'init':
         return data_from_source(settings, folder)
@@ -63,29 +63,29 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
 
 
 def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh) -> None:
-    """Gives the training split of `data` rows that are made up, as config.distill.augment says.
+    """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: no masked language model to make them up with, one that knows fewer positions than a row may have, or a
-        vocabulary without as many words.
+      UserError: There is no masked language model, it has fewer positions than a row, or its vocabulary has too few
+        words.
     """
     settings = data.settings
     with primary_first():
         model = _masked_language_model(distill, data, mesh)
         split = data.split('train', training=True)
-    plain, stays = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
-    may_stand = _is_word(data.tokenizer)
-    may_stand[plain.tokens[stays]] = False
-    _check_count(distill.augment_candidates, int(may_stand.sum()))
+    plain, fixed = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
+    replacements = _is_word(data.tokenizer)
+    replacements[plain.tokens[fixed]] = False
+    _check_count(distill.augment_candidates, int(replacements.sum()))
     options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
     key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
-    if stays.any():
-        key += (hashlib.sha256(stays.tobytes()).hexdigest(),)
+    if fixed.any():
+        key += (hashlib.sha256(fixed.tobytes()).hexdigest(),)
 
     def make() -> Features:
         print(f'train: making up {distill.augment} rows of each of {len(plain):,} with {model.directory}', flush=True)
-        return augment_split(plain, stays, data.tokenizer, model, batch_size=settings.eval_batch_size, **options)
+        return augment_split(plain, fixed, data.tokenizer, model, batch_size=settings.eval_batch_size, **options)
 
     data.replace_features('train', load_or_build(folder / 'features', key, make))
 
@@ -96,7 +96,7 @@ def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: 
     _check_count(distill.augment_candidates, int(_is_word(data.tokenizer).sum()))
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
-    model.check_head(('mlm',), 'a masked language model, to say which words may stand for others')
+    model.check_head(('mlm',), 'a masked language model, which predicts words that may replace others')
     model.check_length(data.settings.seq_len)
     return model
 
@@ -108,7 +108,7 @@ def _check_count(candidates: int, words: int) -> None:
 
 
 def _is_word(tokenizer: Tokenizer) -> np.ndarray:
-    """bool [V]: the piece begins a word, which may be all of it."""
+    """Returns bool [V], whether the piece begins a word or is a whole word."""
     words = ~np.asarray(tokenizer.continues_word)
     words[tokenizer.special_ids] = False
     return words
@@ -116,7 +116,7 @@ def _is_word(tokenizer: Tokenizer) -> np.ndarray:
 
 def augment_split(
     features: Features,
-    stays: np.ndarray,
+    fixed: np.ndarray,
     tokenizer: Tokenizer,
     model: Teacher,
     *,
@@ -126,77 +126,84 @@ def augment_split(
     seed: int,
     batch_size: int,
 ) -> Features:
-    """Each row, and `times` - 1 copies of it in which some words have become others: see data/augment.py.
+    """Returns each row with `times` - 1 copies of it in which some words are replaced, see data/augment.py.
 
     Args:
-      features: of the training records.
-      stays: bool [T], the tokens that are never others, see Task.fixed_tokens.
-      tokenizer: of the task.
-      model: a masked language model with its vocabulary.
-      times: rows in place of one.
-      probability: of each word of one piece.
-      count: the likeliest words that it may become.
-      seed: what each copy is a function of, with its number.
-      batch_size: sequences at a time.
+      features: The features of the training records.
+      fixed: bool [T], the tokens that are never replaced, see `Task.fixed_tokens`.
+      tokenizer: The tokenizer of the task.
+      model: A masked language model with the same vocabulary.
+      times: The number of rows for each original row.
+      probability: The probability to replace a word of one piece.
+      count: The number of most likely words to choose a replacement from.
+      seed: The seed, which with the number of a copy determines its replacements.
+      batch_size: The number of sequences in a batch of the model.
     """
-    words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~stays
+    words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
     rows = repeat_rows(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, HAS_OWN_LABEL)
     words = rows.token[_WORDS]
     rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
     chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_OWN_LABEL)
     tokens = rows.tokens.copy()
-    sequence, place = token_positions(rows)
+    sequence, position = token_positions(rows)
     with show_progress('words become others', int(chosen.sum()), lines=True) as advance:
-        ask = _asking(model, tokenizer, np.unique(features.tokens[stays]), count)  # nor do other words become marks
-        for at, candidates in _candidates(rows, chosen, tokenizer, model, ask, batch_size):
-            tokens[at] = choose_candidates(candidates, rows.tokens[at], sequence[at], place[at], seed=seed)
-            advance(len(at))
-    made = (times - 1) * len(features)
-    note = f'{made:,} rows are made up beside {len(features):,}: {chosen.sum():,} words of them are others'
+        # Fixed tokens, such as entity markers, are no replacements either.
+        predict = _make_predictor(model, tokenizer, np.unique(features.tokens[fixed]), count)
+        for where, candidates in _candidates(rows, chosen, tokenizer, model, predict, batch_size):
+            tokens[where] = choose_candidates(
+                candidates, rows.tokens[where], sequence[where], position[where], seed=seed
+            )
+            advance(len(where))
+    added = (times - 1) * len(features)
+    note = f'{added:,} rows are made up beside {len(features):,}: {chosen.sum():,} words of them are others'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))
 
 
 def _candidates(
-    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, ask: PredictWords, batch_size: int
+    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, predict: PredictWords, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For the chosen tokens, batch by batch: where they are in `tokens` [M], and the words that `ask` gives for them
-    [M, count + 1], with all chosen ones of their sequence masked."""
+    """Yields batches of the chosen tokens: their indices in `tokens`, [M], and their candidates, [M, count + 1].
+
+    The candidates are the result of `predict` with all chosen tokens of the sequence masked.
+    """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
     masked = np.where(chosen, np.int32(tokenizer.mask_id), rows.tokens)
-    every = dataclasses.replace(rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={})
-    some = take_rows(every, np.flatnonzero(counts))  # sequences by themselves, whatever the task makes of them
-    if not len(some):
+    single = dataclasses.replace(rows, tokens=masked, choices=1, record=np.arange(len(counts)), row={}, token={})
+    affected = take_rows(single, np.flatnonzero(counts))  # One row for each sequence, even in multiple-choice tasks.
+    if not len(affected):
         return
     shards, sharding = row_shards(model.mesh), batch_sharding(model.mesh)
-    lengths = choose_lengths(some.lengths, count=4, longest=model.config.max_positions)
+    lengths = choose_lengths(affected.lengths, count=4, longest=model.config.max_positions)
     size = -(-batch_size // shards) * shards
-    mine = local_rows(sharding, size)
-    for found, length in sorted_batches(some, batch_size=size, shapes=lengths):
-        sequences = some.record[found[found >= 0]]
+    local = local_rows(sharding, size)
+    for indices, length in sorted_batches(affected, batch_size=size, shapes=lengths):
+        sequences = affected.record[indices[indices >= 0]]
         where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
-        positions = np.zeros((len(found), counts.max()), np.int32)
-        for row, x in enumerate(where):  # the empty places of a batch are its last
+        positions = np.zeros((len(indices), counts.max()), np.int32)
+        for row, x in enumerate(where):  # Empty rows are the last of a batch.
             positions[row, : len(x)] = x
-        batch = {**some.batch(found, length, tokenizer.pad_id), 'masked_positions': positions}
+        batch = {**affected.batch(indices, length, tokenizer.pad_id), 'masked_positions': positions}
         with mesh_context(model.mesh):
-            arrays = global_arrays({name: x[mine] for name, x in batch.items()}, sharding, size)
-            words = np.asarray(ask(model.params, arrays))  # [B, P, count + 1]
-        at = [rows.offsets[n] + x for n, x in zip(sequences, where, strict=True)]
-        yield np.concatenate(at), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
+            arrays = global_arrays({name: x[local] for name, x in batch.items()}, sharding, size)
+            words = np.asarray(predict(model.params, arrays))  # [B, P, count + 1]
+        tokens = [rows.offsets[n] + x for n, x in zip(sequences, where, strict=True)]
+        yield np.concatenate(tokens), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
 
 
-def _asking(model: Teacher, tokenizer: Tokenizer, never: np.ndarray, count: int) -> PredictWords:
-    """(parameters, batch) -> int32 [B, P, count + 1]: the likeliest words of one piece at masked positions, but for
-    the ids `never`."""
+def _make_predictor(model: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
+    """Returns (parameters, batch) -> int32 [B, P, count + 1], the most likely single-piece words at masked positions.
+
+    The ids `excluded` are never predicted.
+    """
     words = np.zeros(model.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)
-    words[never] = False
+    words[excluded] = False
     forward = make_forward(model.model, PRETRAINING)
 
-    @functools.partial(jax.jit, out_shardings=replicated(model.mesh))  # every process needs all of them
-    def ask(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
+    @functools.partial(jax.jit, out_shardings=replicated(model.mesh))  # Every process needs all words.
+    def predict(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         logits = forward(params, batch)['mlm_logits']  # [B, P, V]
         return jax.lax.top_k(jnp.where(words, logits, NEGATIVE), count + 1)[1]
 
-    return ask
+    return predict

@@ -1,4 +1,4 @@
-"""Builds what a teacher adds to a pre-training or a fine-tuning."""
+"""Builders of the distillation part of a pre-training or a fine-tuning."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
-    """The parameters with which a recorded run began where they were blocks of its teacher; None where they were not.
+    """Returns the initial parameters of a recorded run if they are blocks of its teacher, else None.
 
     Raises:
-      UserError: the teacher is no longer there.
+      UserError: The teacher no longer exists.
     """
     if settings.distill is None or settings.distill.student_init in ('init', 'random'):
         return None
@@ -44,10 +44,10 @@ def _load_teacher(
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """The encoder of a task's student that is not config.init's: the teacher's, with fewer blocks.
+    """Returns the encoder config of a student without config.init: the teacher's with fewer blocks.
 
     Raises:
-      UserError: more than the teacher has.
+      UserError: The student has more blocks than the teacher.
     """
     copied = distill.student_layers(teacher)
     count = len(copied) if copied is not None else distill.num_layers or -(-teacher.num_layers // 2)
@@ -55,15 +55,15 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 
 
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
-    """The teacher of a task's student, looked at as a whole: no record need have been tokenised.
+    """Loads and checks the teacher of a task's student, before any record is tokenised.
 
     Args:
-      data: with the encoder of the student; its task has learned its labels.
-      distill: of the run.
-      mesh: where the teacher is put.
+      data: The data of the task, with the student's encoder; the task has learned its labels.
+      distill: The settings of the distillation.
+      mesh: The devices of the teacher.
 
     Raises:
-      UserError: one of another vocabulary, without the task's head, or that cannot be compared with the student.
+      UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.
     """
     task, directory = data.task, teacher_directory(distill.teacher)
     check_vocabulary(directory, data.tokenizer)
@@ -75,7 +75,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
-    distill.lesson(model.config, data.encoder)  # raises
+    distill.lesson(model.config, data.encoder)  # Raises if the two cannot be compared.
     return teacher
 
 
@@ -91,7 +91,7 @@ def distill_pretraining(
       mesh: The devices.
 
     Returns:
-      The settings of the student, and what the teacher adds.
+      The settings of the student, and the distillation to pass to `Pretraining`.
 
     Raises:
       UserError: The teacher has another vocabulary, lacks a part, or cannot be compared with the student.
@@ -116,7 +116,7 @@ def distill_pretraining(
 
 
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
-    """Returns what the teacher adds to a fine-tuning.
+    """Returns the distillation to pass to `Finetuning`.
 
     With config.distill.intermediate there are two stages, as in TinyBERT: first the hidden states, then the outputs.
 
@@ -162,7 +162,7 @@ def _distillation(
         stages,
         teacher.abstract,
         lambda: teacher.params,
-        # A third of the FLOPs of a training step: the forward pass alone.
+        # The forward pass has a third of the FLOPs of a training step.
         lambda seq_len, predictions: train_flops_per_sequence(teacher.config, seq_len, predictions) / 3,
         teacher.fingerprint,
         f'{teacher.describe()}\n{distill.describe(spec)}',

@@ -1,4 +1,4 @@
-"""A teacher made ready, and the student that begins as a part of it."""
+"""The teacher of a distillation, and the parameters that a student takes from it."""
 
 import dataclasses
 import functools
@@ -27,24 +27,24 @@ KEY = 'distill.teacher'
 
 
 def teacher_directory(teacher: str) -> str:
-    """The Hugging Face directory of config.distill.teacher.
+    """Returns the Hugging Face directory of config.distill.teacher.
 
     Raises:
-      UserError: there is none.
+      UserError: There is no such directory.
     """
     return huggingface_directory(teacher, f'config.{KEY}')
 
 
 def teacher_config_changes(dtype: str) -> dict[str, Any]:
-    """How a teacher is computed, as fields of its BertConfig: without dropout, in the student's `dtype`."""
+    """Returns the changes to a teacher's BertConfig: no dropout, scanned layers, the student's `dtype`."""
     return {'dropout': 0.0, 'attention_dropout': 0.0, 'scan_layers': True, 'dtype': dtype}
 
 
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
-    """Refuses a teacher (config.KEY) of other pieces than the student's: the two would read different texts.
+    """Checks that the teacher (config.KEY) has the student's vocabulary, so that both read the same text.
 
     Raises:
-      UserError: it is.
+      UserError: The vocabularies differ.
     """
     theirs = load_tokenizer(directory)
     if theirs.fingerprint != student.fingerprint:
@@ -56,11 +56,12 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
 
 
 def check_rows(directory: str, theirs: int, pieces: int, key: str = KEY) -> None:
-    """Refuses a teacher (config.KEY) whose masked language model has another number of outputs than there are pieces:
-    what is more, as of a table that was padded, would be taught as words that do not exist.
+    """Checks that the masked language model of the teacher (config.KEY) has one output for each piece.
+
+    Further outputs, such as those of a padded embedding table, would be distilled as words that do not exist.
 
     Raises:
-      UserError: it has.
+      UserError: The number of outputs differs from the number of pieces.
     """
     if theirs != pieces:
         found = f'a model with {theirs:,} rows of words in {directory}'
@@ -71,14 +72,14 @@ def check_rows(directory: str, theirs: int, pieces: int, key: str = KEY) -> None
 
 @dataclasses.dataclass(frozen=True)
 class Teacher:
-    """A trained model that is asked and never changed.
+    """A trained model that is never updated.
 
     Attributes:
-      directory: where it is from.
-      model: the module.
-      imported: its parameters on the host, blocks stacked.
-      mesh: where it is put; None for one whose numbers alone are wanted.
-      key: the config key that names it.
+      directory: The folder it was loaded from.
+      model: The Flax module.
+      imported: The parameters on the host, with stacked blocks.
+      mesh: The devices to put it on; None if only its host parameters are used.
+      key: The config key that names it.
     """
 
     directory: str
@@ -89,23 +90,27 @@ class Teacher:
 
     @property
     def config(self) -> BertConfig:
-        """Of its encoder."""
+        """The config of its encoder."""
         return self.model.config
 
     def check_head(self, parts: Sequence[str], what: str) -> None:
-        """Refuses a teacher whose directory lacks one of these parts of the tree, which would be drawn.
+        """Checks that the directory has these parts of the parameter tree, which would else be random.
+
+        Args:
+          parts: The top-level names in the tree.
+          what: A description of the expected model, for the error.
 
         Raises:
-          UserError: it does.
+          UserError: A part is missing.
         """
-        lacking = [path for path in self.imported.missing if path.split('/')[0] in parts]
-        if lacking:
+        missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
+        if missing:
             fix = 'name a model that has it'
-            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(lacking)}', what, fix)
+            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', what, fix)
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) of all its numbers."""
+        """The sha256 (hex) of all parameters."""
         digest = hashlib.sha256()
         for path, x in sorted(flat_paths(self.imported.params).items()):
             digest.update(f'{path} {x.dtype} {x.shape}'.encode())
@@ -114,10 +119,10 @@ class Teacher:
 
     @functools.cached_property
     def abstract(self) -> Any:
-        """Shapes, dtypes and shardings of its parameters: split as the student's are.
+        """The shapes, dtypes and shardings of its parameters, which are sharded like the student's.
 
         Raises:
-          UserError: a mesh that does not divide it.
+          UserError: The mesh does not divide the teacher.
         """
         check_mesh(self.config, self.mesh)
         inputs = [jnp.zeros(shape, jnp.int32) for shape in self.model.smallest_inputs]
@@ -130,10 +135,10 @@ class Teacher:
         return put_like(self.imported.params, self.abstract)
 
     def check_length(self, seq_len: int) -> None:
-        """Refuses a teacher that knows fewer positions than sequences of `seq_len` tokens have.
+        """Checks that the teacher has positions for sequences of `seq_len` tokens.
 
         Raises:
-          UserError: it does.
+          UserError: It has fewer positions.
         """
         longest = self.config.max_positions
         if seq_len > longest:
@@ -142,19 +147,18 @@ class Teacher:
             raise UserError(f'config.{self.key}', found, f'{seq_len}, as many as sequences have', fix)
 
     def check_segments(self, segments: int) -> None:
-        """Refuses a teacher that knows fewer segment types than sentences have been given, of which the rest would be
-        nothing to it.
+        """Checks that the teacher has embeddings for all segment types of the corpus.
 
         Raises:
-          UserError: it does.
+          UserError: It has fewer segment types.
         """
-        known = self.config.num_segments
-        if segments > known:
-            found, expected = f'{self.directory}, which knows {known} segment types', f'{segments}, as the corpus has'
+        count = self.config.num_segments
+        if segments > count:
+            found, expected = f'{self.directory}, which knows {count} segment types', f'{segments}, as the corpus has'
             raise UserError(f'config.{self.key}', found, expected, 'name another model')
 
     def describe(self) -> str:
-        """A line for a person."""
+        """Returns a description of the teacher, one line."""
         c = self.config
         return (
             f'teacher {self.directory}: {c.num_layers} layers, width {c.width}, {c.num_heads} heads, '
@@ -162,20 +166,20 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Refuses a student of another shape or function than the blocks that it is to begin as.
+        """Checks that the student has the architecture of the blocks that it starts from.
 
         Raises:
-          UserError: the first field that differs.
+          UserError: A field differs; the error names the first one.
         """
-        free = ('num_layers', 'nsp', 'param_dtype')
+        may_differ = ('num_layers', 'nsp', 'param_dtype')
         for name in fields_of(FieldKind.ARCHITECTURE):
             ours, theirs = getattr(student, name), getattr(self.config, name)
-            if name not in free and ours != theirs:
+            if name not in may_differ and ours != theirs:
                 fix = 'set it so, or begin with --config.distill.student_init=random'
                 raise UserError(f'config.model.{name}', str(ours), f"{theirs}, as the teacher's blocks have it", fix)
 
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
-        """The teacher with these of its blocks alone, as a tree of the student's form: the same numbers."""
+        """Returns the parameters of the teacher with only the blocks `layers`, in the student's tree layout."""
         params = self.imported.params
         blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder']['layers'])
         tree = {**params, 'encoder': {**params['encoder'], 'layers': blocks}}

@@ -1,4 +1,4 @@
-"""What all tasks of GLUE came to: the zip for the server, the averages, the table."""
+"""The results of all GLUE tasks: the zip for the server, the averages, the table."""
 
 import json
 import pathlib
@@ -18,19 +18,19 @@ from bertjax.workdir.files import recorded_results
 from bertjax.workdir.lock import TRIALS
 
 SUBMISSION = 'submission.zip'
-REQUEST = 'benchmark.json'  # in the workdir: what each task was begun with
+REQUEST = 'benchmark.json'  # a file in the workdir with the config of each task
 _TABLE = 'table.md'
 
 
 def is_finished(folder: pathlib.Path) -> bool:
-    """Whether the run or the sweep of a task's workdir is."""
+    """Whether the run or the sweep in the workdir of a task is finished."""
     if (folder / SWEEP).exists():
         return True
     return (folder / RESULTS).exists() and STEP not in recorded_results(folder / RESULTS)
 
 
 def results_of(folder: pathlib.Path) -> dict[str, Any]:
-    """results.json of a finished run, or of the best run of a sweep."""
+    """Reads results.json of a finished run, or of the best run of a sweep."""
     if (folder / SWEEP).exists():
         best = read_json_object(folder / SWEEP, 'start the sweep again')['best']
         return {**recorded_results(folder / TRIALS / best / RESULTS), 'best_of_sweep': best}
@@ -38,28 +38,32 @@ def results_of(folder: pathlib.Path) -> dict[str, Any]:
 
 
 def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) -> list[str]:
-    """WORKDIR/submission.zip of the predictions of all finished tasks; returns which of the server's files it lacks.
+    """Writes WORKDIR/submission.zip with the predictions of all finished tasks.
 
     Args:
-      folder: the workdir of all.
-      judged: of the tasks of this call, the splits that the server judges; of others what is there is taken.
+      folder: The workdir of the benchmark.
+      judged: {task: the splits that the server scores} of the tasks of this call. For other tasks, all existing
+        predictions are included.
+
+    Returns:
+      The server's files that the zip lacks.
     """
-    wanted, files = {}, {}
+    server_files, texts = {}, {}
     for task, row in TASKS.items():
-        of = 'mnli' if task == 'ax' else task
-        wanted |= {place.server: (of, split) for split, place in row.splits.items() if place.server}
-    for name, (task, split) in sorted(wanted.items()):
+        model_task = 'mnli' if task == 'ax' else task
+        server_files |= {file.server: (model_task, split) for split, file in row.splits.items() if file.server}
+    for name, (task, split) in sorted(server_files.items()):
         path = folder / task / 'predictions' / split / name
-        wanted_here = split in judged[task] if task in judged else is_finished(folder / task)
-        if wanted_here and path.exists():
-            files[name] = path.read_text(encoding='utf-8')
-    if files:
-        write_zip(folder / SUBMISSION, files)
-    return [name for name in sorted(wanted) if name not in files]
+        included = split in judged[task] if task in judged else is_finished(folder / task)
+        if included and path.exists():
+            texts[name] = path.read_text(encoding='utf-8')
+    if texts:
+        write_zip(folder / SUBMISSION, texts)
+    return [name for name in sorted(server_files) if name not in texts]
 
 
 def write_summary(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """WORKDIR/results.json and table.md of all finished tasks; returns what `summarise` does."""
+    """Writes WORKDIR/results.json and table.md of all finished tasks; returns the result of `summarise`."""
     summary, rows = summarise(folder, lacking)
     write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
     write_atomic(folder / _TABLE, _markdown(rows, summary))
@@ -67,31 +71,31 @@ def write_summary(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dic
 
 
 def is_benchmark(folder: pathlib.Path) -> bool:
-    """Whether a workdir is that of a benchmark, finished or not."""
+    """Whether the workdir is of a benchmark, finished or not."""
     return (folder / REQUEST).exists()
 
 
 def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
-    """The figures of all finished tasks.
+    """Summarises the figures of all finished tasks.
 
     Returns:
-      What results.json says, and the rows of the table, of all nine: task, figures, their names, score.
+      The content of results.json, and a table row for each of the nine tasks: task, figures, their names, score.
     """
-    found = {task: results_of(folder / task) for task in OFFICIAL if is_finished(folder / task)}
-    figures: Figures = {task: results['splits'] for task, results in found.items()}
+    by_task = {task: results_of(folder / task) for task in OFFICIAL if is_finished(folder / task)}
+    figures: Figures = {task: results['splits'] for task, results in by_task.items()}
     summary = {
-        'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in found.items()},
+        'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in by_task.items()},
         'lacking': dict(lacking),
         'averages': {
             'glue': official_average(figures),
             'glue_without_wnli': official_average(figures, without=('wnli',)),
             'bert_paper': paper_average(figures),
         },
-        'averaged_tasks': len(found),
+        'averaged_tasks': len(by_task),
     }
     rows = [
-        _row(figures, task, found[task])
-        if task in found
+        _row(figures, task, by_task[task])
+        if task in by_task
         else [TASKS[task].title, '-', 'no data' if task in lacking else 'not run', '-']
         for task in OFFICIAL
     ]
@@ -100,25 +104,25 @@ def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[st
 
 def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
     values = ['/'.join(map(_percent, of_split)) for of_split in task_figures(figures, task).values()]
-    named = '/'.join(OFFICIAL[task]) + (', matched and mismatched' if len(values) > 1 else '')
+    names = '/'.join(OFFICIAL[task]) + (', matched and mismatched' if len(values) > 1 else '')
     part = f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
-    return [TASKS[task].title, ' and '.join(values), named + part, _percent(task_score(figures, task))]
+    return [TASKS[task].title, ' and '.join(values), names + part, _percent(task_score(figures, task))]
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """The averages in words and in per cent; with fewer than all tasks that is said."""
+    """Returns (name, percentage) of each average; the name of the GLUE score states if tasks are missing."""
     count = summary['averaged_tasks']
-    fewer = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
-    named = {
-        'glue': f'GLUE score{fewer}',
+    incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
+    names = {
+        'glue': f'GLUE score{incomplete}',
         'glue_without_wnli': 'the same without WNLI',
         'bert_paper': 'as in table 1 of the BERT paper',
     }
-    return [(named[key], _percent(value)) for key, value in summary['averages'].items()]
+    return [(names[key], _percent(value)) for key, value in summary['averages'].items()]
 
 
 def benchmark_table(rows: Sequence[Sequence[str]], summary: Mapping[str, Any]) -> Table:
-    """A row a task, then the averages, in per cent."""
+    """Returns a table with a row for each task, then the averages, in per cent."""
     table = Table(title='GLUE, dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ('task', 'dev', 'figures', 'score'):
         table.add_column(name, justify='right' if name in ('dev', 'score') else 'left')

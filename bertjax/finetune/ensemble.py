@@ -1,4 +1,4 @@
-"""Several tuned models that answer together: the mean of their logits."""
+"""Ensembles of fine-tuned models, which predict from the mean of their logits."""
 
 import copy
 import dataclasses
@@ -24,47 +24,47 @@ from bertjax.writers.console import format_value
 
 KEY = 'config.ensemble'
 
-EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # settings and workdir of each model
+EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the settings and the workdir of each model
 
 
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """The workdirs that config.ensemble names, with commas between; globs in the order of their names.
+    """Returns the workdirs that config.ensemble names; those of a glob are sorted by name.
 
     Args:
-      ensemble: config.ensemble.
-      workdir: of the figures and predictions.
+      ensemble: config.ensemble, paths and globs separated by commas.
+      workdir: The workdir of the ensemble's figures and predictions.
 
     Raises:
-      UserError: no such folder, one twice, fewer than two, or `workdir` among them.
+      UserError: A folder does not exist or is named twice, there are fewer than two, or `workdir` is one of them.
     """
-    found: list[pathlib.Path] = []
+    members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
         path = str(user_path(item, KEY)) if is_remote(item) else os.path.expanduser(item)
-        here = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
-        folders = [folder for folder in here if folder.is_dir()]
+        paths = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
+        folders = [folder for folder in paths if folder.is_dir()]
         if not folders:
             raise UserError(KEY, f'{item!r}, where there is no folder', 'workdirs of fine-tunings', 'check the path')
-        found += folders
-    resolved = [folder.resolve() for folder in found]
+        members += folders
+    resolved = [folder.resolve() for folder in members]
     if len(set(resolved)) < max(len(resolved), 2):
-        some = ', '.join(map(str, found))
-        raise UserError(KEY, some, 'two or more workdirs, each once', 'name others, or leave it empty for one model')
+        found = ', '.join(map(str, members))
+        raise UserError(KEY, found, 'two or more workdirs, each once', 'name others, or leave it empty for one model')
     if workdir.resolve() in resolved:
         fix = 'give another --workdir'
-        raise UserError('--workdir', f'{workdir}, which is one of {KEY}', 'a folder for what they say together', fix)
-    for folder in found:
+        raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)
+    for folder in members:
         if not (folder / 'config.json').exists():
             raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tunings', 'fine-tune there first')
-    return found
+    return members
 
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Models of one task, which may differ in encoder and tokenizer; to its users what a SavedTask is.
+    """Models of one task, which may differ in encoder and tokenizer; it has the interface of an `EvaluatedTask`.
 
     Attributes:
-      members: by workdir; the first one's task reads the records.
-      splits: what they are to be tried on.
+      members: {workdir: model}; the task of the first member reads the records.
+      splits: {name: split} to evaluate on, with the features of the first member.
     """
 
     members: Mapping[pathlib.Path, EvaluatedTask]
@@ -74,7 +74,7 @@ class Ensemble:
 
     @functools.cached_property
     def data(self) -> TaskData:
-        """Of the first, with a task of its own, which is tuned for them all."""
+        """The data of the first member, with a copy of its task that is tuned for the ensemble."""
         tasks = [member.data.task for member in self.members.values()]
         data = copy.copy(next(iter(self.members.values())).data)
         data.task = copy.copy(tasks[0])
@@ -83,48 +83,47 @@ class Ensemble:
 
     @property
     def finished(self) -> bool:
-        """Whether all are: what they tuned on dev stays."""
+        """Whether all members are finished, so that their thresholds from dev are kept."""
         return all(member.finished for member in self.members.values())
 
     @functools.cached_property
-    def _own(self) -> dict[int, list[TaskSplit]]:
-        """The splits as each member has them, by the identity of those of the first."""
+    def _member_splits(self) -> dict[int, list[TaskSplit]]:
+        """{id of the first member's split: the same split with the features of each member}."""
         return {
             id(split): [member.splits[name] for member in self.members.values()] for name, split in self.splits.items()
         }
 
     def of_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
-        """Each member, and the split with its own features."""
+        """Pairs each member with the split in its own features."""
         members = list(self.members.values())
-        own = self._own.get(id(split))
-        if own is None:  # a batch of a stream
-            rest = [member.data.tokenised(split.records, keep=False) for member in members[1:]]
-            own = [split, *rest]
-        return list(zip(members, own, strict=True))
+        splits = self._member_splits.get(id(split))
+        if splits is None:  # The split is a batch of a stream.
+            splits = [split, *(member.data.tokenised(split.records, keep=False) for member in members[1:])]
+        return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:
-        """One a record, of the mean of the logits."""
-        rows = [(own.features, member.model.outputs(member.params, own)) for member, own in self.of_members(split)]
+        """Returns a prediction for each record, from the mean of the logits."""
+        rows = [(part.features, member.model.outputs(member.params, part)) for member, part in self.of_members(split)]
         return self.data.task.ensemble_predictions(split.records, rows)
 
     def scores_of_members(self, split: TaskSplit) -> dict[str, float | None]:
-        """{workdir: score}, what each says of a split alone."""
-        found = {}
-        for folder, (member, own) in zip(self.members, self.of_members(split), strict=True):
+        """Returns {workdir: the score of this member alone on the split}."""
+        scores = {}
+        for folder, (member, member_split) in zip(self.members, self.of_members(split), strict=True):
             task = member.data.task
-            found[str(folder)] = task.metrics(split.records, member.predictions(own))[task.score]
-        return found
+            scores[str(folder)] = task.metrics(split.records, member.predictions(member_split))[task.score]
+        return scores
 
 
 def ensemble_table(
     score: str, alone: Mapping[str, Mapping[str, float | None]], together: Mapping[str, Mapping[str, float | None]]
 ) -> Table:
-    """A row a member, then what they reach together.
+    """Returns a table with a row for each member, then the ensemble.
 
     Args:
-      score: name of the figure.
-      alone: by split, see `Ensemble.scores_of_members`.
-      together: figures by split.
+      score: The name of the figure.
+      alone: {split: the result of `Ensemble.scores_of_members`}.
+      together: {split: the figures of the ensemble}.
     """
     table = Table(title=score, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column('')
@@ -137,18 +136,18 @@ def ensemble_table(
 
 
 def load_models(
-    asked: EnsembleRequest, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
+    request: EnsembleRequest, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask | Ensemble:
-    """The model of one workdir, or those of several together.
+    """Loads the model of one workdir, or an ensemble of several.
 
     Args:
-      asked: one, or several.
-      splits_of: see `saved.load_task`; of the first. The others get its records.
+      request: The settings and the workdir of one model, or of several.
+      splits_of: Makes the splits of the first model, see `restore.load_task`; the others get its records.
 
     Raises:
-      UserError: see `saved.load_task`; models of different tasks, or with different labels.
+      UserError: See `restore.load_task`; or the models have different tasks or labels.
     """
-    (settings, folder), *rest = asked
+    (settings, folder), *rest = request
     first = load_task(settings, folder, splits_of)
     if not rest:
         return first
@@ -167,7 +166,7 @@ def load_models(
 
 
 def _check_alike(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.Path) -> None:
-    """Refuses a member, of the same kind, that answers another question, or with other labels."""
+    """Raises a UserError if a member of the same kind has another task or other labels."""
     for name, option in options_of(type(ours)).items():
         if (option.named or name == 'regression') and getattr(ours, name) != getattr(theirs, name):
             found = f'{path} with task.{name}={getattr(theirs, name)!r}'
@@ -179,8 +178,8 @@ def _check_alike(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.P
 
 
 def _share_tuned(shared: Task, tasks: Sequence[Task]) -> None:
-    """Gives `shared` what each was tuned to on dev, the null threshold of SQuAD 2.0, averaged as the logits are."""
-    learned = [task.learned() for task in tasks]
-    tuned = [key for key, value in learned[0].items() if isinstance(value, float)]
+    """Averages the thresholds that the tasks tuned on dev, such as the null threshold of SQuAD 2.0, into `shared`."""
+    states = [task.learned() for task in tasks]
+    tuned = [key for key, value in states[0].items() if isinstance(value, float)]
     if tuned:
-        shared.restore({**learned[0], **{key: sum(one[key] for one in learned) / len(learned) for key in tuned}})
+        shared.restore({**states[0], **{key: sum(state[key] for state in states) / len(states) for key in tuned}})

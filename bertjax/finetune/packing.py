@@ -1,4 +1,4 @@
-"""Decide whether a fine-tuning packs the rows of a batch, and in which layout, by what computing and compiling cost."""
+"""The choice whether a fine-tuning packs the rows of a batch, and in which layout, by compute and compile cost."""
 
 import contextlib
 import dataclasses
@@ -17,17 +17,19 @@ from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.mesh import row_shards
 
-_SHARED = ('auto', 'dot_product', 'by_head_cpu')  # config.model.attention that takes rows of several sequences
-_GROUP = 0.25  # processor seconds a block to compile the attention of another length, as task_data.COMPILING
+# The values of config.model.attention that support several sequences in a row.
+_PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
+# Processor seconds per block to compile the attention of one more row length, measured as task_data.COMPILING is.
+_GROUP_COMPILE_TIME = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class PackingChoice:
-    """How the rows of a batch are computed.
+    """The choice whether rows are packed.
 
     Attributes:
-      layout: of the sequences that a device computes at a time; None: a sequence a row.
-      why: in words, for the run's description.
+      layout: The layout of the sequences that a device computes at a time; None for one sequence per row.
+      why: The reason, for the description of the run.
     """
 
     layout: PackedLayout | None
@@ -35,63 +37,63 @@ class PackingChoice:
 
     @property
     def recorded(self) -> str:
-        """config.packing of a run that goes on so."""
+        """The value of config.packing that this choice is recorded as."""
         return 'off' if self.layout is None else 'on'
 
     def apply(self, settings: FinetuningSettings) -> FinetuningSettings:
-        """The settings of a run that goes on so."""
+        """Returns the settings with config.packing set to this choice."""
         return dataclasses.replace(settings, packing=self.recorded)
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """config.packing of the workdir's run, which decides the order of its rows."""
-    with contextlib.suppress(UserError, OSError):  # the checkpoint says what does not fit a damaged file
+    """Returns config.packing of the run in the workdir, which determines the order of its rows."""
+    with contextlib.suppress(UserError, OSError):  # The checks of the checkpoint report a damaged file.
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'
 
 
 def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, before: str = '') -> PackingChoice:
-    """By config.packing; with 'auto' by what the workdir's run had `before`, else by what is cheaper.
+    """Chooses by config.packing. 'auto' takes the choice of a resumed run, and the cheaper alternative in a new run.
 
     Args:
-      data: the task's, with the settings of the run.
-      train: what is trained on.
-      mesh: of the run.
-      passes: how often every row of it is computed.
-      before: see `recorded_packing`; '' for a new run.
+      data: The data of the task, with the settings of the run.
+      train: The training split.
+      mesh: The devices of the run.
+      passes: The number of times each training row is computed.
+      before: The result of `recorded_packing`; '' for a new run.
 
     Raises:
-      UserError: asked for what the workdir's run has not.
+      UserError: config.packing differs from the choice of the resumed run.
     """
     settings = data.settings
-    asked = settings.packing
-    if before and asked not in ('auto', before):
+    packing = settings.packing
+    if before and packing not in ('auto', before):
         fix = 'leave it out to continue, or start anew in another --workdir'
-        raise UserError('config.packing', repr(asked), f'{before!r}, as the run began', fix)
-    why = 'as the run began' if asked == 'auto' else f'config.packing={asked}'
-    if 'off' in (asked, before):
+        raise UserError('config.packing', repr(packing), f'{before!r}, as the run began', fix)
+    why = 'as the run began' if packing == 'auto' else f'config.packing={packing}'
+    if 'off' in (packing, before):
         return PackingChoice(None, why)
-    if asked == 'auto' and not before:
+    if packing == 'auto' and not before:
         if settings.max_padded_lengths:
             return PackingChoice(
                 None, f'config.max_padded_lengths={settings.max_padded_lengths} asks for padded lengths'
             )
         if mesh.devices.flat[0].platform != 'cpu':
             return PackingChoice(None, 'it was measured on CPUs alone')
-    layout, packed = _packed(data, train, mesh, passes)
-    if asked == 'on' or before:
+    layout, packed_cost = _choose_packed(data, train, mesh, passes)
+    if packing == 'on' or before:
         return PackingChoice(layout, why)
-    padded = _padded(data.encoder, train, passes)
-    why = f'about {packed / FLOPS:,.0f} s of a core packed, {padded / FLOPS:,.0f} with a few padded lengths'
-    return PackingChoice(layout if packed < padded else None, why)
+    padded_cost = _padded_cost(data.encoder, train, passes)
+    why = f'about {packed_cost / FLOPS:,.0f} s of a core packed, {padded_cost / FLOPS:,.0f} with a few padded lengths'
+    return PackingChoice(layout if packed_cost < padded_cost else None, why)
 
 
-def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
-    """The layout that costs least, and what training and compiling it costs, in FLOPs."""
+def _choose_packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
+    """Returns the cheapest layout, and the cost to train and compile it in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * batches_of(len(features), settings.batch_size) * shards * settings.grad_accum_steps
-    cost, another = lambda length: times * _row(encoder, length), FLOPS * _GROUP * encoder.num_layers
+    cost, another = lambda length: times * _row_cost(encoder, length), FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
     layout = choose_layout(
         slot_capacities(features.lengths, settings.batch_size, shards, settings.grad_accum_steps),
         features.choices,
@@ -99,32 +101,35 @@ def _packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tupl
         another=another,
         most=settings.max_padded_lengths or MAX_LENGTHS,
         longest=encoder.max_positions,
-        # Elsewhere a kernel may compute attention, and none takes rows of several sequences with their own dropout.
-        shared=on_cpu and settings.model.attention in _SHARED,
+        # Other platforms may use an attention kernel, and no kernel supports dropout per sequence in a packed row.
+        shared=on_cpu and settings.model.attention in _PACKED_ATTENTION,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
-    return packed, layout_cost(layout, cost, another) + _compiled(encoder)
+    return packed, layout_cost(layout, cost, another) + _compile_cost(encoder)
 
 
-def _padded(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
-    """What batches of a few padded lengths cost."""
+def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
+    """Returns the cost in FLOPs of batches with the best number of padded lengths."""
     lengths, choices = train.features.lengths, train.features.choices
 
-    def of(count: int) -> float:
+    def cost(count: int) -> float:
         shapes = choose_lengths(lengths, count=count, longest=encoder.max_positions)
         rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
-        computed = sum(n * choices * _row(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
-        return passes * computed + len(shapes) * _compiled(encoder)
+        computed = sum(n * choices * _row_cost(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
+        return passes * computed + len(shapes) * _compile_cost(encoder)
 
-    return min(map(of, range(1, MAX_LENGTHS + 1)))
+    return min(map(cost, range(1, MAX_LENGTHS + 1)))
 
 
-def _row(encoder: BertConfig, length: int) -> float:
-    """Of a sequence of so many tokens: products of attention take about three times as long as others."""
+def _row_cost(encoder: BertConfig, length: int) -> float:
+    """Returns the cost in FLOPs of a row with `length` tokens.
+
+    The FLOPs of attention count three times, because they take about three times as long as those of matrix products.
+    """
     attention = 12 * encoder.num_layers * encoder.width * length**2
     return train_flops_per_sequence(encoder, length, 0) + 2 * attention
 
 
-def _compiled(encoder: BertConfig) -> float:
+def _compile_cost(encoder: BertConfig) -> float:
     once, block = COMPILING[True]
     return FLOPS * (once + block * encoder.num_layers)

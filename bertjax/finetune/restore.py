@@ -1,4 +1,4 @@
-"""Loads the config and the model of a fine-tuning, finished or not, from its workdir."""
+"""Loading the config and the model of a fine-tuning, finished or not, from its workdir."""
 
 import dataclasses
 import pathlib
@@ -35,43 +35,43 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 
 def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
-    """The config that the workdir's model was trained with, under what the command line asks for.
+    """Returns the config that the workdir's model was trained with, updated by the command line.
 
-    The recipe's own where the workdir has no run: the model is then that of config.init.
+    Without a run in the workdir it is `config` itself: the model is then that of config.init.
 
     Args:
-      config: the recipe's.
-      folder: the workdir.
-      given: keys that the command line sets, such as 'task.dev_file'.
+      config: The config of the recipe.
+      folder: The workdir.
+      given: Config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
-      UserError: the recipe of another kind of task, or a key that the command line sets and that cannot be changed.
+      UserError: The recipe is for another kind of task, or the command line sets a key that cannot be changed.
     """
     path = folder / 'config.json'
     if not path.exists():
         return config
     saved = recorded_config(path, plain(config))
-    own, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
+    merged, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
     for name, key in config_keys(config).items():
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in given):
-            config_path.set_value(name, own, config_path.get_value(name, config), accept_new_attributes=True)
+            config_path.set_value(name, merged, config_path.get_value(name, config), accept_new_attributes=True)
         elif key.trained is Trained.SAME and name in given and ours[name] != theirs.get(name):
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(ours[name]), f'{theirs.get(name)!r}, as in {path}', fix)
-    own.data = config.data or saved['data']
-    return own
+    merged.data = config.data or saved['data']
+    return merged
 
 
 @dataclasses.dataclass(frozen=True)
 class EvaluatedTask:
-    """A model that was tuned to a task.
+    """A fine-tuned model and the splits to evaluate it on.
 
     Attributes:
-      model: with its data.
-      params: on the mesh.
-      splits: what it is to be tried on.
-      step: the checkpoint that it is; None for one that is no checkpoint.
-      finished: whether it is what a finished run gave, so that what is tuned on dev was tuned with it.
+      model: The model with its data.
+      params: The parameters on the mesh.
+      splits: {name: split} to evaluate on.
+      step: The step of the checkpoint; None if the model does not come from a checkpoint.
+      finished: Whether it is the final model of a run, for which the thresholds were tuned on dev.
     """
 
     model: TaskModel
@@ -82,43 +82,50 @@ class EvaluatedTask:
 
     @property
     def data(self) -> TaskData:
-        """The task's."""
+        """The data of the task."""
         return self.model.data
 
     def predictions(self, split: TaskSplit) -> list[Any]:
-        """One a record."""
+        """Returns a prediction for each record."""
         return self.model.predictions(self.params, split)
 
 
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask:
-    """The workdir's model, finished or not, or that of config.init.
+    """Loads the model of the workdir, finished or not, or that of config.init.
 
     Args:
-      settings: of what `config_of_run` gave.
-      folder: the workdir.
-      splits_of: reads and tokenises, when the task knows its labels.
+      settings: The settings made from the result of `config_of_run`.
+      folder: The workdir.
+      splits_of: Reads and tokenises the splits; it is called when the task knows its labels.
 
     Raises:
-      UserError: neither has a model for this task, or no checkpoint of config.step.
+      UserError: Neither has a model for this task, or there is no checkpoint of config.step.
     """
-    settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
+    settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
     settings.check()
     mesh = make_mesh(settings.mesh_axes, claim_devices())
     data = _task_data(settings, folder)
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
-    seen = list(splits.values())
-    model = TaskModel(data, mesh, seen, settings.max_padded_lengths or data.best_length_count(seen, 1, training=False))
+    evaluated = list(splits.values())
+    lengths = settings.max_padded_lengths or data.best_length_count(evaluated, 1, training=False)
+    model = TaskModel(data, mesh, evaluated, lengths)
     params, step = _params(data, model.setup, folder)
     return EvaluatedTask(model, params, splits, step, data.finished and not settings.step)
 
 
 @dataclasses.dataclass(frozen=True)
 class TunedModel:
-    """A model that was tuned to a task, without anything to try it on: the task's `data`, the `setup` of the model, its
-    `params` on the mesh, and the `step` that they are of."""
+    """A fine-tuned model without splits to evaluate it on.
+
+    Attributes:
+      data: The data of the task.
+      setup: The setup of the model.
+      params: The parameters on the mesh.
+      step: The step of the checkpoint; None if the model does not come from a checkpoint.
+    """
 
     data: TaskData
     setup: Setup
@@ -127,7 +134,7 @@ class TunedModel:
 
 
 def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
-    """The workdir's model, as `load_task` finds it, whatever it is to be asked."""
+    """Loads the same model as `load_task`, without splits to evaluate it on."""
     data = _task_data(settings, folder)
     module, objective = data.task.model(data.encoder), data.task.objective
     shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
@@ -143,7 +150,7 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """The task as the workdir's run, or the directory of config.init, learned it."""
+    """Returns the data of the task, with the labels that the workdir's run or the directory of config.init learned."""
     exported = exported_model(folder)
     trained = exported is not None or has_checkpoints(folder)
     if not trained and (folder / 'config.json').exists():
@@ -164,7 +171,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = encoder_of(settings, huggingface_directory(settings.init) if trained else str(source))
     tokenizer = load_workdir_tokenizer(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
-    if not data.task.complete:  # somebody else's model, or a run of an earlier version that was stopped
+    if not data.task.complete:  # The model has no task.json of ours, so the labels come from the training data.
         data.learn()
         if trained:
             _check_labels(data, folder)
@@ -172,17 +179,21 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
 
 
 def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
-    """Labels that were found in the training data again must be those that the checkpoints were trained with."""
+    """Raises a UserError if the labels in the training data differ from those of the checkpoints."""
     path = folder / 'config.json'
-    then = recorded_config(path, plain(data.settings)).get('fingerprints', {}).get('labels')
-    now = ', '.join(data.task.labels)
-    if then is not None and now != then:
-        raise UserError('config.data', f'the labels {now}', f'{then}, as in {path}', 'give the data of the training')
+    trained = recorded_config(path, plain(data.settings)).get('fingerprints', {}).get('labels')
+    labels = ', '.join(data.task.labels)
+    if trained is not None and labels != trained:
+        raise UserError(
+            'config.data', f'the labels {labels}', f'{trained}, as in {path}', 'give the data of the training'
+        )
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:
-    """Returns the parameters and the step of the checkpoint of config.step: 0 is the newest, or the best on dev with
-    config.use_checkpoint='best'. Without checkpoints: the parameters of the export or of config.init, and None.
+    """Returns the parameters and the step of the checkpoint of config.step.
+
+    Step 0 is the newest checkpoint, or the best one on dev with config.use_checkpoint='best'. Without checkpoints, the
+    parameters are those of the export or of config.init, and the step is None.
 
     Raises:
       UserError: There is no such checkpoint, or the head of the directory is not that of the task.
@@ -200,12 +211,12 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
             checkpoints.close()
     elif settings.step:
         fix = 'leave config.step 0'
-        raise UserError('config.step', str(settings.step), f'0, for {folder} has no checkpoints', fix)
+        raise UserError('config.step', str(settings.step), f'0, because {folder} has no checkpoints', fix)
     source, task = data.source, data.task
     imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
-    fresh = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
-    if fresh:
+    missing = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
+    if missing:
         fix = 'fine-tune it first, or name a model that was tuned to this task'
-        raise UserError(source, f'no {", ".join(fresh)}', f'a model tuned to {task.name}', fix)
+        raise UserError(source, f'no {", ".join(missing)}', f'a model tuned to {task.name}', fix)
     print(imported.describe(source, 'using'))
     return put_params(imported.params, setup.state), None

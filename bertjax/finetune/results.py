@@ -1,4 +1,4 @@
-"""The end of a run over a task: figures, predictions, the export, and what a person wants to see."""
+"""The end of a fine-tuning: figures, predictions, the export, and the printed summary."""
 
 import json
 import pathlib
@@ -24,9 +24,9 @@ from bertjax.writers.console import Command, format_value, print_next_commands, 
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
-STEP = 'step'  # in results.json: the checkpoint that its figures are of, where they are not of the finished run's model
-STOPPED = 'stopped_at'  # in results.json: the last step, where config.patience ended the run before config.steps
-# What tells one run over a task from another.
+STEP = 'step'  # in results.json: the checkpoint of its figures, if they are not of the final model of the run
+STOPPED = 'stopped_at'  # in results.json: the last step, if config.patience ended the run before config.steps
+# The config keys that distinguish the runs over a task.
 _FACTS = (
     'init',
     'seed',
@@ -44,15 +44,15 @@ _FACTS = (
 def finish_task(
     folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any, last: int, recipe: str
 ) -> None:
-    """Evaluates every labelled split, writes results.json, the predictions, the export; prints.
+    """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
 
     Args:
-      folder: the workdir.
-      config: the resolved config.
-      model: tuned.
-      params: on its mesh.
-      last: the last step that was trained.
-      recipe: as the command line names it.
+      folder: The workdir.
+      config: The resolved config.
+      model: The fine-tuned model.
+      params: The parameters on the mesh of the model.
+      last: The last step that was trained.
+      recipe: The recipe as the command line names it.
     """
     data, task = model.data, model.data.task
     console = Console(highlight=False, soft_wrap=True)
@@ -60,10 +60,10 @@ def finish_task(
     if last != config['steps']:
         results[STOPPED] = last
     outputs = {name: model.outputs(params, data.split(name)) for name in data.evaluated}
-    found, predictions = evaluate_split(data, outputs, folder / 'predictions')
-    results |= found
-    for name, predicted in predictions.items():
-        report = task.report(data.split(name).records, predicted)
+    evaluation, predictions = evaluate_split(data, outputs, folder / 'predictions')
+    results |= evaluation
+    for name, split_predictions in predictions.items():
+        report = task.report(data.split(name).records, split_predictions)
         if report:
             console.print(f'\n{task.name}, {name}', style='bold')
             console.print(report, markup=False)
@@ -80,56 +80,56 @@ def finish_task(
         console.print(f'  {advice}', markup=False)
     if goodput := read_goodput(folder):
         console.print(f'\ngoodput {goodput}', markup=False)
-    places = {
+    files = {
         'results.json': 'the figures above',
-        'predictions': "a line a record, and the benchmark's own files",
+        'predictions': "one line per record, and the benchmark's own files",
         **exports.EXPORT_FOLDERS,
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
-    print_output_files(console, folder, places, exported=model.settings.export)
-    again = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
+    print_output_files(console, folder, files, exported=model.settings.export)
+    same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
     commands = [
-        Command('predictions for a file (-: standard input)', f'{again} --config.run=predict --config.input=FILE'),
-        Command('a page about this workdir, with the worst errors', f'{again} --config.run=report', 'report'),
-        Command('a picture of the training', f'{again} --config.run=plot', 'plot'),
+        Command('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
+        Command('a page about this workdir, with the worst errors', f'{same_run} --config.run=report', 'report'),
+        Command('a picture of the training', f'{same_run} --config.run=plot', 'plot'),
     ]
     if task.has_baselines:
-        what = 'the score of the most frequent answer and of a linear model'
-        commands.insert(1, Command(what, f'{again} --config.run=baseline', 'baseline'))
+        title = 'the score of the most frequent answer and of a linear model'
+        commands.insert(1, Command(title, f'{same_run} --config.run=baseline', 'baseline'))
     print_next_commands(console, commands)
-    if model.settings.export:  # at the end: where it fails, all else is there
+    if model.settings.export:  # Last, so that a failed upload loses nothing else.
         push_export(folder, model.settings.push_to, private=model.settings.push_private)
 
 
 def evaluate_split(
     data: TaskData, outputs: Mapping[str, Outputs], folder: pathlib.Path
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """Figures and predictions of a run's labelled splits; what is searched for on dev is set.
+    """Computes the figures and predictions of the labelled splits, and tunes the thresholds of the task on dev.
 
     Args:
-      data: the task's.
-      outputs: of the model, by split.
-      folder: where the predictions are written.
+      data: The data of the task.
+      outputs: {split: the outputs of the model}.
+      folder: The folder that the predictions are written to.
 
     Returns:
-      {'splits': {split: figures}}, with 'parts' those that are of a part of their records, and where there is a dev
-      split whether the run has 'collapsed'; the predictions.
+      {'splits': {split: figures}} and {split: predictions}. The first has 'parts' if a split is a sample of its
+      records, and with a dev split 'collapsed', whether all its predictions are equal.
     """
-    task, found, figures, predictions = data.task, {}, {}, {}
+    task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
         split = data.split(name)
         predictions[name] = task.predictions(split.records, split.features, rows)
         if name == 'dev':
             task.tune(split.records, predictions[name])
-            found['collapsed'] = task.collapsed(split.records, predictions[name])
+            evaluation['collapsed'] = task.collapsed(split.records, predictions[name])
         figures[name] = task.metrics(split.records, predictions[name])
         write_predictions(folder, task, name, split, predictions[name])
     parts = data.parts(outputs)
-    return {**found, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
+    return {**evaluation, 'splits': figures, **({'parts': parts} if parts else {})}, predictions
 
 
 def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What tells one run over a task from another, of a resolved config."""
+    """Returns the values of a resolved config that distinguish the runs over a task."""
     return {key: config[key] for key in _FACTS}
 
 
@@ -143,15 +143,15 @@ def export_task(
     *,
     finished: bool = True,
 ) -> list[pathlib.Path]:
-    """The folders of export/ of a task's model, one a format, each with task.json.
+    """Writes a folder in export/ for each format, with task.json, and returns the folders.
 
     Args:
-      folder: the workdir.
-      config: of the run.
-      model, params: of it.
-      results: its figures.
-      formats: of config.export_formats.
-      finished: whether the run is.
+      folder: The workdir.
+      config: The config of the run.
+      model, params: The model to export.
+      results: The figures of the model.
+      formats: The formats of config.export_formats.
+      finished: Whether the run is finished.
     """
     data = model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
@@ -166,7 +166,7 @@ def export_task(
         }
         for name, values in results['splits'].items()
     }
-    made = ExportContent(
+    content = ExportContent(
         model=model.setup.model,
         params=params,
         tokenizer=data.tokenizer,
@@ -180,7 +180,7 @@ def export_task(
             for name, values in results['splits'].items()
         },
     )
-    return write_exports(made, folder, formats)
+    return write_exports(content, folder, formats)
 
 
 def write_predictions(
@@ -191,9 +191,10 @@ def write_predictions(
     predictions: Sequence[Any],
     items: Sequence[Any] | None = None,
 ) -> list[pathlib.Path]:
-    """FOLDER/SPLIT.jsonl with a line a record; the benchmark's own files in FOLDER/SPLIT/ and, zipped, SPLIT.zip.
+    """Writes the predictions of a split and returns the files.
 
-    `items` are the records with the blank ones among them, see `prediction_rows`.
+    FOLDER/SPLIT.jsonl has one line per record. The benchmark's own files are in FOLDER/SPLIT/, and zipped in SPLIT.zip.
+    `items` are the records including blank ones, see `prediction_rows`.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -208,7 +209,7 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """A row for each record, beside the fields of its own that its file has, and one for each blank one among them."""
+    """Yields a row for each item: the record's fields in its file and the prediction, or the place of a blank line."""
     records = [item for item in items if not isinstance(item, Blank)]
     rows = task.rows(records, predictions)
     for item in items:
@@ -217,26 +218,28 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 
 
 def result_extras(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a record, then its prediction; a field with the name of one of the prediction's is called
-    input_NAME, or left out if it has the same value."""
-    named = {}
+    """Returns the fields of a record, then its prediction.
+
+    A field with the same name as a prediction becomes input_NAME, or is left out if its value is equal.
+    """
+    renamed = {}
     for key, value in fields.items():
         if key in row and json.dumps(row[key]) == json.dumps(value):
             continue
-        while key in row or key in named:
+        while key in row or key in renamed:
             key = f'input_{key}'
-        named[key] = value
-    return {**named, **row}
+        renamed[key] = value
+    return {**renamed, **row}
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A line a row."""
+    """Returns a text with one line of JSON per row."""
     return ''.join(_line(row) + '\n' for row in rows)
 
 
 def _line(row: Mapping[str, Any]) -> str:
     line = json.dumps(row, ensure_ascii=False)
-    # A field that nobody asked for may hold half a character, which only JSON's own escape can write.
+    # A field may hold half of a surrogate pair, which can only be written as a JSON escape.
     return line if line.isascii() or _is_text(line) else json.dumps(row)
 
 
@@ -249,7 +252,7 @@ def _is_text(line: str) -> bool:
 
 
 def results_table(results: Mapping[str, Any]) -> Table:
-    """A column a split, a row a figure."""
+    """Returns a table with a column for each split and a row for each figure."""
     splits, parts = results['splits'], results.get('parts', {})
     table = Table(title=f'{results["task"]}', title_justify='left')
     table.add_column('')

@@ -1,4 +1,4 @@
-"""A fine-tuning made ready: its examples, its model, its phase."""
+"""A fine-tuning in its workdir: its examples, its model, its phases."""
 
 import contextlib
 import dataclasses
@@ -36,10 +36,10 @@ class Finetuning:
       data: The data of the task.
       folder: The workdir.
       mesh: The devices.
-      distillation: What the teacher adds, if there is one.
+      distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
-      settings: The settings of the run, with what the data has decided, and all durations in steps.
+      settings: The settings of the run, with the values that the data determines, and all durations in steps.
       folders: The workdir, as the only element.
       model, setup: The task's model, and the setup of the run (of its first stage).
       values: Sums of losses -> the values of a row.
@@ -68,8 +68,8 @@ class Finetuning:
         if self.packing.layout is None:
             lengths = settings.max_padded_lengths or lengths or data.best_length_count([train], passes, training=True)
         else:
-            seen = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.max_padded_lengths or lengths or data.best_length_count(seen, 1, training=False)
+            splits = [data.split(name) for name in data.evaluated] or [train]
+            lengths = settings.max_padded_lengths or lengths or data.best_length_count(splits, 1, training=False)
         self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
         self._setups = [self.model.setup]
         self.values = task_values
@@ -102,7 +102,7 @@ class Finetuning:
         )
 
     def _resolve(self, total: int, lengths: int) -> FinetuningSettings:
-        """The settings with what the data has decided, and all durations in steps."""
+        """Returns the settings with the values that the data determines, and all durations in steps."""
         settings, batches = self.packing.apply(self.settings), self._examples.batches
         durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
@@ -111,7 +111,7 @@ class Finetuning:
         )
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns the hashes of the data that a resumed run must match, and what the order of its rows depends on."""
+        """Returns the hashes of the data that a resumed run must match, and the facts that order its rows."""
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
@@ -124,7 +124,7 @@ class Finetuning:
         return self.setup.state
 
     def fresh(self) -> TrainState:
-        """Returns the state of step 0: the encoder of config.init with a random head, or what the teacher chooses."""
+        """Returns the state of step 0: the encoder of config.init with a random head, or the teacher's choice."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:
             return self._load_source()
@@ -161,7 +161,7 @@ class Finetuning:
                 setup=setup,
                 members=[dataclasses.replace(run, learning_rate=rate)],
                 flops_per_sequence=flops,
-                may_be_best=number == len(self._setups) - 1,  # Before the last stage the head has learned nothing.
+                may_be_best=number == len(self._setups) - 1,  # The head is only trained in the last stage.
                 teacher=teacher,
             )
             for number, (setup, rate, (first, last)) in enumerate(
@@ -185,24 +185,24 @@ class Finetuning:
         )
 
     def describe(self) -> str:
-        """A description that is printed before training starts."""
+        """Returns a description, which is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
         encoder, params = data.encoder, without_aux(setup.state.params)
         splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
         trained, _ = partition(params, setup.trained)
-        count, moving = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
+        count, num_trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
         decay = f', layer decay {settings.layer_decay:g}' if settings.layer_decay < 1 else ''
         lines = [] if self._distillation is None else [self._distillation.description]
         if len(self._setups) > 1:
             (first, total), (hidden, rate) = self._stage_ends, self._rates
             lines.append(
-                f'{first:,} steps at {hidden:g} of what is computed on the way, then {total - first:,} at {rate:g}'
+                f'{first:,} steps at {hidden:g} on the hidden losses, then {total - first:,} at {rate:g} on the outputs'
             )
         lines += [
             f'{data.task.name}: {len(self._train.records):,} training records in {len(self._train.features):,} rows; '
             + (splits or 'NO labelled split: nothing will be evaluated'),
             f'{encoder.num_layers} layers, width {encoder.width}, {encoder.num_heads} heads: '
-            f'{count:,} parameters, {moving:,} of them trained (trainable={settings.trainable})',
+            f'{count:,} parameters, {num_trained:,} of them trained (trainable={settings.trainable})',
             f'{self.settings.steps:,} steps of {settings.batch_size}, learning rate {settings.learning_rate:g} '
             f'{settings.schedule.name}, warm-up {settings.warmup_fraction:.1%}{decay}',
             self._describe_rows(),
@@ -210,7 +210,7 @@ class Finetuning:
         return '\n'.join(lines)
 
     def details(self) -> str:
-        """Lines for the log: the mesh, the attention, which parameters decay."""
+        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
         trained, _ = partition(without_aux(self.setup.state.params), self.setup.trained)
         return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
 
@@ -225,12 +225,14 @@ class Finetuning:
 
 
 def _lengths_before(folder: pathlib.Path) -> int:
-    """config.max_padded_lengths of the workdir's run, which decides the order of the rows; 0 without a checkpoint."""
+    """Returns config.max_padded_lengths of the workdir's run, which orders its rows; 0 without a checkpoint."""
     path = folder / 'config.json'
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
-        with contextlib.suppress(UserError):  # damaged: the checkpoint knows it, too, but is long to verify
+        with contextlib.suppress(
+            UserError
+        ):  # A damaged file: the checkpoint has the value, too, but verifying it takes long.
             if path.exists() and type(lengths := read_json_object(path, '').get('max_padded_lengths')) is int:
                 return lengths
         saved = checkpoints.latest()

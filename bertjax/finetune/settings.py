@@ -1,4 +1,4 @@
-"""config of a fine-tuning -> FinetuningSettings: task, encoder, training, sweep."""
+"""The settings of a fine-tuning, made from its config: task, encoder, training, sweep."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,20 +16,20 @@ from bertjax.train.settings import check_grad_accum_steps, check_memory
 
 
 class FinetuningSettings(FinetuningKeys):
-    """The settings of a fine-tuning: an attribute a key, and what follows from them."""
+    """The settings of a fine-tuning: one attribute for each config key, and properties derived from them."""
 
     @property
     def trained_parts(self) -> set[str]:
-        """All values of config.trainable in the run or its sweep."""
+        """The values of config.trainable in the run and its sweep."""
         return {self.trainable, *self.sweep.trainable}
 
     @property
     def steps_decide(self) -> bool:
-        """Whether config.steps says how long the run is, and not config.epochs."""
+        """Whether config.steps, and not config.epochs, sets the length of the run."""
         return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
-        """Length of the run, of epochs with `batches` batches each."""
+        """Returns the length of the run in steps; an epoch has `batches` batches."""
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:
@@ -38,26 +38,27 @@ class FinetuningSettings(FinetuningKeys):
         return steps
 
     def check_patience(self, eval_every: int | str) -> None:
-        """Refuses a patience without evaluations: `eval_every` as it is written, or in steps."""
+        """Raises a UserError if config.patience is set without evaluations; `eval_every` is a duration or steps."""
         if self.patience and not parse_duration(eval_every)[0]:
-            found, fix = (
-                f'{self.patience} with config.eval_every={self.eval_every}',
-                'for example --config.eval_every=1epochs',
+            raise UserError(
+                'config.patience',
+                found=f'{self.patience} with config.eval_every={self.eval_every}',
+                expected='evaluations to go by',
+                fix='for example --config.eval_every=1epochs',
             )
-            raise UserError('config.patience', found, 'evaluations to go by', fix)
 
     def build_task(self) -> Task:
-        """The task, with its options.
+        """Builds the task of config.task with its options.
 
         Raises:
-          UserError: no such kind, or an option that cannot be.
+          UserError: The kind does not exist, or an option has an impossible value.
         """
         options = {name: value for name, value in self.task.items() if name != 'kind'}
         return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
 
     def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
-        """Refuses what the devices cannot hold, whatever the records are."""
-        shortest = min(self.seq_len, 8)  # how long the longest record is, the text decides
+        """Raises a UserError if the run needs more memory than the devices have, whatever the records are."""
+        shortest = min(self.seq_len, 8)  # The length of the longest record is not known yet.
         check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, moments=0, key='eval_batch_size')
         if training:
             moments = self.moments if self.trainable == 'all' else 0
@@ -66,10 +67,10 @@ class FinetuningSettings(FinetuningKeys):
             )
 
     def check(self) -> None:
-        """Refuses what can be wrong without a look at the data.
+        """Checks everything that can be checked without reading the data.
 
         Raises:
-          UserError: with the key.
+          UserError: A value is impossible; the error names its key.
         """
         self.tracking.check()
         self.check_patience(self.eval_every)
@@ -84,10 +85,10 @@ class FinetuningSettings(FinetuningKeys):
 
 
 def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:
-    """The settings of a config.
+    """Returns the settings of a config; `FinetuningSettings.check` checks more.
 
     Raises:
-      UserError: a recipe without a task, or a value that cannot be, with its key; `check` refuses more.
+      UserError: The recipe has no task, or a value is impossible; the error names its key.
     """
     if 'task' not in config:
         fix = 'give a recipe of a task, such as glue:rte'

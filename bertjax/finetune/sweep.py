@@ -1,4 +1,4 @@
-"""config.sweep: runs that differ in some settings, trained group by group; a finished one is not run again."""
+"""config.sweep: runs that differ in some settings, trained in groups. Finished runs are not repeated."""
 
 import collections
 import contextlib
@@ -52,22 +52,22 @@ from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
 SWEEP = 'sweep.json'
-_UNFINISHED = '.unfinished'  # in the workdir: checkpoints of the trials in training
+_UNFINISHED = '.unfinished'  # a folder in the workdir with the checkpoints of the trials in training
 
 
 def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
-    """Runs the trials that have no results yet, exports the best so far, writes sweep.json, prints the table.
+    """Runs the trials without results, exports the best one, writes sweep.json and prints the table.
 
     Raises:
-      UserError: the workdir has a sweep over something else.
-      PreemptedError: after SIGTERM or Ctrl-C; finished trials are kept, and the state of those in training.
+      UserError: The workdir has a sweep with other settings.
+      PreemptedError: SIGTERM or Ctrl-C stopped the sweep; results and the state of trials in training are saved.
     """
     settings = data.settings
     trials = trials_of(settings)
     with primary_first():
         split = data.split('train', training=True)
-        passes = [_passes(trial.settings(settings), split) for trial in trials]  # raises
-        # One for all trials, as the first would have it.
+        passes = [_passes(trial.settings(settings), split) for trial in trials]  # Raises if a run has no steps.
+        # The first trial decides for all whether rows are packed.
         first = data.with_settings(trials[0].settings(settings))
         packing = decide_packing(
             first, split, mesh, passes[0], recorded_packing(folder) if (folder / TRIALS).exists() else ''
@@ -78,21 +78,21 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
         waiting = [trial for trial in trials if _result(folder, trial) is None]
     console = Console(highlight=False, soft_wrap=True)
     console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
-    alike = collections.Counter(trial.shape for trial in trials)
+    trials_by_shape = collections.Counter(trial.shape for trial in trials)
     with Interrupt() as interrupt:
         for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
             members = list(group)
-            own = data.with_settings(members[0].settings(settings))
-            layout = decide_packing(own, split, mesh, _passes(own.settings, split)).layout
+            group_data = data.with_settings(members[0].settings(settings))
+            layout = decide_packing(group_data, split, mesh, _passes(group_data.settings, split)).layout
             with primary_first():
-                train, model = prepare(own, mesh, _lengths(settings), layout=layout, chosen_by='config.sweep')
-            one = TrialGroup(members[:1], model, train, folder)
-            # Of all there are, not of those that wait: what was interrupted is found by who its members are.
-            size = min(settings.sweep.together or find_group_size(one, alike[shape]), len(members))
+                train, model = prepare(group_data, mesh, _lengths(settings), layout=layout, chosen_by='config.sweep')
+            single = TrialGroup(members[:1], model, train, folder)
+            # The size depends on all trials of the shape, because an interrupted group is found by its members.
+            size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
             together = f', {size} at a time' if size > 1 else ''
             console.print(
-                f'trainable={shape[0]}, batches of {shape[1]}, {one.epochs:.3g} epochs: {len(members)} runs{together}; '
-                f'{"packed" if layout else "not packed"}: {packing.why}',
+                f'trainable={shape[0]}, batches of {shape[1]}, {single.epochs:.3g} epochs: '
+                f'{len(members)} runs{together}; {"packed" if layout else "not packed"}: {packing.why}',
                 markup=False,
             )
             logging.info('attention: %s', model.attention)
@@ -100,7 +100,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                 if broadcast_from_primary(interrupt.requested()):
                     raise PreemptedError('stopped as asked; the same command does the runs that are left')
                 TrialGroup(members[first : first + size], model, train, folder).run(interrupt)
-    remove_on_all(folder / _UNFINISHED)  # of a process killed when its trials had their results
+    remove_on_all(folder / _UNFINISHED)  # A process that was killed after its last result leaves the folder.
     summary = summarise([(trial, _result(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
@@ -113,11 +113,11 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
 
 
 def _check_same(data: TaskData, folder: pathlib.Path) -> None:
-    """Refuses to mix the trials of different experiments; what the sweep is over may grow."""
+    """Raises a UserError if the workdir has trials with other settings; the sweep itself may grow."""
     path = folder / 'config.json'
-    judged = {name: data.split(name).features.fingerprint for name in data.evaluated}
+    evaluated = {name: data.split(name).features.fingerprint for name in data.evaluated}
     now = plain(dataclasses.replace(data.settings, max_padded_lengths=_lengths(data.settings)))
-    now['fingerprints'] = data.fingerprints() | judged
+    now['fingerprints'] = data.fingerprints() | evaluated
     if path.exists() and (folder / TRIALS).exists():
         fix = 'restore the file from a copy, or give another --workdir'
         for key, (old, value, change) in changed_keys(read_json_object(path, fix), now).items():
@@ -133,7 +133,7 @@ def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
 
 
 def _lengths(settings: FinetuningSettings) -> int:
-    """The most padded lengths of a trial; its programs serve other trials, too."""
+    """Returns the maximal number of padded lengths; many are worthwhile, because trials share compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 
@@ -143,17 +143,17 @@ def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
         return None
     results = recorded_results(path)
     for field, value in dataclasses.asdict(trial).items():
-        if results.get(field, value) != value:  # a name has six digits of it
+        if results.get(field, value) != value:  # The name of a trial has only six digits of a value.
             fix = 'leave it out of the sweep, or give another --workdir'
             raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', fix)
     return results
 
 
 class TrialGroup:
-    """Trials of one shape that are trained together, as `session.resume_or_start` trains them.
+    """Trials of one shape that are trained together, an experiment for `trainer.resume_or_start`.
 
-    Attributes: see `session.Experiment`; and
-      total, epochs: length of each run.
+    Attributes, besides those of `trainer.Experiment`:
+      total, epochs: The length of each run, in steps and in epochs.
     """
 
     values = staticmethod(task_values)
@@ -163,16 +163,18 @@ class TrialGroup:
         self.trials, self.model, self.setup = trials, model, model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
-        self._own: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
-        self._examples = [model.examples(train.features, own.run_seeds.data) for own in self._own]
+        self._settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
+        self._examples = [model.examples(train.features, one.run_seeds.data) for one in self._settings]
         batches = self._examples[0].batches
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
         durations = resolve_durations(settings, self.total, batches)
         lengths = _lengths(settings)
-        self.settings = dataclasses.replace(self._own[0], steps=self.total, max_padded_lengths=lengths, **durations)
+        self.settings = dataclasses.replace(
+            self._settings[0], steps=self.total, max_padded_lengths=lengths, **durations
+        )
         self.resolved = {
-            **without(plain(self.settings), 'sweep', MACHINE, VERB),  # a sweep may grow
+            **without(plain(self.settings), 'sweep', MACHINE, VERB),  # A sweep may grow.
             'mesh': self.settings.mesh_axes,
             'fingerprints': model.data.fingerprints(),
             'members': [trial.name for trial in trials],
@@ -180,33 +182,33 @@ class TrialGroup:
 
     @property
     def template(self) -> TrainState:
-        """The abstract state of all."""
+        """The abstract state of all trials, stacked."""
         return stacked_template(self.setup.state, len(self.trials))
 
     def fresh(self) -> TrainState:
-        """The state of step 0 of all."""
-        states = stack_states([self.model.fresh_state(own.run_seeds.init)[0] for own in self._own])
+        """Returns the state of step 0 of all trials, stacked."""
+        states = stack_states([self.model.fresh_state(one.run_seeds.init)[0] for one in self._settings])
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
-        """One, of all members; dev is judged at the end."""
+        """Returns a single phase of all trials, which are evaluated on dev only at the end."""
         members = [
-            VmappedRun(examples, own.learning_rate, own.run_seeds.dropout)
-            for examples, own in zip(self._examples, self._own, strict=True)
+            VmappedRun(examples, one.learning_rate, one.run_seeds.dropout)
+            for examples, one in zip(self._examples, self._settings, strict=True)
         ]
         return [self.model.phase(members, self._examples[0], self.total, stacked=True)]
 
     def describe(self) -> str:
-        """Nothing: `run_sweep` says it of all groups of a shape."""
+        """Returns '': `run_sweep` describes all groups of a shape together."""
         return ''
 
     def details(self) -> str:
-        """Nothing, as above."""
+        """Returns '', for the same reason."""
         return ''
 
     def run(self, interrupt: Interrupt) -> None:
-        """Trains, evaluates and writes these trials, from where a process before was interrupted."""
-        # Checkpoints of other trials, or of these under other settings, are of no use here.
+        """Trains and evaluates the trials and writes their results; an interrupted group continues."""
+        # Checkpoints of other trials or other settings cannot be used.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
         with primary_first():
@@ -219,7 +221,7 @@ class TrialGroup:
             except (UserError, OtherStoppedError) as error:
                 if error.exit_status != UserError.exit_status:
                     raise
-                saved = None  # all damaged: the trials begin again
+                saved = None  # All checkpoints are damaged, so the trials begin again.
             state, failed = resume_or_start(self, checkpoints, saved, interrupt)
             interrupt.doing = 'the runs are being judged'
             self._finish(state.params, failed)
@@ -227,26 +229,26 @@ class TrialGroup:
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
-        """Figures and predictions of each trial; of the best so far, the model."""
+        """Writes the figures and predictions of each trial, and exports the best model so far."""
         model, data = self.model, self.model.data
         predictor = model.predictor(members=len(self.trials))
         outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.evaluated}
-        for m, (trial, own) in enumerate(zip(self.trials, self._own, strict=True)):
-            mine = {
-                name: {output: [row[m] for row in rows] for output, rows in of_split.items()}
-                for name, of_split in outputs.items()
+        for m, (trial, settings) in enumerate(zip(self.trials, self._settings, strict=True)):
+            trial_outputs = {
+                name: {output: [row[m] for row in rows] for output, rows in split_outputs.items()}
+                for name, split_outputs in outputs.items()
             }
             results: dict[str, Any] = {'task': data.task.name, 'score': data.task.score, **dataclasses.asdict(trial)}
             results |= {'steps': self.total, 'splits': {}}
-            found, _ = evaluate_split(data, mine, self.folders[m] / 'predictions')
-            results |= found
+            evaluation, _ = evaluate_split(data, trial_outputs, self.folders[m] / 'predictions')
+            results |= evaluation
             results['collapsed'] |= failed[m]
             if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
-                config = {**plain(own), 'steps': self.total, 'epochs': self.epochs}
+                config = {**plain(settings), 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
                 export_task(self._folder, config, model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
-            # Last: a trial with results is finished.
+            # Written last, because a trial with results counts as finished.
             write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')
             print(f'{trial.name}: {data.task.score} {format_value(results["splits"]["dev"][data.task.score])}')
 
@@ -256,8 +258,10 @@ class TrialGroup:
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """How many of `count` runs like those of a group the device's memory holds at once; one on a CPU, where more gain
-    nothing."""
+    """Returns how many of `count` runs like those of `group` fit in the memory of a device.
+
+    It is 1 on a CPU, where training several runs together is not faster.
+    """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:
         return 1

@@ -1,4 +1,4 @@
-"""A task with its tokenizer and the shape of its encoder, its records and features: what every verb about one needs."""
+"""The data of a task, which every verb about a task uses: its tokenizer, encoder config, records and features."""
 
 import copy
 import dataclasses
@@ -24,13 +24,13 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import keep_tokenizer
 
-# What one more padded length costs to compile, in processor seconds: a part that is the same for every encoder, and one
-# for each of its blocks; of training, and of evaluation. And the FLOPs that a step does in such a second. Measured with
-# encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2, docs/performance.md). An accelerator compiles all lengths
-# side by side and computes faster, but a run must not be another one there.
+# {whether training: (seconds, seconds per block)}: the processor time to compile one more padded length. And the FLOPs
+# of a step in a processor second. Measured with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
+# docs/performance.md). An accelerator compiles all lengths in parallel and computes faster, but the same constants are
+# used there, so that a run has the same batches on every platform.
 COMPILING = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11
-TASK_FILE = 'task.json'  # in the workdir and in its export: what the task learned, and its options
+TASK_FILE = 'task.json'  # a file in the workdir and in its export with the options and the learned state of the task
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +38,10 @@ class TaskSplit:
     """Records and their features.
 
     Attributes:
-      records: of the task.
-      features: of all of them.
-      of: of how many records these are a part; 0 if they are all.
-      open: whether more may follow, of any length: the first of a stream.
+      records: The records of the task.
+      features: The features of all records.
+      of: The number of records that these are a sample of; 0 if these are all records.
+      open: Whether the records are the first of a stream, so that later ones may have any length.
     """
 
     records: Sequence[Any]
@@ -51,15 +51,15 @@ class TaskSplit:
 
 
 class TaskData:
-    """A task's data; splits are read and tokenised when asked for.
+    """The data of a task; splits are read and tokenised on demand.
 
     Attributes:
-      settings: of the config.
-      source: Hugging Face directory whose weights the model starts from or is; None where a checkpoint has them.
-      task: of config.task.
-      tokenizer: saved to WORKDIR/tokenizer.
-      encoder: of the model.
-      finished: whether what there is to learn and to tune is that of a finished run.
+      settings: The settings of the run.
+      source: The Hugging Face directory with the initial or final weights; None if a checkpoint has them.
+      task: The task of config.task.
+      tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
+      encoder: The config of the encoder.
+      finished: Whether the learned state of the task comes from a finished run.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TaskData:
         source: str | None,
         facts: Mapping[str, Any] | None = None,
     ):
-        """`facts` are those of the task.json of an earlier run, see `learned`."""
+        """`facts` is the content of the task.json of an earlier run, see `learned`."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
@@ -79,9 +79,9 @@ class TaskData:
             self.task.restore(facts['learned'])
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}
-        self._read: dict[str, Sequence[Any]] = {}  # that `split` has not taken yet
-        for train in settings.trained_parts:
-            make_selection(train, encoder.num_layers)  # raises
+        self._records: dict[str, Sequence[Any]] = {}  # Records that `split` has not tokenised yet.
+        for trainable in settings.trained_parts:
+            make_selection(trainable, encoder.num_layers)  # Raises if the encoder does not have these blocks.
         self._check()
         keep_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
 
@@ -92,39 +92,39 @@ class TaskData:
             raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as the encoder has', fix)
         longest = self.encoder.max_positions
         if not 4 <= self.settings.seq_len <= longest:
-            expected = f'4 to {longest}, the positions that the encoder knows'
+            expected = f'4 to {longest}, the positions of the encoder'
             raise UserError('config.seq_len', str(self.settings.seq_len), expected, 'choose a length in between')
 
-    @functools.cached_property  # a test file is read for its labels
+    @functools.cached_property  # Cached, because a test file is read to see whether it has labels.
     def evaluated(self) -> list[str]:
-        """The labelled splits that are not trained on. What a run chooses by is 'dev' alone."""
+        """The labelled splits that are not trained on. Only 'dev' is used for model selection."""
         return [name for name in self.task.splits() if name != 'train']
 
     def learn(self) -> None:
         """Lets the task learn its labels from the training records.
 
         Raises:
-          UserError: malformed records, or labels that can hardly be meant.
+          UserError: Records are malformed, or the labels are implausible.
         """
-        self._read['train'] = self.task.records('train')
-        self.task.learn(self._read['train'])
+        self._records['train'] = self.task.records('train')
+        self.task.learn(self._records['train'])
 
     def with_settings(self, settings: FinetuningSettings) -> 'TaskData':
-        """The same, read and tokenised once, under other settings of the training."""
+        """Returns a copy with other training settings, which shares the records and features."""
         other = copy.copy(self)
         other.settings = settings
         return other
 
     def split(self, name: str, *, training: bool = False, whole: bool = False) -> TaskSplit:
-        """Records and features of a split, read and tokenised once; the task must have learned its labels.
+        """Returns a split, which is read and tokenised once; the task must have learned its labels.
 
-        Without `whole`, they are config.max_train_records or max_eval_records of them at most.
+        Without `whole`, it is a sample of at most config.max_train_records or config.max_eval_records.
         """
         if name not in self._splits:
-            records = self._read.pop(name, None) or self.task.records(name)
+            records = self._records.pop(name, None) or self.task.records(name)
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
-            most = 0 if whole else getattr(self.settings, key)
-            part = records if not 0 < most < len(records) else [records[i] for i in sample(len(records), most)]
+            limit = 0 if whole else getattr(self.settings, key)
+            part = records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
             split = self.tokenised(part, training=training)
             if len(part) < len(records):
                 split = dataclasses.replace(split, of=len(records))
@@ -135,36 +135,36 @@ class TaskData:
         return self._splits[name]
 
     def replace_features(self, name: str, features: Features) -> None:
-        """Gives the records of a split, which must have been read, other rows."""
+        """Replaces the features of a split that has been read."""
         self._splits[name] = dataclasses.replace(self._splits[name], features=features)
         print(f'{name}: {features.notes[-1]}')
 
     def parts(self, names: Iterable[str]) -> dict[str, str]:
-        """{split: '500 of 872 records'} of those that are parts."""
+        """Returns {split: '500 of 872 records'} of the splits that are samples."""
         splits = {name: self.split(name) for name in names}
         return {name: f'{len(x.records):,} of {x.of:,} records' for name, x in splits.items() if x.of}
 
     def tokenised(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> TaskSplit:
-        """Features of records; with `keep` from WORKDIR/features where they are there already, and put there."""
+        """Tokenises records; with `keep`, their features are cached in WORKDIR/features."""
         options = (plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
-        if self.tokenizer.separators > 1:  # no part of a tokenizer's fingerprint, which is of ids alone
+        if self.tokenizer.separators > 1:  # The fingerprint of a tokenizer does not contain the separators.
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
         return TaskSplit(records, load_or_build(self._cache, key, make) if keep else make())
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
-        """The lengths that all batches of these splits are padded to, at most `count`."""
+        """Returns the padded lengths for the batches of these splits, at most `count`."""
         lengths = np.concatenate([split.features.lengths for split in splits])
-        if any(split.open for split in splits):  # as if each length had as many rows as all shorter ones
+        if any(split.open for split in splits):  # Assume that the lengths of a stream are log-uniform.
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
         return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
-        """How many padded lengths are worth compiling for so many passes over these splits."""
+        """Returns the number of padded lengths that is cheapest to compile and compute for `passes` over the splits."""
         encoder, choices = self.encoder, splits[0].features.choices
         once, block = COMPILING[training]
-        share = passes * choices * (1 if training else 1 / 3)  # the backward pass is two thirds
+        share = passes * choices * (1 if training else 1 / 3)  # The backward pass has two thirds of the FLOPs.
         return best_length_count(
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
@@ -173,7 +173,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """What a run can be continued with: the encoder's sizes, the tokenizer, the labels, the training rows."""
+        """Returns the facts that a resumed run must match: encoder sizes, tokenizer, labels and training rows."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
@@ -181,21 +181,21 @@ class TaskData:
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
     def learned(self, *, finished: bool = True) -> str:
-        """The text of task.json; without `finished`, nothing has been tuned on dev yet."""
+        """Returns the text of task.json; without `finished`, nothing has been tuned on dev yet."""
         return task_json(plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished)
 
 
 def task_json(
     options: Mapping[str, Any], task: Task, encoder: BertConfig, seq_len: int, *, finished: bool = True
 ) -> str:
-    """The text of task.json.
+    """Returns the text of task.json.
 
     Args:
-      options: of the task, with its kind, in plain form.
-      task: with what it has learned.
-      encoder: of the model.
-      seq_len: S, the longest sequence.
-      finished: whether the training is.
+      options: The options of the task, with its kind, in plain form.
+      task: The task with its learned state.
+      encoder: The config of the encoder.
+      seq_len: The maximal sequence length, S.
+      finished: Whether the training is finished.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
@@ -204,27 +204,27 @@ def task_json(
     return json.dumps(facts, indent=2, ensure_ascii=False) + '\n'
 
 
-def sample(count: int, most: int) -> list[int]:
-    """`most` of the numbers below `count`, ascending: those with the lowest hash.
+def sample(count: int, size: int) -> list[int]:
+    """Returns `size` of the numbers below `count`, ascending: those with the lowest hash.
 
-    A smaller sample is a part of a larger one, and no seed changes it: runs are compared on the same records.
+    A smaller sample is a part of a larger one. No seed changes it, so that runs are compared on the same records.
     """
     order = np.argsort(hash_bits(0, Stream.SAMPLE, np.arange(count)), kind='stable')
-    return np.sort(order[:most]).tolist()
+    return np.sort(order[:size]).tolist()
 
 
 def encoder_of(settings: FinetuningSettings, source: str) -> BertConfig:
-    """The encoder of a Hugging Face directory, computed as the settings choose."""
+    """Reads the encoder config of a Hugging Face directory, with the execution options of the settings."""
     choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
     return read_config(source, **{**choices, 'scan_layers': scan})
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """The task, its labels learned from the training records, with the encoder of the directory of config.init.
+    """Returns the data of a new run: the encoder of config.init, and labels learned from the training records.
 
     Raises:
-      UserError: no such directory, an encoder that does not fit the settings, malformed records.
+      UserError: The directory does not exist, its encoder does not fit the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)
@@ -232,7 +232,7 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
 
 
 def learned_data(data: TaskData) -> TaskData:
-    """The same, whose task has learned its labels; says where its records are from."""
+    """Lets the task of `data` learn its labels, prints the sources of its records, and returns `data`."""
     data.learn()
     sources = data.task.sources()
     if sources:

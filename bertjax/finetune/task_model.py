@@ -1,4 +1,4 @@
-"""A task's model on the mesh, with its head: what trains, evaluates and predicts with it shares."""
+"""The model of a task on the mesh, with its head, for training, evaluation and prediction."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,21 +30,29 @@ from bertjax.workdir.exports import check_formats
 
 
 class TaskModel:
-    """A task's model on a mesh: what trains, evaluates and predicts with it shares.
+    """The model of a task on a mesh, for training, evaluation and prediction.
 
     Attributes:
-      data: the task's.
-      setup: of the model.
-      shapes: the lengths that its batches are padded to; of training only where it is not packed.
-      layout: of packed training batches; None: a sequence a row.
-      attention: what computes it, in words.
+      data: The data of the task.
+      setup: The setup of the model.
+      shapes: The padded lengths of its batches; packed training batches do not use them.
+      layout: The layout of packed training batches; None for one sequence per row.
+      attention: A description of the attention implementation.
     """
 
     def __init__(
         self, data: TaskData, mesh: Mesh, splits: Sequence[TaskSplit], lengths: int, layout: PackedLayout | None = None
     ):
-        """`splits`, at least one, are those that it will see: they choose the padded lengths, at most `lengths`, the
-        first one the form of a batch. Where training is packed, that is the one that is trained on."""
+        """Builds the setup.
+
+        Args:
+          data: The data of the task.
+          mesh: The devices.
+          splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first
+            one the arrays of a batch. With packed training, the first one is the training split.
+          lengths: The maximal number of padded lengths.
+          layout: The layout of packed training batches; None for one sequence per row.
+        """
         settings = data.settings
         check_mesh(data.encoder, mesh)
         self.data, self.layout = data, layout
@@ -65,11 +73,11 @@ class TaskModel:
 
     @property
     def settings(self) -> FinetuningSettings:
-        """Of the config."""
+        """The settings of the run."""
         return self.data.settings
 
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
-        """Training examples in the order of `seed`."""
+        """Returns the training examples in the order of `seed`."""
         if self.layout is not None:
             (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
             return StratifiedExamples(
@@ -88,7 +96,7 @@ class TaskModel:
         )
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Outputs of the model for any features; one for all splits, so that each length is compiled once."""
+        """Returns the predictor for `members` stacked models. All splits share it, so each length compiles once."""
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(
@@ -104,13 +112,13 @@ class TaskModel:
         return self._predictors[members]
 
     def outputs(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> Outputs:
-        """Of all rows of a split; those that were computed last are not computed again."""
+        """Returns the outputs for all rows of a split; the last result is cached."""
         if self._last is None or self._last[0] is not params or self._last[1] is not split:
             self._last = params, split, self.predictor().outputs(params, split.features, on_compile)
         return self._last[2]
 
     def predictions(self, params: Any, split: TaskSplit, on_compile: OnCompile = ignore_compile) -> list[Any]:
-        """One a record."""
+        """Returns a prediction for each record."""
         outputs = self.outputs(params, split, on_compile)
         return self.data.task.predictions(split.records, split.features, outputs)
 
@@ -124,16 +132,16 @@ class TaskModel:
         evaluator: 'TaskEvaluator | None' = None,
         evaluate_first: bool = True,
     ) -> Phase:
-        """The one phase of a fine-tuning, or of several together.
+        """Returns the single phase of a fine-tuning, or of several that are trained together.
 
         Args:
-          members: see Phase, as for `stacked` and `evaluator`.
-          examples: of any of them: the shapes of the batches do not depend on the seed.
-          total: steps.
-          stacked, evaluator, evaluate_first: see `members`.
+          members: The runs, see `Phase`.
+          examples: The examples of any run, because the shapes of the batches do not depend on the seed.
+          total: The number of steps.
+          stacked, evaluator, evaluate_first: See `Phase`.
         """
         settings = self.settings
-        # Of a step of the whole model; not known where a part of it is frozen.
+        # The FLOPs are of a step that trains the whole model; they are unknown if a part is frozen.
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
@@ -158,14 +166,14 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """The state of step 0, with `seed` for what the source lacks, and what came of the source."""
+        """Returns the state of step 0, and the model imported from the source; `seed` draws the missing parameters."""
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported
 
 
 class TaskEvaluator:
-    """The task's figures on dev."""
+    """Evaluates a task on dev."""
 
     split = 'dev'
 
@@ -177,17 +185,17 @@ class TaskEvaluator:
         return self._model.data.task
 
     def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
-        """All figures."""
+        """Returns all figures of the task."""
         return self._task.metrics(self._split.records, self._model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
-        """Minus the task's score."""
+        """Returns minus the score of the task; None if the score is undefined."""
         score = values[self._task.score]
         return None if score is None else -score
 
 
 def _describe_attention(data: TaskData, shapes: tuple[int, ...], layout: PackedLayout | None) -> str:
-    """Of the longest rows of training."""
+    """Describes the attention implementation for the longest training rows."""
     if layout is None:
         return describe_attention(data.encoder, data.settings.batch_size, max(shapes))
     rows, length = layout.row_groups[-1]
@@ -197,14 +205,17 @@ def _describe_attention(data: TaskData, shapes: tuple[int, ...], layout: PackedL
 def prepare(
     data: TaskData, mesh: Mesh, lengths: int, *, layout: PackedLayout | None = None, chosen_by: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
-    """Tokenises everything, and builds what trains: all that can be refused is refused here.
+    """Tokenises all splits and builds the model, so that every mistake is reported before training.
 
     Args:
-      data: the task's.
-      mesh: to train on.
-      lengths: the most padded lengths.
-      layout: of packed training batches; None: a sequence a row.
-      chosen_by: the config key that makes a run choose among models by dev; '' where none does.
+      data: The data of the task.
+      mesh: The devices to train on.
+      lengths: The maximal number of padded lengths.
+      layout: The layout of packed training batches; None for one sequence per row.
+      chosen_by: The config key that selects a model by its dev score; '' for none.
+
+    Returns:
+      The training split and the model.
     """
     if 'dev' not in data.evaluated and chosen_by:
         raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')

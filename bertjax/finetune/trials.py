@@ -1,4 +1,4 @@
-"""The trials of a sweep: every combination of config.sweep; and the table of their results over the seeds."""
+"""The trials of a sweep, which are all combinations of config.sweep, and the table of their results over the seeds."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.writers.console import format_value
 
-# config.sweep.KEY -> (the field of a trial, its type). A field is config's own key.
+# {key of config.sweep: (the field of a trial, its type)}. A field has the name of the config key that it sets.
 AXES = {
     'trainable': ('trainable', str),
     'batch_size': ('batch_size', int),
@@ -26,7 +26,7 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Trial:
-    """One run of a sweep. Its `epochs` are 0 where config.steps decides."""
+    """One run of a sweep. Its `epochs` are 0 if config.steps sets the length."""
 
     trainable: str
     batch_size: int
@@ -36,30 +36,31 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """The name of its folder."""
         epochs = f'epochs={self.epochs:g},' if self.epochs else ''
         return f'{self.trainable},batch={self.batch_size},{epochs}lr={self.learning_rate:g},seed={self.seed}'
 
     @property
     def shape(self) -> tuple:
-        """Trials that are equal in this can be trained by one compiled step."""
+        """The fields that the compiled step depends on; trials of one shape share a step."""
         return self.trainable, self.batch_size, self.epochs
 
     @property
     def without_seed(self) -> tuple:
-        """All but the seed: what a line of the table is about."""
+        """All fields but the seed, which identify a row of the table."""
         return *self.shape, self.learning_rate
 
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:
-        """The settings of the run: those of the sweep, with its own values."""
+        """Returns the settings of the sweep with the values of this trial."""
         return dataclasses.replace(base, **dataclasses.asdict(self))
 
 
 def trials_of(settings: FinetuningSettings) -> list[Trial]:
-    """All combinations of config.sweep; none where it is empty.
+    """Returns all combinations of config.sweep; an empty list if there is no sweep.
 
     Raises:
-      UserError: a value twice, or two that would share a folder; epochs where config.steps decides.
+      UserError: A value occurs twice, two trials would share a folder, or epochs are set although config.steps sets the
+        length.
     """
     sweep = settings.sweep
     if sweep.epochs and settings.steps_decide:
@@ -67,18 +68,18 @@ def trials_of(settings: FinetuningSettings) -> list[Trial]:
         raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs decide', fix)
     values: dict[str, list] = {}
     for key, (field, kind) in AXES.items():
-        given, usual = getattr(sweep, key), getattr(settings, field)
-        if len(set(given)) != len(given):
-            raise UserError(f'config.sweep.{key}', str(tuple(given)), 'each value once', 'leave the second one out')
-        values[field] = [kind(value) for value in given] or [usual]
+        swept, default = getattr(sweep, key), getattr(settings, field)
+        if len(set(swept)) != len(swept):
+            raise UserError(f'config.sweep.{key}', str(tuple(swept)), 'each value once', 'leave the second one out')
+        values[field] = [kind(value) for value in swept] or [default]
     if not any(getattr(sweep, key) for key in AXES):
         return []
     if settings.steps_decide:
         values['epochs'] = [0.0]
     trials = sorted(Trial(*combination) for combination in itertools.product(*values.values()))
-    named: dict[str, Trial] = {}
+    by_name: dict[str, Trial] = {}
     for other in trials:
-        one = named.setdefault(other.name, other)
+        one = by_name.setdefault(other.name, other)
         if one != other:
             found = f'{one.epochs!r} epochs at {one.learning_rate!r} and {other.epochs!r} at {other.learning_rate!r}'
             fix = 'leave one of the two out'
@@ -87,21 +88,21 @@ def trials_of(settings: FinetuningSettings) -> list[Trial]:
 
 
 def score_of(results: Mapping[str, Any]) -> float:
-    """The dev score of a run; -inf where it is not defined."""
+    """Returns the dev score of a run; -inf if it is undefined."""
     value = results['splits']['dev'][results['score']]
     return -np.inf if value is None else value
 
 
 def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """What sweep.json says.
+    """Returns the content of sweep.json.
 
     Args:
-      runs: the trials with their results.
-      score: the name of the figure that they are compared by.
+      runs: The trials with their results.
+      score: The name of the figure that the trials are compared by.
 
     Returns:
-      Of each setting over its seeds: median, mean, standard deviation, best, how many collapsed; and the best run of
-      all on dev.
+      For each setting, over its seeds: median, mean, standard deviation, best, and the number of collapsed runs. Also
+      the name of the best run on dev.
     """
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
@@ -124,14 +125,14 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
 
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:
-    """A row a setting."""
-    # Narrow enough for 80 columns, which is what a pipe or a file has.
+    """Returns a table with a row for each setting."""
+    # The table fits 80 columns, the width of a pipe or a file.
     table = Table(title=f'{summary["score"]} on dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
         table.add_column(name, justify='left' if name == 'trainable' else 'right')
     for line in summary['settings']:
         figures = (format_value(line[key]) for key in ('median', 'mean', 'sd', 'best'))
         epochs = f'{line["epochs"]:g}' if line['epochs'] else '-'
-        place = (line['trainable'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}')
-        table.add_row(*place, str(line['runs']), *figures, str(line['collapsed']))
+        setting = (line['trainable'], str(line['batch_size']), epochs, f'{line["learning_rate"]:g}')
+        table.add_row(*setting, str(line['runs']), *figures, str(line['collapsed']))
     return table

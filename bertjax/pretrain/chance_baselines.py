@@ -1,4 +1,4 @@
-"""What a pre-training is measured against: what a model that has learned nothing reaches on the held-out text."""
+"""Baselines of a pre-training: the held-out loss and accuracy of a model that has learned nothing."""
 
 import dataclasses
 import itertools
@@ -26,12 +26,12 @@ _BATCH = 4096  # examples or documents at a time
 
 @dataclasses.dataclass(frozen=True)
 class ChanceBaselines:
-    """The levels of a run, on its held-out text.
+    """The chance baselines of a run on its held-out text.
 
     Attributes:
-      pair: what the figures of its pairs are called in a row, 'nsp' or 'sop'.
-      unigram: in nats, see `unigram_entropy`; None where nothing is held out.
-      majority: by phase, see `majority_share`; empty without pairs.
+      pair: The prefix of the pair figures in a row, 'nsp' or 'sop'.
+      unigram: The unigram entropy in nats, see `unigram_entropy`; None if no text is held out.
+      majority: {phase number: share}, see `majority_share`; empty without pairs.
     """
 
     pair: str = 'nsp'
@@ -40,10 +40,10 @@ class ChanceBaselines:
 
 
 def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
-    """The levels of the run in a workdir, finished or not; those that its files do not tell are absent.
+    """Computes the baselines of the run in a workdir, finished or not, as far as its files allow.
 
     Raises:
-      UserError: a damaged config.json.
+      UserError: config.json is damaged.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -53,7 +53,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
         stores = open_stores(settings, folder, tokenizer, verify=False)
-    except UserError:  # the figures are there without the text
+    except UserError:  # The rows of figures can be read without the text.
         return ChanceBaselines(pair_name(settings.pair_options.mode))
     examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
     return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
@@ -62,7 +62,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
 def compute_chance_baselines(
     settings: PretrainingSettings, stores: Sequence[WeightedStore], examples: StoreExamples, total: int
 ) -> ChanceBaselines:
-    """The levels of a run of `total` steps on the `examples` of `stores`."""
+    """Computes the baselines of a run of `total` steps on the `examples` of `stores`."""
     pair, majority = pair_name(settings.pair_options.mode), {}
     if not examples.has_heldout:
         return ChanceBaselines(pair)
@@ -77,14 +77,15 @@ def compute_chance_baselines(
 
 
 def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
-    """Entropy in nats of the pieces: the loss of a model that knows how often each occurs and no context.
+    """Returns the unigram entropy in nats: the loss of a model that knows the frequency of each piece, but no context.
 
-    Counted on the held-out text itself, so it is the best that any such model can do. None without text.
+    The frequencies are those of the held-out text itself, so no model without context has a lower loss. The entropy is
+    None without text.
 
     Args:
-      splits: one, or those of a mixture.
-      weights: their shares of the examples.
-      vocab_size: V.
+      splits: The held-out splits, one for each store.
+      weights: The share of the examples that each split has.
+      vocab_size: The vocabulary size, V.
     """
     shares = np.zeros(vocab_size)
     for split, weight in zip(splits, weights, strict=True):
@@ -95,9 +96,9 @@ def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], voca
 
 
 def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
-    """int64 [V], how often each piece occurs."""
+    """Returns int64 [V], the number of occurrences of each piece."""
     counts = np.zeros(vocab_size, np.int64)
-    offsets = split.sentence_offsets[split.document_offsets]  # first token of each document, and the end
+    offsets = split.sentence_offsets[split.document_offsets]  # The first token of each document, then the end.
     for first in range(0, split.num_documents, _BATCH):
         bounds = itertools.pairwise(offsets[first : first + _BATCH + 1])
         texts = [split.tokens(int(start), int(end - start)) for start, end in bounds]
@@ -106,8 +107,9 @@ def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
 
 
 def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:
-    """The accuracy on the pairs of the first `count` examples of always giving their more frequent label; None where
-    they are no pairs."""
+    """Returns the share of the more frequent pair label in the first `count` examples; None without pairs.
+
+    It is the accuracy of a model that always gives this label."""
     ones = total = 0.0
     count = min(count, examples.cycle_length)
     for first in range(0, count, _BATCH):

@@ -1,4 +1,4 @@
-"""The examples of a pre-training: of its corpus, of what that holds out, and of config.heldout_texts."""
+"""The examples of a pre-training: training and held-out examples of its corpus, and those of config.heldout_texts."""
 
 import math
 import pathlib
@@ -14,21 +14,21 @@ from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import Tokenizer
 
-# The seed of the held-out examples and their masks: the same in every run, whatever config.seed is.
+# The seed of the held-out examples and their masks. It does not depend on config.seed, so that runs are comparable.
 HELDOUT_SEED = 20181011
 
 Examples = PretrainingExamples | PackedExamples | MixedExamples
 
 
 class StoreExamples:
-    """The examples of a pre-training, by shape, split and phase; made once each.
+    """The examples of a pre-training by shape, split and phase, each built once.
 
     Args:
-      settings: with the rules for pairs and masks.
-      stores: one, or those of a mixture.
-      tokenizer: theirs.
-      cache_dir: where pairing plans are kept.
-      texts: further ones to evaluate on, by name.
+      settings: The settings of the run, which hold the rules for pairs and masks.
+      stores: The token stores: one, or one for each part of a mixture.
+      tokenizer: The tokenizer of the stores.
+      cache_dir: The folder where pairing plans are cached.
+      texts: {name: split} of config.heldout_texts.
     """
 
     def __init__(
@@ -41,50 +41,50 @@ class StoreExamples:
     ):
         self._settings, self._stores, self._tokenizer, self._cache_dir = settings, stores, tokenizer, cache_dir
         self.texts = texts
-        self._made: dict[tuple, Examples] = {}
+        self._cache: dict[tuple, Examples] = {}
 
     @property
     def vocab_size(self) -> int:
-        """V, of the pieces that they are made of."""
+        """The vocabulary size, V."""
         return self._tokenizer.vocab_size
 
     @property
     def has_heldout(self) -> bool:
-        """Whether every store has documents to evaluate on."""
+        """Whether every store has held-out documents."""
         return all(weighted.store.split('heldout').num_documents for weighted in self._stores)
 
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
-        """The examples of a phase; with config.packing those of training in packed rows.
+        """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
-        Held-out examples are masked at config.masking.eval_rate, and have as many predictions as that needs.
+        Held-out examples are masked at config.masking.eval_rate, and P is raised to what this rate needs.
 
         Args:
-          shape: S and P.
+          shape: (S, P), the sequence length and the number of predictions.
           split: 'train' or 'heldout'.
-          phase: its number.
+          phase: The number of the phase.
 
         Raises:
-          UserError: lengths or rules that cannot be met.
+          UserError: The lengths or the rules cannot be met.
         """
         key = (shape, split, phase)
-        if key not in self._made:
+        if key not in self._cache:
             training = split == 'train'
-            parts = [self._of(weighted.store.split(split), shape, phase, training) for weighted in self._stores]
+            parts = [self._build(weighted.store.split(split), shape, phase, training) for weighted in self._stores]
             if self._settings.packing and training:
                 parts = [PackedExamples(examples) for examples in parts]
             weights = [weighted.weight for weighted in self._stores]
             seed = self._settings.run_seeds.data if training else HELDOUT_SEED
-            self._made[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
-        return self._made[key]
+            self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
+        return self._cache[key]
 
     def of_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        """The examples of one of `texts`; shape and phase as in `get`."""
+        """Returns the examples of the text `name` of `texts`; `shape` and `phase` are those of `get`."""
         key = (shape, split_name(name), phase)
-        if key not in self._made:
-            self._made[key] = self._of(self.texts[name], shape, phase, training=False)
-        return self._made[key]
+        if key not in self._cache:
+            self._cache[key] = self._build(self.texts[name], shape, phase, training=False)
+        return self._cache[key]
 
-    def _of(self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool) -> PretrainingExamples:
+    def _build(self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool) -> PretrainingExamples:
         (seq_len, max_predictions), masking = shape, self._settings.masking
         if not training:
             masking = masking.for_evaluation()

@@ -1,4 +1,4 @@
-"""Loads the model of a pre-training from its checkpoints."""
+"""Loading the model of a pre-training from its checkpoints."""
 
 import dataclasses
 import pathlib
@@ -17,10 +17,12 @@ from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
+_FIX = 'give the recipe of this workdir'
+
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """A checkpoint of a pre-training, its parameters on the mesh."""
+    """A checkpoint of a pre-training, with its parameters on the mesh."""
 
     config: BertConfig
     mesh: Mesh
@@ -30,10 +32,10 @@ class SavedPretraining:
 
 
 def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """The workdir's checkpoint of config.step, or the newest; the recipe must be the one that it was trained with.
+    """Loads the checkpoint of config.step, or the newest one, with the recipe that the workdir was trained with.
 
     Raises:
-      UserError: no checkpoint, or a recipe of another model.
+      UserError: There is no checkpoint, or the recipe is for another model.
     """
     tokenizer = load_workdir_tokenizer(folder)
     model = settings.model_config(tokenizer.vocab_size)
@@ -43,15 +45,13 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         if saved is None:
             raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
-            ours, value = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
-            if ours != value:
-                fix = 'give the recipe of this workdir'
-                raise UserError(f'config.model.{name}', str(ours), f'{value}, as in the checkpoint', fix)
+            ours, theirs = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
+            if ours != theirs:
+                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the checkpoint', _FIX)
         mode = saved.config['pairs']['mode']
-        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # one of the two has no head for pairs
-            fix = 'give the recipe of this workdir'
-            raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', fix)
-        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
+        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # One of the two has no pair head.
+            raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
+        settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(saved.position.step, setup.state.params)

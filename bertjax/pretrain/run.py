@@ -1,4 +1,4 @@
-"""A pre-training made ready: its text as examples, its model on the mesh, its phases."""
+"""A pre-training in its workdir: its text as examples, its model on the mesh, its phases."""
 
 import dataclasses
 import functools
@@ -38,7 +38,8 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-_MANY_SINGLE = 0.5  # The share of chunks with one sentence above which pairs teach little; Wikipedia has 0.1 at S=128.
+# Pairs teach little if more than this share of the chunks has a single sentence. Wikipedia has 0.1 at S=128.
+_MAX_SINGLE_SHARE = 0.5
 
 
 def build_pretraining_setup(
@@ -47,7 +48,7 @@ def build_pretraining_setup(
     mesh: Mesh,
     distillation: Distillation | None = None,
 ) -> Setup:
-    """Builds the setup of a pre-training, which needs no text.
+    """Builds the setup of a pre-training without reading any text.
 
     Raises:
       UserError: The mesh does not divide the model.
@@ -75,7 +76,7 @@ class Pretraining:
       settings: The settings of the run.
       folder: The workdir.
       mesh: The devices.
-      distillation: What the teacher adds, if there is one.
+      distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
@@ -144,35 +145,35 @@ class Pretraining:
     def fresh(self) -> TrainState:
         """Returns the state of step 0.
 
-        Its parameters are the teacher's choice, those of config.init, or random; the token embeddings may come from
-        config.embeddings.
+        The parameters are chosen by the teacher, loaded from config.init, or random. The token embeddings may come
+        from config.embeddings.
 
         Raises:
           UserError: The checkpoint of config.init has another size.
         """
-        seed, given = self.settings.run_seeds.init, self._embeddings
+        seed, embeddings = self.settings.run_seeds.init, self._embeddings
         if self._distillation is not None and self._distillation.initial_params is not None:
             print(self._distillation.initial_weights)
             return self.setup.create_from(self._distillation.initial_params(), seed)
-        state = self.setup.create_from(self._imported(), seed) if self.settings.init else self.setup.create(seed)
-        if given is not None:
-            print(f'{len(given.rows):,} token embeddings begin as in {self.settings.embeddings}')
-            state = state.replace(params=set_embedding_rows(state.params, given.rows, given.matrix))
+        state = self.setup.create_from(self._import_params(), seed) if self.settings.init else self.setup.create(seed)
+        if embeddings is not None:
+            print(f'{len(embeddings.rows):,} token embeddings begin as in {self.settings.embeddings}')
+            state = state.replace(params=set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
         return state
 
-    def _imported(self) -> dict[str, Any]:
-        params, said = initial_params(self.settings, self.model, self.tokenizer)
-        print(said)
+    def _import_params(self) -> dict[str, Any]:
+        params, description = initial_params(self.settings, self.model, self.tokenizer)
+        print(description)
         return params
 
     def phases(self) -> list[Phase]:
-        """What the loop works through."""
+        """Returns the phases of the training loop."""
         return [self._phase(phase) for phase in self._phases]
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
-        # Held-out rows are never packed, so that their figures are of the same rows in every run.
+        # Held-out rows are never packed, so that every run is evaluated on the same rows.
         evaluate = jax.jit(make_eval_step(self.setup.model, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
         flops = train_flops_per_sequence(self.model, *shape)
@@ -190,21 +191,21 @@ class Pretraining:
                 split=split,
             )
 
-        own = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
+        heldout = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
         texts = {name: self.examples.of_text(name, shape, phase.number) for name in self.examples.texts}
         return Phase(
             phase,
             self.setup,
             [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
-            evaluator=evaluator(own, 'heldout') if own else None,
+            evaluator=evaluator(heldout, 'heldout') if heldout else None,
             other_evaluators=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
             flops_per_sequence=flops,
             teacher=teacher,
         )
 
     def describe(self) -> str:
-        """A description that is printed before training starts."""
+        """Returns a description, which is printed before training starts."""
         model, tokenizer = self.model, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
@@ -233,7 +234,7 @@ class Pretraining:
         return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])
 
     def details(self) -> str:
-        """Lines for the log: the mesh, the attention, which parameters decay."""
+        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
         return f'{self.setup.describe()}, attention: {self._attention}\n{describe_decay(self.setup.state.params)}'
 
 
@@ -256,9 +257,9 @@ def _describe_pairs(part: dict[str, Any]) -> str:
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """A line about a corpus whose chunks mostly have one sentence, which cannot be cut into A and B; else ''."""
+    """Returns a warning if most chunks have a single sentence, which cannot be cut into A and B; else ''."""
     single = part['one_sentence']
-    if single is None or single <= _MANY_SINGLE:
+    if single is None or single <= _MAX_SINGLE_SHARE:
         return ''
     share = 'all chunks' if single == 1 else f'{single:.1%} of the chunks'
     if part['mode'] == 'nsp':
@@ -271,7 +272,7 @@ def _warn_of_pairs(part: dict[str, Any]) -> str:
         )
     return (
         f'warning: {share} hold a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
-        'to train without pairs, or give the text more and shorter sentences: one a line with '
+        'to train without pairs, or give the text more and shorter sentences: one per line with '
         'config.corpus_options.split_sentences=False, another splitter (config.corpus_options.sentences), blank lines '
         'between documents only, or a larger config.seq_len.'
     )

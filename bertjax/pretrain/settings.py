@@ -1,4 +1,4 @@
-"""config of a pre-training -> PretrainingSettings: text, model, pairs, masks, phases."""
+"""The settings of a pre-training, made from its config: text, model, pairs, masks, phases."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -32,37 +32,44 @@ class PretrainingPhase(PhaseSettings):
 
     @property
     def batches(self) -> dict[int, BatchSpec]:
-        """{S: shapes and dtypes of its batches}."""
+        """{S: the shapes and dtypes of the batches of this length}."""
         shape = (self.batch_size, self.seq_len, self.max_predictions)
         return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed)}
 
 
 @dataclasses.dataclass(frozen=True)
-class _GivenPhase:
-    """An entry of config.phases: the values that it has or inherits, their keys, and its length as it was given."""
+class _PhaseSpec:
+    """An entry of config.phases, before its length is resolved to steps.
+
+    Attributes:
+      steps: The length of the phase as the config states it.
+      reset_optimizer: Whether the phase starts with a new optimizer state.
+      values: {key: value} of the keys of INHERITED, which the phase sets or inherits.
+      keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
+    """
 
     steps: int | str
     reset_optimizer: bool
-    values: Mapping[str, Any]  # by the keys of INHERITED, as are
-    keys: Mapping[str, str]  # 'phases[0].seq_len', or 'seq_len' where that decides
+    values: Mapping[str, Any]
+    keys: Mapping[str, str]
 
 
 class PretrainingSettings(PretrainingKeys):
-    """The settings of a pre-training: an attribute a key, and what follows from them."""
+    """The settings of a pre-training: one attribute for each config key, and properties derived from them."""
 
-    patience = 0  # it always runs to its end
+    patience = 0  # A pre-training never stops early.
 
     @property
-    def given_phases(self) -> tuple[_GivenPhase, ...]:
-        """config.phases, or one that is the run; `resolve_phases` resolves them."""
-        usual = {**{key: getattr(self, key) for key in INHERITED}, 'schedule': self.schedule.name}
-        given = []
+    def given_phases(self) -> tuple[_PhaseSpec, ...]:
+        """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
+        defaults = {**{key: getattr(self, key) for key in INHERITED}, 'schedule': self.schedule.name}
+        specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
-            own = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
-            values = {**usual, **{key: getattr(phase, key) for key in own}}
-            keys = {key: f'phases[{i}].{key}' if key in own else key for key in INHERITED}
-            given.append(_GivenPhase(phase.steps, phase.reset_optimizer, values, keys))
-        return tuple(given)
+            set_keys = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
+            values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
+            keys = {key: f'phases[{i}].{key}' if key in set_keys else key for key in INHERITED}
+            specs.append(_PhaseSpec(phase.steps, phase.reset_optimizer, values, keys))
+        return tuple(specs)
 
     @property
     def first_shape(self) -> tuple[int, int]:
@@ -72,7 +79,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def vocabulary_key(self) -> str:
-        """Text that is equal where equal vocabularies are trained."""
+        """A text of all settings that a trained vocabulary depends on; runs with equal texts share a vocabulary."""
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}
@@ -83,10 +90,10 @@ class PretrainingSettings(PretrainingKeys):
         return ''.join(f'{key} = {value}\n' for key, value in sorted(facts.items()))
 
     def model_config(self, vocab_size: int) -> BertConfig:
-        """The model with a vocabulary of `vocab_size` pieces.
+        """Returns the config of a model with a vocabulary of `vocab_size` pieces.
 
         Raises:
-          UserError: sizes that cannot be, a phase longer than the model's positions.
+          UserError: The sizes are impossible, or the sequences of a phase are longer than the model's positions.
         """
         model = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
         for phase in self.given_phases:
@@ -101,7 +108,7 @@ class PretrainingSettings(PretrainingKeys):
         return model
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
-        """Length of the run; `examples_per_epoch` is None where no corpus is at hand (run=compile)."""
+        """Returns the length of the run in steps; `examples_per_epoch` is None without a corpus (run=compile)."""
         batch_size = self.given_phases[0].values['batch_size']
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
@@ -116,20 +123,20 @@ class PretrainingSettings(PretrainingKeys):
         return steps
 
     def resolve_phases(self, total: int) -> list[PretrainingPhase]:
-        """The phases of a run of `total` steps.
+        """Returns the phases of a run of `total` steps.
 
         Raises:
-          UserError: phases that do not add up to it, or a value in one that cannot be.
+          UserError: The phases do not add up to `total`, or a phase has an impossible value.
         """
         self._check_shapes()
-        given = self.given_phases
-        lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(given)]
-        if all(str(phase.steps).endswith('%') for phase in given):
-            shares = sum(float(str(phase.steps)[:-1]) for phase in given)
+        specs = self.given_phases
+        lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(specs)]
+        if all(str(phase.steps).endswith('%') for phase in specs):
+            shares = sum(float(str(phase.steps)[:-1]) for phase in specs)
             if abs(shares - 100) > 0.01:
                 found, fix = f'{shares:g}% of the steps', 'correct their steps'
                 raise UserError('config.phases', found, '100% over all phases', fix)
-            lengths[-1] = total - sum(lengths[:-1])  # what rounding left
+            lengths[-1] = total - sum(lengths[:-1])  # The last phase takes the steps that rounding leaves.
         if sum(lengths) != total:
             raise UserError(
                 'config.phases',
@@ -138,7 +145,7 @@ class PretrainingSettings(PretrainingKeys):
                 'give the phases in percent, or make the two agree',
             )
         resolved, first = [], 0
-        for number, (phase, length) in enumerate(zip(given, lengths, strict=True)):
+        for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):
             resolved.append(
                 PretrainingPhase(
                     number=number,
@@ -162,29 +169,29 @@ class PretrainingSettings(PretrainingKeys):
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
-            # With fewer, what a row may predict would be used up before the row is full.
-            least = int(self.masking.rate * values['seq_len'])
-            if self.packing and values['max_predictions'] < least:
-                expected = f'at least {least} with config.packing: {self.masking.rate:.0%} of seq_len'
-                fix = f'set --config.{phase.keys["max_predictions"]}={least}'
+            # With fewer predictions, a packed row would be closed before it is full.
+            minimum = int(self.masking.rate * values['seq_len'])
+            if self.packing and values['max_predictions'] < minimum:
+                expected = f'at least {minimum} with config.packing: {self.masking.rate:.0%} of seq_len'
+                fix = f'set --config.{phase.keys["max_predictions"]}={minimum}'
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
 
     def describe_attention(self) -> str:
-        """What computes attention in the last phase.
+        """Describes the attention implementation of the last phase.
 
         Raises:
-          UserError: the implementation asked for by name cannot, in one of the phases or on these devices.
+          UserError: The implementation that the config names does not support a phase or these devices.
         """
         model = self.model_config(self.vocab.size)
         for phase in self.given_phases:
             rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
-            described = describe_attention(model, rows, phase.values['seq_len'], self.packing)
-        return described
+            description = describe_attention(model, rows, phase.values['seq_len'], self.packing)
+        return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Refuses what the devices cannot hold, whatever the text is."""
+        """Raises a UserError if a phase needs more memory than the devices have, whatever the text is."""
         trained = not self.tokenizer and not self.init
         model = self.model_config(self.vocab.size if trained else 1)
         for phase in self.given_phases:
@@ -201,10 +208,10 @@ class PretrainingSettings(PretrainingKeys):
             )
 
     def check(self) -> None:
-        """Refuses everything that can be wrong in a pre-training without a look at the text.
+        """Checks everything that can be checked without reading the text.
 
         Raises:
-          UserError: with the key.
+          UserError: A value is impossible; the error names its key.
         """
         self.tracking.check()
         model = self.model_config(self.vocab.size)
@@ -228,11 +235,11 @@ class PretrainingSettings(PretrainingKeys):
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
-    """The settings of a config.
+    """Returns the settings of a config. `PretrainingSettings.check` checks what only matters for training.
 
     Raises:
-      UserError: a value that cannot be, with its key. What only a training would mind, `check` refuses.
+      UserError: A value is impossible; the error names its key.
     """
     settings = from_config(PretrainingSettings, config)
-    settings.pair_options  # noqa: B018 - raises
+    settings.pair_options  # noqa: B018 - raises a UserError
     return settings

@@ -1,4 +1,4 @@
-"""The end of a pre-training: the export, summary.json, and what a person wants to see on the screen."""
+"""The end of a pre-training: the export, summary.json, and the printed summary."""
 
 import json
 import pathlib
@@ -46,8 +46,8 @@ EXAMPLES_PRINTED += (
     'hidden_loss',
     'attention_loss',
     'embeddings_loss',
-)  # of a distillation
-# Of a workdir.
+)  # A distillation has these, too.
+# {file or folder of a workdir: its description}.
 PLACES = {
     **exports.EXPORT_FOLDERS,
     'checkpoints': 'to continue: start the same command again, with more --config.steps',
@@ -55,8 +55,8 @@ PLACES = {
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',
 }
-_CONTEXT = 8  # tokens shown on either side of a filled mask
-_FILLED = 4
+_CONTEXT = 8  # The number of tokens printed on either side of a filled mask.
+_NUM_FILLED = 4  # The number of held-out examples with a filled mask.
 
 
 def finish_pretraining(
@@ -69,15 +69,15 @@ def finish_pretraining(
     recipe: str,
     levels: ChanceBaselines,
 ) -> None:
-    """Exports, writes summary.json, prints the summary.
+    """Exports the model, writes summary.json and prints the summary.
 
     Args:
-      folder: the workdir.
-      config: the resolved config.
-      model, tokenizer, params: trained.
-      heldout: examples of which some masks are filled; None for none.
-      recipe: as the command line names it.
-      levels: what the figures are measured against.
+      folder: The workdir.
+      config: The resolved config.
+      model, tokenizer, params: The trained model.
+      heldout: Held-out examples, of which some masks are filled; None for none.
+      recipe: The recipe as the command line names it.
+      levels: The chance baselines that the figures are compared with.
     """
     rows = heldout_rows(folder / 'metrics.jsonl')
     if rows and rows[-1]['step'] != config['steps']:
@@ -94,7 +94,7 @@ def finish_pretraining(
         **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
         'filled_masks': filled,
         'export': f'export/{formats_of(config["export_formats"])[0]}' if config['export'] else None,
-        'goodput': goodput.facts() if goodput else None,  # measured: alone in this file it differs from run to run
+        'goodput': goodput.facts() if goodput else None,  # The only value that differs between equal runs.
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
@@ -114,23 +114,23 @@ def finish_pretraining(
         console.print(f'\ngoodput {goodput}', markup=False)
     print_output_files(console, folder, PLACES, exported=config['export'])
     print_next_commands(console, _next(folder, config, recipe))
-    if config['export']:  # at the end: where it fails, all else is there
+    if config['export']:  # Last, so that a failed upload loses nothing else.
         push_export(folder, config['push_to'], private=config['push_private'])
 
 
 def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
-    """The held-out rows of a metrics.jsonl, in order."""
+    """Returns the held-out rows of a metrics.jsonl, in order."""
     return [row for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
 def text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """The first and the last row of each of config.heldout_texts, by name; see `heldout_rows`."""
-    found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    """Returns {name: (first row, last row)} of config.heldout_texts from a metrics.jsonl."""
+    texts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for row in read_rows(metrics):
         if row['split'].startswith(PREFIX):
             name = row['split'].removeprefix(PREFIX)
-            found[name] = (found.get(name, (row,))[0], row)
-    return found
+            texts[name] = (texts.get(name, (row,))[0], row)
+    return texts
 
 
 def export_pretraining(
@@ -142,19 +142,22 @@ def export_pretraining(
     rows: list[dict[str, Any]],
     formats: Collection[str],
 ) -> list[pathlib.Path]:
-    """The folders of export/, one a format; `rows` are the held-out rows, of which the model card has the last."""
-    finished = ExportContent(
+    """Writes a folder in export/ for each format and returns the folders.
+
+    `rows` are the held-out rows; the model card shows the last one.
+    """
+    content = ExportContent(
         model=BertForPreTraining(model),
         params=params,
         tokenizer=tokenizer,
         card=_model_card_facts(config, rows),
         about=config.get('card', {}),
     )
-    return write_exports(finished, folder, formats)
+    return write_exports(content, folder, formats)
 
 
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Training facts for the model card; nothing that differs between two equal runs."""
+    """Returns the training facts of the model card; equal runs have equal facts."""
     optimizer, masking = config['optimizer'], config['masking']
     rate = masking.get('eval_rate', masking['rate'])  # what older runs have not recorded, and did
     evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
@@ -181,10 +184,10 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """For some held-out examples, the model's prediction at the mask it is surest of, and the original token."""
-    batch = heldout.batch(np.arange(_FILLED))
+    """Yields, for some held-out examples, the prediction at the mask with the most certain one, and the true token."""
+    batch = heldout.batch(np.arange(_NUM_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
-    for row in range(_FILLED):
+    for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
         hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
         if not hidden:
@@ -192,26 +195,26 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
         probabilities = softmax(logits[row, hidden])  # [masks, V]
         surest = int(probabilities.max(-1).argmax())
         p, best = hidden[surest], int(probabilities[surest].argmax())
-        at = positions[p]
-        left, right = ids[max(at - _CONTEXT, 1) : at], ids[at + 1 : at + 1 + _CONTEXT]
+        position = positions[p]
+        left, right = ids[max(position - _CONTEXT, 1) : position], ids[position + 1 : position + 1 + _CONTEXT]
         keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
         yield {
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
-            'filled': _shown(tokenizer, best),
+            'filled': _piece_text(tokenizer, best),
             'probability': round(float(probabilities[surest, best]), 4),
-            'was': _shown(tokenizer, int(batch['masked_ids'][row, p])),
+            'was': _piece_text(tokenizer, int(batch['masked_ids'][row, p])),
         }
 
 
-def _shown(tokenizer: Tokenizer, piece: int) -> str:
-    """A piece for reading: of byte-level BPE as text, since it writes all but ASCII in letters of its own."""
+def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
+    """Returns a readable piece. A byte-level BPE piece is decoded, because its letters stand for bytes."""
     text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
     return text or tokenizer.pieces[piece]
 
 
 def print_heldout(console: Console, rows: list[dict[str, Any]], levels: ChanceBaselines) -> None:
-    """The first and the last of the held-out `rows`, and what they are measured against."""
+    """Prints the first and the last of the held-out `rows`, and the chance baselines."""
     first, last = rows[0], rows[-1]
     table = Table(title='held-out text', title_justify='left')
     for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
@@ -220,18 +223,18 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], levels: ChanceBa
         if last.get(name) is not None:
             table.add_row(name.replace('_', ' '), format_value(first.get(name)), format_value(last[name]))
     console.print(table)
-    compared = []
+    comparisons = []
     if levels.unigram is not None and last.get('mlm_loss') is not None:
-        compared.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
+        comparisons.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
     if last['phase'] in levels.majority:
         share, pair = levels.majority[last['phase']], levels.pair.upper()
-        compared.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
-    if compared:
-        console.print(f'without any context a model reaches {", and ".join(compared)}', markup=False)
+        comparisons.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
+    if comparisons:
+        console.print(f'without any context a model reaches {", and ".join(comparisons)}', markup=False)
 
 
 def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """The first and the last MLM loss and accuracy on each text of `text_rows`."""
+    """Prints the first and the last MLM loss and accuracy on each text of `text_rows`."""
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)
@@ -244,22 +247,22 @@ def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict
 
 
 def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
-    """Commands that one may run next; not the one that has just run."""
-    given, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
+    """Returns commands to run next, without the one that has just run."""
+    config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
     classify = next((file for file in files if file.exists()), 'classify')
     name = user_name(folder)
     workdir = shlex.quote(name)
-    again = f'{given} --workdir={workdir}'
+    same_run = f'{config_flag} --workdir={workdir}'
     commands = [
-        Command('a page about this workdir', f'{again} --config.run=report', 'report'),
-        Command('a picture of the learning curve', f'{again} --config.run=plot', 'plot'),
+        Command('a page about this workdir', f'{same_run} --config.run=report', 'report'),
+        Command('a picture of the learning curve', f'{same_run} --config.run=plot', 'plot'),
     ]
     if config['export']:
-        own = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
-        what = 'a classifier, from a table of your own with the columns text and label'
-        commands.append(Command(what, f'--config={shlex.quote(str(classify))} {own}'))
+        flags = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
+        title = 'a classifier, from a table of your own with the columns text and label'
+        commands.append(Command(title, f'--config={shlex.quote(str(classify))} {flags}'))
     if config['corpus'] == 'pydoc:' and 'distill' not in config:
-        own = "--workdir=out/mine --config.corpus='texts/*.txt'"
-        commands.append(Command('the same on your own text', f'{given} {own}'))
+        flags = "--workdir=out/mine --config.corpus='texts/*.txt'"
+        commands.append(Command('the same on your own text', f'{config_flag} {flags}'))
     return commands

@@ -1,4 +1,4 @@
-"""From the settings of a pre-training to its tokenizer and its token stores."""
+"""The tokenizer and the token stores of a pre-training, built or loaded by its settings."""
 
 import dataclasses
 import os
@@ -42,30 +42,31 @@ class WeightedStore:
 
 
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """The run's tokenizer: given, else that of config.init, else one that is trained into WORKDIR/tokenizer.
+    """Returns the tokenizer of the run, which is also saved to WORKDIR/tokenizer.
+
+    It is that of config.tokenizer, else that of config.init, else one trained on the corpus.
 
     Raises:
-      UserError: a workdir inside the corpus, no store at config.data, a tokenizer that is not the one saved or trained
-        with.
+      UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has another tokenizer.
     """
     if not is_primary():
         return load_workdir_tokenizer(workdir)
     if settings.data:
-        read_manifest(user_path(settings.data, 'config.data'))  # raises before a vocabulary is trained
+        read_manifest(user_path(settings.data, 'config.data'))  # Raises before a vocabulary is trained.
     else:
         check_outside(settings.corpus, workdir, WORKDIR_FILES)
         if settings.beam:
             check_beam(settings.beam)
-    if has_run(workdir) and not _beginning_is_there(settings):
+    if has_run(workdir) and not _vocabulary_sources_exist(settings):
         return load_workdir_tokenizer(workdir)
-    given = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    if given:
-        tokenizer = load_given_tokenizer(settings, given)
+    source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
+    if source:
+        tokenizer = load_given_tokenizer(settings, source)
         if settings.vocab.add:
             tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
-        keep_tokenizer(tokenizer, workdir, given)
+        keep_tokenizer(tokenizer, workdir, source)
         return tokenizer
-    reason = _other_vocabulary(settings, workdir)
+    reason = _reason_to_train(settings, workdir)
     if reason is None:
         tokenizer = load_workdir_tokenizer(workdir)
         keep_checksums(workdir)
@@ -76,14 +77,17 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
     return train_vocabulary(settings, workdir)
 
 
-def _beginning_is_there(settings: PretrainingSettings) -> bool:
-    """Whether what the vocabulary began with can be looked at: a run that has begun does without."""
+def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
+    """Whether the files that the vocabulary is made from exist; a run that has begun does not need them."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 
-def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
-    """What the workdir's vocabulary was trained on, where another is to be trained; '' for none, None to take it."""
+def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
+    """Describes the other text or settings of the workdir's vocabulary if a new one must be trained.
+
+    Returns '' if the workdir has no vocabulary, and None if its vocabulary is used.
+    """
     path = workdir / FOLDER / TRAINED
     if not path.exists():
         return ''
@@ -91,30 +95,30 @@ def _other_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> s
     if any(key.startswith('vocab.') for key in changed):
         return 'other settings'
     if has_run(workdir) or (settings.data and 'corpus' not in changed):
-        return None  # The text of a run is that of its store, which is compared when it is opened; here is no text.
+        return None  # The fingerprint of the store is compared when the store is opened.
     other = sorted(changed - {'corpus'})
     if other:
         return f'another value of config.{other[0]}'
     known = text_of_vocabulary(workdir)
-    if known is None:  # Of the first versions, which knew it by name alone.
+    if known is None:  # The workdir records only the name of the text.
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
-    found = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
-    reason = describe_difference(known, found, _say)
-    if reason is None and find_stale(known, found):
-        remember_text(workdir, with_current_files(known, found))
+    sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
+    reason = describe_difference(known, sources, _say)
+    if reason is None and find_stale(known, sources):
+        remember_text(workdir, with_current_files(known, sources))
     return None if reason is None else f'other text ({reason})'
 
 
-def _changed_lines(key: str, wanted: str) -> set[str]:
-    """The names whose values differ in two `vocabulary_key`; what early versions did not note has not changed."""
-    before, now = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (key, wanted))
+def _changed_lines(old_key: str, new_key: str) -> set[str]:
+    """Returns the names whose values differ between two `vocabulary_key`; a name missing in the old one is equal."""
+    before, now = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (old_key, new_key))
     before = {name: value for name, value in now.items() if name != 'corpus' and not name.startswith('vocab.')} | before
     return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Where the token stores of the components of config.corpus lie."""
+    """Returns the folders of the token stores, one for each part of config.corpus."""
     count, top = len(parse_mixture(settings.corpus)), workdir / 'store'
     return [top] if count == 1 else [top / str(number) for number in range(count)]
 
@@ -122,10 +126,10 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
 ) -> list[WeightedStore]:
-    """The token stores of a run as they lie there: its text need not be. `verify` reads all of them, see `open_store`.
+    """Opens the token stores of a run without its text. With `verify`, their checksums are verified, see `open_store`.
 
     Raises:
-      UserError: one is not there, or of another tokenizer.
+      UserError: A store does not exist, or it was built with another tokenizer.
     """
     if settings.data:
         directories, weights = [user_path(settings.data, 'config.data')], [None]
@@ -142,10 +146,11 @@ def open_stores(
 
 
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """The run's token stores: config.data, or built (or continued, or found) in WORKDIR/store.
+    """Returns the token stores of the run: that of config.data, or those in WORKDIR/store, which are built if needed.
 
     Raises:
-      UserError: no text, broken text where config.corpus_options.strict, a store of another tokenizer.
+      UserError: There is no text, the text is broken and config.corpus_options.strict is set, or a store was built with
+        another tokenizer.
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())
@@ -168,12 +173,12 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
         built = _manifest(directory) != before
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)
-            for line in [] if built else read_readings(store):  # A build has said it.
+            for line in [] if built else read_readings(store):  # A build has printed these lines.
                 _say(line)
             print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
     if any(weight == AUTO for _, weight in parts):
-        shares = (f'{spec} {one.weight:.1%}' for (spec, _), one in zip(parts, stores, strict=True))
+        shares = (f'{spec} {weighted.weight:.1%}' for (spec, _), weighted in zip(parts, stores, strict=True))
         _say(f'examples by corpus: {", ".join(shares)}')
     return stores
 
@@ -184,5 +189,5 @@ def _manifest(directory: pathlib.Path) -> bytes:
 
 
 def _say(line: str) -> None:
-    """Prints a line; what a terminal would obey, which names of files may hold, it shows."""
+    """Prints a line with control characters escaped, because names of files may hold some."""
     print(printable(line))

@@ -1,4 +1,4 @@
-"""The vocabulary of a pre-training: trained on its corpus, or given and grown by words of one's own."""
+"""The vocabulary of a pre-training: trained on its corpus, or loaded and extended by the user's words."""
 
 import collections
 import contextlib
@@ -37,19 +37,19 @@ if TYPE_CHECKING:
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
-COUNTS = 'counts'  # a folder that is there while config.beam counts
+COUNTS = 'counts'  # a folder in the workdir that exists while config.beam counts
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
     """Trains the vocabulary of config.vocab on config.corpus and saves it to WORKDIR/tokenizer.
 
     Raises:
-      UserError: no text, or a vocabulary that cannot be trained.
+      UserError: There is no text, or the vocabulary cannot be trained.
     """
     vocab, options = settings.vocab, settings.corpus_options
     parts, read = parse_mixture(settings.corpus), []
     specs = [spec for spec, _ in parts]
-    # By size, or with numbers for weights, all text is one: what is rare in the examples is not rare in the language.
+    # Only weights 'auto' smooth the counts. Other weights choose examples, but do not make a word rare in the language.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
@@ -59,10 +59,10 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
     else:
-        with _reading(settings, specs) as count:
+        with _show_reading(settings, specs) as count:
             texts = [
-                itertools.chain.from_iterable(iter_texts(spec, options, read.append, count) for spec in some)
-                for some in corpora
+                itertools.chain.from_iterable(iter_texts(spec, options, read.append, count) for spec in corpus)
+                for corpus in corpora
             ]
             tokenizer = _train(settings, texts, shared)
     save_tokenizer(tokenizer, workdir, key=settings.vocabulary_key, text=read)
@@ -70,18 +70,18 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 
 
 @contextlib.contextmanager
-def _reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
-    """Shows how much of a corpus has been read, which it is given piece by piece."""
-    found = [
+def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
+    """Shows how much of the corpus has been read; yields a function to call with the amount just read."""
+    sources = [
         source for spec in specs for source in resolve_sources(list_unweighted(spec), settings.corpus_options.text_key)
     ]
-    in_bytes = any(source.kind == 'file' for source in found)
-    saving = describe_fast_saving(text_bytes(found))
-    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':  # Else the build says it.
+    in_bytes = any(source.kind == 'file' for source in sources)
+    saving = describe_fast_saving(text_bytes(sources))
+    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':  # Else the build prints it.
         print(f'{saving}: {INSTALL_FAST}')
-    total = sum(source.size for source in found)
-    with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as shown:
-        yield lambda count: shown.add(0, count)
+    total = sum(source.size for source in sources)
+    with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
+        yield lambda count: progress.add(0, count)
 
 
 def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: dict[str, Any]) -> Tokenizer:
@@ -103,7 +103,9 @@ def _train(settings: PretrainingSettings, texts: list[Iterator[str]], shared: di
     )
 
 
-def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path) -> 'BeamTextStatistics':
+def _beam_statistics(
+    settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path
+) -> 'BeamTextStatistics':
     check_beam(settings.beam)
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
@@ -113,55 +115,56 @@ def _gathering(settings: PretrainingSettings, corpora: list[list[str]], workdir:
 def _train_on_beam(
     settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path, shared: dict[str, Any]
 ) -> tuple[Tokenizer, list[KnownText]]:
-    """The tokenizer that `train_vocabulary` would train, from what is gathered by config.beam, and what was read."""
+    """Trains the tokenizer from the statistics that config.beam gathers; returns it and the texts that were read."""
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
     if vocab.family == 'bpe':
         fix = 'take another family, or leave config.beam empty for run=vocab and a part of the text'
         raise UserError('config.beam', 'a byte-level BPE to train', 'one that trains from counts or a sample', fix)
-    gathering = _gathering(settings, corpora, workdir)
+    statistics = _beam_statistics(settings, corpora, workdir)
     if vocab.family == 'symbols':
-        counts, read = gathering.symbols(vocab.size + len(special_layout(vocab.unused)))
+        counts, read = statistics.symbols(vocab.size + len(special_layout(vocab.unused)))
         total = sum(map(collections.Counter, counts), collections.Counter())
         return build_symbols(total, vocab_size=vocab.size, unused=vocab.unused), read
     if vocab.family == 'wordpiece':
-        counts, read = gathering.words(vocab.lowercase)
+        counts, read = statistics.words(vocab.lowercase)
         return build_wordpiece(counts, **shared, smoothing=smoothing), read
     size = vocab.sample_sentences
-    drawn, read = gathering.sentences(size, settings.seed)
+    sentences, read = statistics.sentences(size, settings.seed)
     model = {'model_type': vocab.model_type, 'sample_sentences': size}
-    return build_sentencepiece(drawn, **shared, smoothing=smoothing, **model), read
+    return build_sentencepiece(sentences, **shared, smoothing=smoothing, **model), read
 
 
 def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer:
-    """The tokenizer that config.tokenizer or config.init names; with config.vocab.family=symbols it may be a file
-    with a symbol a line.
+    """Loads the tokenizer that config.tokenizer or config.init names.
+
+    With config.vocab.family=symbols it may be a file with one symbol per line.
 
     Raises:
-      UserError: what cannot be read.
+      UserError: The tokenizer cannot be read.
     """
-    if settings.vocab.family == 'symbols' and _of_lines(path := user_path(given, 'config.tokenizer')):
+    if settings.vocab.family == 'symbols' and _is_symbol_file(path := user_path(given, 'config.tokenizer')):
         return read_symbols(path)
     return load_tokenizer(given)
 
 
-def _of_lines(path: epath.Path) -> bool:
-    """Whether it is, or by its name was meant to be, a file with a symbol a line: no folder, no file of a tokenizer."""
+def _is_symbol_file(path: epath.Path) -> bool:
+    """Whether the path is, or by its name should be, a file with one symbol per line, not a saved tokenizer."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
-    """The tokenizer with the words of a file as pieces; says how many there are.
+    """Returns the tokenizer with the words of a file as pieces, and prints their number.
 
     Raises:
-      UserError: see `text.added_words`.
+      UserError: See `text.added_words`.
     """
     words = read_words(path)
-    grown, new = insert_words(tokenizer, words, path)
-    behind = grown.vocab_size - tokenizer.vocab_size
+    extended, new = insert_words(tokenizer, words, path)
+    appended = extended.vocab_size - tokenizer.vocab_size
     known = f'; {len(words) - new:,} are pieces already' if new < len(words) else ''
-    where = f'{new - behind:,} in [unused] slots, {behind:,} behind the last piece'
-    print(printable(f'{new:,} words of {path}: {where}{known}'))
-    return grown
+    slots = f'{new - appended:,} in [unused] slots, {appended:,} behind the last piece'
+    print(printable(f'{new:,} words of {path}: {slots}{known}'))
+    return extended
 
 
 def write_candidates(
@@ -169,13 +172,13 @@ def write_candidates(
 ) -> list[tuple[str, int, list[str]]]:
     """Writes WORKDIR/candidates.txt: words of config.corpus that the vocabulary `given` splits, for config.vocab.add.
 
-    A line has a word, how often it occurs, and its pieces, with tabs between.
+    A line has a word, its number of occurrences, and its pieces, separated by tabs.
 
     Returns:
-      What was written, see `text.added_words.rank_candidates`.
+      The candidates, see `text.added_words.rank_candidates`.
 
     Raises:
-      UserError: no text; a vocabulary other than WordPiece, which has no words.
+      UserError: There is no text, or the vocabulary is not WordPiece: other families do not split words.
     """
     tokenizer = load_tokenizer(given)
     if tokenizer.family != 'wordpiece':
@@ -183,12 +186,12 @@ def write_candidates(
         raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {given}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
     if settings.beam:
-        (counts,), _ = _gathering(settings, [specs], workdir).words(tokenizer.lowercase)
+        (counts,), _ = _beam_statistics(settings, [specs], workdir).words(tokenizer.lowercase)
     else:
-        with _reading(settings, specs) as count:
+        with _show_reading(settings, specs) as count:
             texts = (iter_texts(spec, settings.corpus_options, progress=count) for spec in specs)
             counts = count_words(itertools.chain.from_iterable(texts), tokenizer.lowercase)
-    found = rank_candidates(counts, tokenizer, settings.vocab.candidates)
-    lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in found)
+    candidates = rank_candidates(counts, tokenizer, settings.vocab.candidates)
+    lines = (f'{word}\t{count}\t{" ".join(pieces)}\n' for word, count, pieces in candidates)
     write_atomic(workdir / CANDIDATES, ''.join(lines))
-    return found
+    return candidates

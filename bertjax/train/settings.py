@@ -1,4 +1,4 @@
-"""The checks of settings that a pre-training and a fine-tuning both need."""
+"""Checks of settings that pre-training and fine-tuning share."""
 
 import jax.numpy as jnp
 from jax.sharding import Mesh
@@ -11,10 +11,10 @@ from bertjax.parallel.devices import device_memory
 
 
 def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | None = None) -> dict[str, int]:
-    """`eval_every` and `checkpoint_every` in steps, of a run of `total` steps.
+    """Returns `eval_every` and `checkpoint_every` in steps, for a run of `total` steps.
 
     Raises:
-      UserError: what is no duration.
+      UserError: A value is not a duration.
     """
     return {
         key: in_steps(getattr(settings, key), key, total=total, steps_per_epoch=steps_per_epoch)
@@ -23,14 +23,14 @@ def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | No
 
 
 def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'grad_accum_steps') -> None:
-    """A batch must divide into its parts, whose number is config.KEY."""
+    """Checks that the batch size is divisible by the number of its parts, config.KEY."""
     if batch_size % grad_accum_steps:
         expected = f'a divisor of batch_size = {batch_size}'
         raise UserError(f'config.{key}', str(grad_accum_steps), expected, 'change one of the two')
 
 
 def check_mesh(model: BertConfig, mesh: Mesh) -> None:
-    """What the mesh splits must be divisible by it."""
+    """Checks that the mesh divides the sizes of the model."""
     for axis, what, size in (
         ('tensor', 'config.model.num_heads', model.num_heads),
         ('tensor', 'config.model.mlp_dim', model.mlp_dim),
@@ -47,7 +47,7 @@ def check_mesh(model: BertConfig, mesh: Mesh) -> None:
 
 
 def check_row_count(batch_size: int, grad_accum_steps: int, row_shards: int, key: str = 'batch_size') -> None:
-    """A batch of config.KEY (a part of it, with accumulation) must divide over the data and fsdp axes of the mesh."""
+    """Checks that the mesh (data x fsdp) divides the rows of a batch of config.KEY, or of a part of it."""
     rows = batch_size // grad_accum_steps
     if rows % row_shards:
         parts = f' / grad_accum_steps {grad_accum_steps}' if grad_accum_steps > 1 else ''
@@ -70,18 +70,18 @@ def check_memory(
     moments: int = 2,
     key: str = 'batch_size',
 ) -> None:
-    """Refuses sizes that the devices cannot hold, before anything is made of them.
+    """Raises a UserError if the devices cannot hold the sizes, before anything is allocated.
 
-    What is counted is the least that there has to be: parameters and moments; a batch; of one of its parts what each
-    block begins with, and the logits of the vocabulary.
+    The estimate is a lower bound: the parameters and moments, a batch, and for one of its parts the input of each
+    block and the logits of the vocabulary.
 
     Args:
-      model: of the run; parameters of heads do not count.
-      mesh: of the run.
-      rows, parts: of a batch.
-      seq_len, predictions: S and P.
-      moments: arrays of the optimiser for each parameter; 0: the encoder is not trained.
-      key: of the batch.
+      model: The config of the model; the parameters of heads are not counted.
+      mesh: The devices.
+      rows, parts: The number of rows in a batch, and of the parts it is divided into.
+      seq_len, predictions: The sequence length S and the number of predictions P.
+      moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
+      key: The config key of the batch size.
     """
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize * (1 + moments)
     weights //= mesh.shape['fsdp'] * mesh.shape['tensor']

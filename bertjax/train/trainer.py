@@ -1,4 +1,4 @@
-"""A training in its workdir, of whatever kind: begun or continued, shown, recorded, saved."""
+"""The trainer: starts or resumes a training of any kind in its workdir, and records and saves it."""
 
 import contextlib
 import pathlib
@@ -32,16 +32,16 @@ from bertjax.writers.tracker import Tracker
 
 
 class Experiment(Protocol):
-    """What can be trained: a pre-training, a fine-tuning, several fine-tunings together.
+    """A training: a pre-training, a fine-tuning, or several fine-tunings together.
 
     Attributes:
-      settings: of its config, with `steps`, `eval_every` and `checkpoint_every` in steps.
-      setup: its model and optimiser on the mesh.
-      resolved: the settings in plain form, with fingerprints: what config.json and every checkpoint hold.
-      folders: where rows and ledger of each run go.
-      template: abstract state with its shardings.
-      values: sums of training batches -> values of a row.
-      files: {name in the workdir: text} of what is to be written before the first step.
+      settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
+      setup: The model and the optimiser on the mesh.
+      resolved: The settings in plain form, with fingerprints, which config.json and every checkpoint hold.
+      folders: The folder of each run for its rows and its ledger.
+      template: The abstract state with its shardings.
+      values: Sums of training batches -> the values of a row.
+      files: {name in the workdir: text} of further files to write before the first step.
     """
 
     settings: RunKeys
@@ -53,39 +53,39 @@ class Experiment(Protocol):
     files: Mapping[str, str]
 
     def fresh(self) -> TrainState:
-        """The state of step 0."""
+        """Returns the state of step 0."""
         ...
 
     def phases(self) -> Sequence[Phase]:
-        """What the loop works through."""
+        """Returns the phases of the training loop."""
         ...
 
     def describe(self) -> str:
-        """A description that is printed before training starts; '' for none."""
+        """Returns a description, which is printed before training starts; '' for none."""
         ...
 
     def details(self) -> str:
-        """Lines for the log: the mesh, the attention, which parameters decay; '' for none."""
+        """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
         ...
 
 
 def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last') -> tuple[TrainState, int]:
-    """Trains a run to the end, from the newest whole checkpoint of its workdir or from the start.
+    """Trains a run to the end, from the newest complete checkpoint of its workdir or from the start.
 
     Args:
-      folder: the workdir.
-      experiment: of one run.
-      use_checkpoint: the state to return: that of the 'last' step, or of the saved step that was 'best' on dev.
+      folder: The workdir.
+      experiment: The training of a single run.
+      use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
 
     Returns:
-      The state, and the last step that was trained: one before config.steps where config.patience ended the run.
+      The state, and the last step that was trained, which is less than config.steps if config.patience ended the run.
 
     Raises:
-      UserError: the checkpoints are another run's or a longer one's, or all damaged.
-      PreemptedError, NonFiniteError: see `train.loop.Loop.run`.
+      UserError: The checkpoints are from another or a longer run, or all are damaged.
+      PreemptedError, NonFiniteError: See `train.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
-    # A signal is noted until the last checkpoint is whole: the handlers stay while it is closed.
+    # The signal handlers outlive the checkpoints, so that a signal cannot interrupt the last save.
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
@@ -107,19 +107,19 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = '
 def _check_same_run(
     saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path
 ) -> None:
-    """Refuses to continue another run, or a longer one; says what has changed and may."""
+    """Raises a UserError if the checkpoint is from another or a longer run; prints allowed config changes."""
     step, total = saved.position.step, settings.steps
-    then = {key: value for key, value in saved.config.items() if key != STATE_KEY}
+    saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:
         fix = 'raise config.steps or config.epochs, or give another --workdir'
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', fix)
     finished = step == total or make_early_stopping(settings, saved).should_stop
-    for line in check_resume(then, resolved, str(folder), finished=finished):
+    for line in check_resume(saved_config, resolved, str(folder), finished=finished):
         print(f'changed since the checkpoint: {line}')
 
 
 def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
-    """config.patience, and how much of it was used up when the run was saved."""
+    """Returns the early stopping of config.patience, in the state of the checkpoint."""
     return EarlyStopping(settings.patience, saved.config.get(STATE_KEY) if saved else None)
 
 
@@ -129,13 +129,13 @@ def resume_or_start(
     """Trains to the end of the last phase.
 
     Args:
-      experiment: of one run or of several together.
-      checkpoints: where it is saved.
-      saved: of these checkpoints, where to continue; None to begin.
-      interrupt: entered.
+      experiment: The training of one run, or of several together.
+      checkpoints: The checkpoints to save to.
+      saved: The checkpoint to resume from; None to start.
+      interrupt: The signal handler, whose context has been entered.
 
     Returns:
-      The final state, and of each run whether it has failed (see `Recorder`).
+      The final state, and for each run whether it has failed (see `Recorder`).
     """
     settings, total = experiment.settings, experiment.settings.steps
     position = saved.position if saved else Position()
@@ -147,7 +147,7 @@ def resume_or_start(
     with (
         contextlib.closing(GoodputClock(folder, position.step)) as run_clock,
         watch_for_hangs(run_clock, settings.hang_minutes, folder),
-        contextlib.ExitStack() as shown,
+        contextlib.ExitStack() as stack,
     ):
         with mesh_context(experiment.setup.mesh):
             if saved is not None:
@@ -165,7 +165,7 @@ def resume_or_start(
         phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
         recorder = Recorder(
             experiment.folders,
-            shown.enter_context(TrainingConsole(total, position.step)),
+            stack.enter_context(TrainingConsole(total, position.step)),
             values=experiment.values,
             log_every=settings.log_every,
             total=total,
@@ -198,11 +198,11 @@ def resume_or_start(
 
 
 def _trackers(experiment: Experiment) -> list[Tracker]:
-    """One for each run; a trial's is called after the sweep, too."""
+    """Returns a tracker for each run; the name of a trial begins with that of its sweep."""
     tracking, trackers = experiment.settings.tracking, []
     for folder in experiment.folders if tracking.service and is_primary() else ():
-        own = folder.resolve()
-        trial = own.parent.name == TRIALS
-        name = tracking.run or (own.parents[1] if trial else own).name
-        trackers.append(tracking.writer(folder, f'{name}/{own.name}' if trial else name, experiment.resolved))
+        path = folder.resolve()
+        is_trial = path.parent.name == TRIALS
+        name = tracking.run or (path.parents[1] if is_trial else path).name
+        trackers.append(tracking.writer(folder, f'{name}/{path.name}' if is_trial else name, experiment.resolved))
     return trackers

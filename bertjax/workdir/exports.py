@@ -1,4 +1,4 @@
-"""What a finished model is written as: the formats of config.export_formats, each a folder of WORKDIR/export."""
+"""The export of a content model to WORKDIR/export, with a folder for each format of config.export_formats."""
 
 import dataclasses
 import pathlib
@@ -23,17 +23,17 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportContent:
-    """A model that is to be written, and what is said of it.
+    """A model to export, and the content of its model card.
 
     Attributes:
-      model: with its config.
-      params: of it.
-      tokenizer: of it.
-      head: of a task's model.
-      task: fields of the task for a config.json (`id2label` ...).
+      model: The Flax module with its config.
+      params: The parameters.
+      tokenizer: The tokenizer.
+      head: The head of a task's model; None for a pre-training model.
+      task: The fields of the task for config.json (`id2label` ...).
       extra_files: {name: text} of further files that belong to the model.
-      card, about, figures: for the model card, see `convert/huggingface/card.py`.
-      dtype, values, files: of a Hugging Face directory that the model is from, see `export_huggingface`.
+      card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
+      dtype, values, files: Details of the Hugging Face directory that the model comes from, see `export_huggingface`.
     """
 
     model: BertForPreTraining | TaskModel
@@ -51,59 +51,59 @@ class ExportContent:
 
     @property
     def config(self) -> BertConfig:
-        """Of the model."""
+        """The config of the model."""
         return self.model.config
 
 
-def _write_hf(finished: ExportContent, directory: pathlib.Path) -> None:
+def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
     export_huggingface(
-        finished.params,
-        finished.config,
-        finished.tokenizer,
+        content.params,
+        content.config,
+        content.tokenizer,
         directory,
-        card=finished.card,
-        head=finished.head,
-        task=finished.task,
-        extra_files=finished.extra_files,
-        about=finished.about,
-        figures=finished.figures,
-        dtype=finished.dtype,
-        values=finished.values,
-        files=finished.files,
+        card=content.card,
+        head=content.head,
+        task=content.task,
+        extra_files=content.extra_files,
+        about=content.about,
+        figures=content.figures,
+        dtype=content.dtype,
+        values=content.values,
+        files=content.files,
     )
 
 
-def _write_orbax(finished: ExportContent, directory: pathlib.Path) -> None:
+def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
     head = None
-    if finished.head is not None:
-        head = {**head_facts(finished.model), **saved_head(finished.head, finished.task)}
+    if content.head is not None:
+        head = {**head_facts(content.model), **saved_head(content.head, content.task)}
     export_orbax(
-        finished.params,
-        finished.config,
+        content.params,
+        content.config,
         directory,
-        tokenizer=finished.tokenizer,
+        tokenizer=content.tokenizer,
         head=head,
-        extra_files=finished.extra_files,
+        extra_files=content.extra_files,
     )
 
 
-def _write_google(finished: ExportContent, directory: pathlib.Path) -> None:
+def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
     export_google(
-        finished.params,
-        finished.config,
-        finished.tokenizer,
+        content.params,
+        content.config,
+        content.tokenizer,
         directory,
-        head=finished.head,
-        extra_files=finished.extra_files,
+        head=content.head,
+        extra_files=content.extra_files,
     )
 
 
-def _write_stablehlo(finished: ExportContent, directory: pathlib.Path) -> None:
-    export_stablehlo(finished.params, finished.model, finished.tokenizer, directory, extra_files=finished.extra_files)
+def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
+    export_stablehlo(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
 
 
-def _write_onnx(finished: ExportContent, directory: pathlib.Path) -> None:
-    export_onnx(finished.params, finished.model, finished.tokenizer, directory, extra_files=finished.extra_files)
+def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
+    export_onnx(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
 
 
 _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
@@ -114,7 +114,7 @@ _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
     'onnx': _write_onnx,
 }
 FORMATS = tuple(_WRITERS)
-# Of a workdir, for what is printed.
+# {folder in the workdir: the description that is printed}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
@@ -125,7 +125,7 @@ EXPORT_FOLDERS = {
 
 
 def formats_of(names: str) -> tuple[str, ...]:
-    """config.export_formats as a list, each once."""
+    """Splits config.export_formats into format names without duplicates."""
     return tuple(dict.fromkeys(names.split(',')))
 
 
@@ -137,16 +137,16 @@ def check_formats(
     model: TaskModel | None = None,
     head: Head | None = None,
 ) -> None:
-    """Refuses a model that one of the formats cannot hold; cheap, to be called before training starts.
+    """Checks that every format can hold the model. It is cheap, so that it can be called before training starts.
 
     Args:
-      formats: of config.export_formats; none where nothing is exported.
-      config: of the model.
-      vocabulary: the tokenizer's family, '' where that is not known yet.
-      model, head: of a task.
+      formats: The formats of config.export_formats; empty if nothing is exported.
+      config: The config of the model.
+      vocabulary: The family of the tokenizer; '' if it is not known yet.
+      model, head: The module and the head of a task's model.
 
     Raises:
-      UserError: it cannot.
+      UserError: A format cannot hold the model.
     """
     if 'hf' in formats or 'google' in formats:
         if model is None:
@@ -161,51 +161,51 @@ def check_formats(
         check_onnx(config, model)
 
 
-def write_exports(finished: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
-    """WORKDIR/export/FORMAT for each of the formats.
+def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
+    """Writes WORKDIR/export/FORMAT for each format.
 
     Args:
-      finished: the model.
-      folder: WORKDIR.
-      formats: of config.export_formats.
+      content: The model to export.
+      folder: The workdir.
+      formats: The formats of config.export_formats.
 
     Returns:
-      What was written.
+      The folders that were written.
     """
-    written, finished = [], dataclasses.replace(finished, params=fetch_to_all_hosts(finished.params))
+    written, content = [], dataclasses.replace(content, params=fetch_to_all_hosts(content.params))
     for name in formats:
         written.append(folder / 'export' / name)
-        write_export(finished, written[-1], name)
+        write_export(content, written[-1], name)
     return written
 
 
-def write_export(finished: ExportContent, directory: pathlib.Path, name: str) -> None:
-    """Writes a directory of one of FORMATS, which replaces an earlier one; this process can read all parameters."""
-    _WRITERS[name](finished, directory)
+def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
+    """Writes or replaces a directory in the format `name`; this process must be able to read all parameters."""
+    _WRITERS[name](content, directory)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Refuses a push to config.push_to that cannot succeed, before compute is spent; '' for none.
+    """Checks, before compute is spent, that a push to config.push_to can succeed; '' means no push.
 
     Raises:
-      UserError: nothing to push, or see `convert/hub.py:check_push`.
+      UserError: There is nothing to push, or see `convert/hub.py:check_push`.
     """
     if not name:
         return
     if 'hf' not in formats:
         found = f'{name}, where {",".join(formats) or "nothing"} is exported'
         fix = 'set --config.export_formats=hf, or leave config.push_to out'
-        raise UserError('config.push_to', found, 'hf, which is what is pushed', fix)
+        raise UserError('config.push_to', found, 'hf, the format that is pushed', fix)
     check_push(name)
 
 
 def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
-    """Pushes WORKDIR/export/hf, if there is a name to push it to."""
+    """Pushes WORKDIR/export/hf to `name`, unless that is ''."""
     if name and is_primary():
         print(f'pushed to {push(folder / "export" / "hf", name, private=private)}')
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """The export of a workdir that a model can be read from again, if there is one."""
-    found = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
-    return next((path for path in found if path.is_dir()), None)
+    """Returns the first export of a workdir that a model can be loaded from; None if there is none."""
+    paths = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
+    return next((path for path in paths if path.is_dir()), None)

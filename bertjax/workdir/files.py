@@ -1,4 +1,4 @@
-"""The files in which a run recorded what it is, read again: each has its form, or is refused by name."""
+"""Readers of the JSON files that a run recorded. A file of another form is an error that names it."""
 
 import pathlib
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ _KINDS = {int: 'a whole number', float: 'a number', list: 'a list', dict: 'an ob
 
 
 def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json of a run.
+    """Reads config.json of a run.
 
     Args:
-      path: of the file.
-      recipe: a config of a pre-training, or of the same kind of task, in plain form.
+      path: The file.
+      recipe: The config of a pre-training, or of a task of the same kind, in plain form.
 
     Raises:
-      UserError: damaged, of another kind, with a key that is missing or unknown, or a value outside its range.
+      UserError: The file is damaged or of another kind, a key is missing or unknown, or a value is out of range.
     """
     if not path.exists():
         raise UserError(str(path), 'nothing', 'the config of the run', _RESTORE)
@@ -43,16 +43,16 @@ def _check_task(saved: Mapping[str, Any], recipe: Mapping[str, Any], path: pathl
     _check(saved['task'], {}, f'{path}: task')
     kind = recipe['task']['kind']
     check_kind(saved['task'], kind, path)
-    strange = sorted(saved['task'].keys() - options(kind).keys() - {'kind'})
-    if strange:
-        raise UserError(f'{path}: task', f'the key {strange[0]}', f'the options of {kind}', _RESTORE)
+    unknown = sorted(saved['task'].keys() - options(kind).keys() - {'kind'})
+    if unknown:
+        raise UserError(f'{path}: task', f'the key {unknown[0]}', f'the options of {kind}', _RESTORE)
 
 
 def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
-    """Refuses what was recorded of a `task` of another kind.
+    """Checks that the recorded `task` is of this kind.
 
     Raises:
-      UserError: it is.
+      UserError: It is of another kind.
     """
     if task.get('kind') != kind:
         expected = f'{task.get("kind")!r}, as in {path}'
@@ -60,15 +60,14 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 
 
 def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
-    """task.json: the 'task' in plain form, what it 'learned', the 'encoder' of its model, and, unless it is of an early
-    version, the 'seq_len' that it was tuned with.
+    """Reads task.json: the options of the 'task', its 'learned' state, the config of the 'encoder', and the 'seq_len'.
 
     Args:
-      path: of the file.
-      task: of the config; it is not changed.
+      path: The file.
+      task: The task of the config, into which the learned state is restored as a check.
 
     Raises:
-      UserError: damaged.
+      UserError: The file is damaged.
     """
     facts = read_json_object(path, _RESTORE)
     for key in ('task', 'learned', 'encoder'):
@@ -82,7 +81,7 @@ def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
         task.restore(learned)
         BertConfig(**facts['encoder'])
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(str(path), f'what no run has learned ({error})', 'the task of this run', _RESTORE) from None
+        raise UserError(str(path), f'an invalid state ({error})', 'the task of this run', _RESTORE) from None
     except UserError as error:
         found = f'encoder.{error.where.rpartition(".")[2]} {error.found}'
         raise UserError(str(path), found, error.expected, _RESTORE) from None
@@ -90,15 +89,15 @@ def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
 
 
 def recorded_results(path: pathlib.Path) -> dict[str, Any]:
-    """results.json, the figures of a run's splits.
+    """Reads results.json, the figures of the splits of a run.
 
     Raises:
-      UserError: damaged.
+      UserError: The file is damaged.
     """
     fix = 'remove the file; --config.run=evaluate writes it again'
     results = read_json_object(path, fix)
     results.setdefault('splits', {})
-    for key in ('splits', 'alone'):  # the latter of an ensemble
+    for key in ('splits', 'alone'):  # Only an ensemble has 'alone'.
         by_split = results.get(key, {})
         if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
             raise UserError(f'{path}: {key}', 'something else', 'figures by split', fix)
@@ -109,7 +108,7 @@ def recorded_results(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check(value: Any, form: Any, where: str) -> None:
-    """Refuses a value of another type than its form has, there and below."""
+    """Raises a UserError if the type of `value`, or of a value below it, differs from that of `form`."""
     number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
     if type(value) is not type(form) and not number:
         raise UserError(where, format_value(value), _KINDS[type(form)], _RESTORE)
@@ -118,6 +117,6 @@ def _check(value: Any, form: Any, where: str) -> None:
 
 
 def recorded_in(config: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a model card says of a distillation: the keys that are numbers; {} for a run without a teacher."""
+    """Returns the numeric keys of config.distill for the model card; {} for a run without a teacher."""
     values = config.get('distill', {})
     return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

@@ -1,7 +1,7 @@
-"""A workdir in a bucket: the program works in a folder of this machine, its mirror.
+"""A workdir in a bucket: the program works in a local folder, its mirror.
 
-Before a verb the mirror is made equal to the bucket; meanwhile and at the end its changes are published. Each of
-several processes has a mirror, on whatever machine: the first one publishes, the others fetch.
+Before a verb starts, the mirror is made equal to the bucket; while the verb runs and at its end, changes are published.
+Each process of a run has its own mirror: the primary process publishes, and the others fetch.
 """
 
 import _thread
@@ -30,18 +30,18 @@ from bertjax.remote.mirror import Mirror, MirrorRules
 from bertjax.remote.object_store import RemoteFolder
 
 PUBLISH_EVERY = 20.0  # seconds
-_IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # raised at the same step in all processes of a run
+_IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # All processes of a run raise these at the same step.
 
 _MARKERS = {
     r'(?:.*/)?checkpoints/\d+/': checksums.FILE,
-    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # of the trials of a sweep
+    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # checkpoints of the trials of a sweep
     r'(?:.*/)?(?:store/(?:\d+/)?|heldout/[^/]+/)(?!plans/|\d+/)': 'manifest.json',
     r'(?:.*/)?export/hf/': huggingface.CONFIG,
     r'(?:.*/)?export/orbax/': orbax.MODEL,
     r'(?:.*/)?export/google/': google.CONFIG,
     r'(?:.*/)?export/stablehlo/': stablehlo.FUNCTIONS,
 }
-# Unfinished builds and saves, and pairing plans, which are made again in a moment.
+# Unfinished builds and saves, and pairing plans, which are quick to rebuild.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED)
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
@@ -49,18 +49,17 @@ _READ_ONLY_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(checkpoints|\.unfin
 
 
 class UnpublishedError(StoppedError):
-    """The results of the run are in its local mirror, and not all in the bucket."""
+    """Some results of the run are only in its local mirror, not in the bucket."""
 
 
 @contextlib.contextmanager
 def mirrored_workdir(url: str, use: str) -> Iterator[str]:
-    """The local folder in which a verb works on the workdir `url`; `use` is what it does to one, see `Verb.bucket`.
+    """Yields the local folder in which a verb works on the workdir `url`; for `use`, see `Verb.bucket`.
 
     Raises:
-      UserError: a bucket that is missing, denied or out of reach, or a workdir that another run works in: before
-        the body.
-      OtherStoppedError: another process of this run has raised.
-      UnpublishedError, LostLeaseError: after it, where its results are not all in the bucket.
+      UserError: Before the body: the bucket is missing, denied or unreachable, or another run works in the workdir.
+      OtherStoppedError: Another process of this run raised an error.
+      UnpublishedError, LostLeaseError: After the body: not all results are in the bucket.
     """
     remote = RemoteFolder(url, '--workdir')
     name = remote.url.rpartition('/')[2]
@@ -78,7 +77,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
-    """A temporary mirror. The doctor's (`inspect`) has more files, and it reports itself what is denied."""
+    """Yields a temporary mirror. With `inspect` it has more files, and errors of the bucket are left to the doctor."""
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
         mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
         make_directory(mirror.folder)
@@ -92,17 +91,19 @@ def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iter
 
 @contextlib.contextmanager
 def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Path) -> Iterator[None]:
-    """In the first process, or the only one: it holds the lease, and alone publishes, meanwhile and, whatever became of
-    the body, at the end."""
+    """Publishes the mirror during the body and at its end, even after an error; only in the primary process.
+
+    The process holds the lease of the workdir.
+    """
     lease = Lease(remote, _mirror_id(home))
     publisher = Publisher(Mirror(folder, remote.with_check(lease.check), _RULES), lease)
     ended = None
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with separate_workdirs(publisher.hand_over):
             with primary_first():
-                held.enter_context(exclusive(home, f'works in {remote}'))
+                stack.enter_context(exclusive(home, f'works in {remote}'))
                 lease.take(print)
-                held.callback(lease.release)
+                stack.callback(lease.release)
                 publisher.mirror.pull()
             print(f'{remote}, worked on in {folder}', flush=True)
             try:
@@ -115,7 +116,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """In another process: its mirror has what the first one has published, each time that it hands it over."""
+    """Fetches the files that the primary process has published, whenever it hands over; only in the other processes."""
 
     @contextlib.contextmanager
     def fetch() -> Iterator[None]:
@@ -130,14 +131,14 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
             yield
         except _IN_ALL_PROCESSES as error:
             ended = error
-    with primary_first():  # raises where the first one could not publish everything
+    with primary_first():  # Raises if the primary process could not publish everything.
         pass
     if ended is not None:
         raise ended
 
 
 def _mirror_id(home: pathlib.Path) -> str:
-    """Differs from that of every other machine, also of one with the same name."""
+    """Returns a random identity of the mirror, because two machines may have the same name."""
     path = home / 'identity'
     if not path.exists():
         write_atomic(path, secrets.token_hex(8))
@@ -145,14 +146,14 @@ def _mirror_id(home: pathlib.Path) -> str:
 
 
 def _finish(publisher: 'Publisher', ended: BaseException | None) -> None:
-    """Publishes the rest, and raises what has ended the body; the other processes wait where that ended theirs."""
+    """Publishes the rest and raises the error of the body; the other processes wait if their body ended, too."""
     try:
-        together = ended is None or isinstance(ended, _IN_ALL_PROCESSES)
-        with primary_first() if together else contextlib.nullcontext():
+        all_ended = ended is None or isinstance(ended, _IN_ALL_PROCESSES)
+        with primary_first() if all_ended else contextlib.nullcontext():
             count, size = publisher.finish()
     except StoppedError as failure:
         if ended is not None and not isinstance(ended, (KeyboardInterrupt, PreemptedError)):
-            logging.warning('%s', failure)  # the other error came first
+            logging.warning('%s', failure)  # The error of the body came first, so it is raised.
             raise ended from None
         raise failure from ended
     if count:
@@ -162,16 +163,16 @@ def _finish(publisher: 'Publisher', ended: BaseException | None) -> None:
 
 
 class Publisher:
-    """A thread that publishes a mirror while it is entered, and stops the run where that is no longer possible.
+    """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
-    It makes one pass at a time, and each pass takes the newest files: a checkpoint that is superseded before it was
-    sent is left out, and the training waits for nothing. Where the time for retries is over, writing is denied or
-    another process has taken the workdir, it interrupts the run as Ctrl-C does, and `finish` raises the reason.
+    It makes one pass at a time over the newest files: a checkpoint that is superseded before it was sent is skipped,
+    and the training never waits. If the time for retries is over, writing is denied, or another process has taken the
+    workdir, it interrupts the run as Ctrl-C does, and `finish` raises the reason.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):
         self.mirror, self._lease = mirror, lease
-        self._ended, self._passing = threading.Event(), threading.Lock()
+        self._ended, self._pass_lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._publish_often, name='publisher', daemon=True)
         self._failure: Exception | None = None
 
@@ -186,32 +187,32 @@ class Publisher:
     def _publish_often(self) -> None:
         while not self._ended.wait(PUBLISH_EVERY):
             try:
-                with self._passing:
+                with self._pass_lock:
                     self.mirror.publish()
             except (UserError, StoppedError, OSError) as error:
                 self._failure = error
-                if not self._ended.is_set():  # else `finish` is about to raise it
+                if not self._ended.is_set():  # Otherwise `finish` is about to raise the error.
                     _thread.interrupt_main()
                 return
 
     @contextlib.contextmanager
     def hand_over(self) -> Iterator[None]:
-        """Publishes everything there is; in the body nothing changes in the bucket. Raises as `finish`."""
-        with self._passing:
+        """Publishes everything; the bucket does not change during the body. Raises the errors of `finish`."""
+        with self._pass_lock:
             self.finish()
             yield
 
     def finish(self) -> tuple[int, int]:
-        """Publishes everything that is left, while the thread does not. Returns the number of objects, and bytes.
+        """Publishes all remaining files while the thread does not run; returns the numbers of objects and bytes.
 
         Raises:
-          UnpublishedError: that is not possible; the mirror keeps everything.
-          LostLeaseError: another process has taken the workdir.
+          UnpublishedError: A file cannot be published; the mirror keeps it.
+          LostLeaseError: Another process has taken the workdir.
         """
         try:
             if self._failure is not None:
                 raise self._failure
-            self._lease.check()  # also where nothing is left to publish
+            self._lease.check()  # Also checked if nothing is left to publish.
             return self.mirror.publish(everything=True)
         except (UserError, OSError) as error:
             raise UnpublishedError(

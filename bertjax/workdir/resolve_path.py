@@ -1,4 +1,4 @@
-"""Resolves the path or hub name that a user gives for a model to a folder that holds one."""
+"""Resolution of a path or a hub name to the folder of a model."""
 
 import enum
 import pathlib
@@ -14,7 +14,7 @@ from bertjax.workdir.tokenizer import check_export
 
 
 class PathKind(enum.Enum):
-    """What is there, in the order in which it is looked for."""
+    """The kinds of a path, in the order in which they are checked."""
 
     MODEL = 'the directory of a model, of any format of convert/formats.py'
     EXPORTED = 'a workdir with an export'
@@ -25,7 +25,7 @@ class PathKind(enum.Enum):
 
 
 def classify_path(path: str) -> PathKind:
-    """What a path is, local or remote, or else a name; the hub is not asked."""
+    """Classifies a path, local or remote, or a name, without contacting the hub."""
     folder = pathlib.Path(path)
     if (folder / 'config.json').exists() and (folder / 'model.safetensors').exists():
         return PathKind.MODEL
@@ -44,9 +44,9 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     """Returns the folder of the model that `init` names.
 
     Args:
-      init: the folder of a model in any format of convert/formats.py, a bertjax workdir (its export is returned), or
+      init: The folder of a model in any format of convert/formats.py, a bertjax workdir (its export is returned), or
         the name of a model on the hub (it is downloaded).
-      where: the config key that holds `init`, for error messages.
+      where: The config key that holds `init`, for error messages.
 
     Raises:
       UserError: `init` is none of these.

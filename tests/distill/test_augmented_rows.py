@@ -33,7 +33,7 @@ def test_what_marks_something_stays_in_every_copy(tokenizer, monkeypatch):
 
     never = []
     monkeypatch.setattr(augment, '_candidates', any_words)
-    monkeypatch.setattr(augment, '_asking', lambda model, tokenizer, marks, count: never.append(marks.tolist()))
+    monkeypatch.setattr(augment, '_make_predictor', lambda model, tokenizer, marks, count: never.append(marks.tolist()))
     options = {'times': 3, 'probability': 1.0, 'count': 2, 'seed': 0, 'batch_size': 8}
     rows = augment_split(features, features.tokens == MARK, tokenizer, None, **options)
     found = rows.tokens.reshape(6, 8)

@@ -130,7 +130,7 @@ def test_its_page_leads_to_those_of_the_tasks(program: Program, browser: Browser
 def test_what_is_wrong_is_told_before_the_first_task(program: Program, glue: pathlib.Path, tmp_path: pathlib.Path):
     ask = (f'--workdir={tmp_path / "out"}', '--config.init=nothing', f'--config.data={glue}')
     line = program.error(f'--workdir={tmp_path / "out"}', f'--config.data={tmp_path}', **ALL)
-    assert "', which lacks what to train on or dev of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI," in line
+    assert "', which lacks the training or dev data of CoLA, SST-2, MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI," in line
     assert "'race', expected one of cola" in program.error(*ask, '--config.task.task=rte,race', **ALL)
     line = program.error(*ask, '--config.run=benchmark', recipe='configs/ner.py', small=False)
     assert "config.task.kind: found 'tagging', expected 'glue'" in line

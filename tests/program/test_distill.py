@@ -179,7 +179,7 @@ MISTAKES_ON_A_TASK = [
         '--config.distill.augment_candidates=400',
         ('distill.augment_candidates', '400', 'words that are one piece'),
     ),
-    (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stretches')),
+    (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
 ]
 MISTAKES = [(TEXT, *mistake) for mistake in MISTAKES_ON_TEXT] + [(TASK, *mistake) for mistake in MISTAKES_ON_A_TASK]
 
@@ -232,7 +232,7 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
         # Before step 18 the head has learned nothing, and answers as well as it will at first.
         best = re.search(r'the best on dev of what was saved is step (\d+)', out)
         assert best is None or int(best[1]) > 18
-        assert '18 steps at 5e-05 of what is computed on the way, then 18 at 0.003' in out
+        assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
     first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
     assert first['phase'] == 0 and first['hidden_loss'] > 0 and 'soft_loss' not in first
     assert last['phase'] == 1 and last['loss'] == last['soft_loss'] and 'hidden_loss' not in last

@@ -1,0 +1,89 @@
+"""The names of the package: words that were replaced by the field's own terms stay out, and a class name is unique."""
+
+import ast
+import collections
+import pathlib
+import re
+
+PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
+
+# Left: a name that readers had to learn here. Right: the term that they know.
+REPLACED = {
+    'mend': 'fix',
+    'dear': 'save_residual',
+    'looked_up': 'sorted_lookup',
+    'chosen_rows': 'onehot_lookup',
+    'Lowering': 'StepLowering',
+    'Programs': 'CompiledSteps',
+    'Votes': 'AnyProcessFlags',
+    'Patience': 'EarlyStopping',
+    'Timesheet': 'GoodputClock',
+    'Announce': 'OnCompile',
+    'nobody': 'no_op',
+    'Member': 'VmappedRun',
+    'Lesson': 'DistillSpec',
+    'first_before_others': 'primary_first',
+    'is_first': 'is_primary',
+    'from_first': 'broadcast_from_primary',
+    'Means': 'Backend',
+    'OnBeam': 'BeamBackend',
+    'train_in': 'fit',
+    'continue_or_begin': 'resume_or_start',
+    'working_in': 'lock_workdir',
+    'worked_on': 'mirrored_workdir',
+    'mute': 'disable_writes',
+    'init_own': 'init_aux',
+    'guide': 'teacher_fn',
+    'rooms': 'slot_capacities',
+    'Places': 'PackedLayout',
+    'choose_places': 'choose_layout',
+}
+MODULES = ('beginning', 'levels', 'session', 'saved', 'loaded', 'recorded', 'places', 'fitting', 'asked', 'kept')
+MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', 'timesheet', 'teaching', 'apart')
+
+
+def identifiers(tree: ast.AST) -> set[str]:
+    """The names that a module defines, imports, takes as a parameter, or uses."""
+    names = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Name):
+            names.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            names.add(node.attr)
+        elif isinstance(node, ast.arg):
+            names.add(node.arg)
+    return names
+
+
+def test_replaced_names_do_not_come_back():
+    found = []
+    for path in sorted(PACKAGE.rglob('*.py')):
+        if path.stem in MODULES:
+            found.append(f'{path.relative_to(PACKAGE)} is called {path.stem}')
+        for name in identifiers(ast.parse(path.read_text(encoding='utf-8'))) & REPLACED.keys():
+            found.append(f'{path.relative_to(PACKAGE)}: {name}, say {REPLACED[name]}')
+    assert not found
+
+
+def test_a_class_name_is_unique():
+    """One name has one meaning: a reader who searches for a public class finds one."""
+    places = collections.defaultdict(list)
+    for path in sorted(PACKAGE.rglob('*.py')):
+        for node in ast.parse(path.read_text(encoding='utf-8')).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith('_'):
+                places[node.name].append(path.relative_to(PACKAGE).as_posix())
+    assert not {name: files for name, files in places.items() if len(files) > 1}
+
+
+def test_no_folder_holds_more_than_can_be_looked_over():
+    counts = collections.Counter(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob('*.py'))
+    assert not {folder: count for folder, count in counts.items() if count > 24}
+
+
+def test_words_that_only_this_package_used():
+    """In prose as well: docstrings, comments and messages."""
+    pattern = re.compile(r'\b(mend|mends|mended|is no writer|of a run of its own)\b')
+    found = [path for path in PACKAGE.rglob('*.py') if pattern.search(path.read_text(encoding='utf-8'))]
+    assert not found
