@@ -79,7 +79,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     rows = len(data.split('train').features)
     turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.model.shapes})
     with mesh_context(tuning.setup.mesh):
-        state = tuning.fresh()
+        state = tuning.init_state()
     with contextlib.closing(phase.load(0)) as batches:
         for _ in range(epochs):
             turns.recv()

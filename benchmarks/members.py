@@ -22,7 +22,7 @@ from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.sweep import TrialGroup
 from bertjax.finetune.task_data import data_from_source
 from bertjax.finetune.task_model import prepare
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
@@ -43,7 +43,7 @@ class Run:
         self._step.prepare()
         self.compiling = time.perf_counter() - start
         with mesh_context(group.setup.mesh):
-            self._state = group.fresh()
+            self._state = group.init_state()
         self._loader = phase.load(0)
 
     def seconds(self, steps: int) -> float:
@@ -72,7 +72,7 @@ def main(argv: list[str]) -> None:
     data = data_from_source(settings, folder)
     mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.max_padded_lengths or MAX_LENGTHS
     train, model = prepare(data, mesh, lengths, chosen_by='config.sweep')
-    trials = trials_of(settings)
+    trials = make_trials(settings)
     with contextlib.ExitStack() as stack:
         alone = [Run(TrialGroup([trial], model, train, folder)) for trial in trials]
         together = Run(TrialGroup(trials, model, train, folder))

@@ -28,7 +28,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from bertjax.cost.collectives import SENT
+from bertjax.cost.collectives import SENT_SHARES
 from bertjax.parallel.topology import GENERATIONS, ici_bandwidth, slice_chips
 
 _BATCHES = flags.DEFINE_list('batches', ['256', '1024', '4096', '8192', '32768'], 'Global batches.')
@@ -90,7 +90,9 @@ class Model:
         self.seq_len = last['seq_len']
         self._flops = last['mfu_estimate'] * last['estimated_step_s'] / self.rows  # a row, in seconds at the peak
         # Bytes that are exchanged, whatever the number of chips.
-        self._sent = [(SENT[row['kind']], row['bytes'] / SENT[row['kind']](row['chips'])) for row in last['sent']]
+        self._sent = [
+            (SENT_SHARES[row['kind']], row['bytes'] / SENT_SHARES[row['kind']](row['chips'])) for row in last['sent']
+        ]
         seconds = sum(row['seconds'] for row in last['sent'])
         self.exposed = sum(row['exposed_s'] for row in last['sent']) / seconds if seconds else 0.0
 
@@ -122,7 +124,11 @@ class Model:
         seconds = self.fixed / tensor + self.per_row * rows + self.exchange(chips) / tensor
         if tensor > 1:
             seconds += (
-                SENT['all-reduce'](tensor) * activation * rows * tensor / ici_bandwidth(self.slices(chips)[0], tensor)
+                SENT_SHARES['all-reduce'](tensor)
+                * activation
+                * rows
+                * tensor
+                / ici_bandwidth(self.slices(chips)[0], tensor)
             )
         return seconds
 

@@ -27,7 +27,7 @@ from bertjax.config.using import TextKeys
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError
-from bertjax.files.disk import refused
+from bertjax.files.disk import explain_os_error
 from bertjax.inference.apply import make_apply
 from bertjax.inference.arguments import (
     Texts,
@@ -92,7 +92,7 @@ def load(
     try:
         model = load_model(path, step=step, dtype=dtype)
     except OSError as error:
-        raise refused(error, os.fspath(path)) or error from None
+        raise explain_os_error(error, os.fspath(path)) or error from None
     if dropout is not None:
         config = dataclasses.replace(model.config, dropout=dropout, attention_dropout=dropout)
         model = dataclasses.replace(model, module=model.module.clone(config=config))

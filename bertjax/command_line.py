@@ -15,7 +15,7 @@ from bertjax.config.check import unknown_key_error
 from bertjax.config.files import find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.config.suggestions import FLAGS, VERBS, nearest
+from bertjax.config.suggestions import FLAGS, VERBS, nearest_name
 from bertjax.config.verb import EXAMPLES
 from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
@@ -33,7 +33,7 @@ _FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_
 _FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
 
 
-def membership() -> ProcessFlags:
+def read_process_flags() -> ProcessFlags:
     """Returns the flags about the processes of the run."""
     return ProcessFlags(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
@@ -56,7 +56,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     first = next((a for a in argv if re.match(r'--?(no)?config\b', a)), '')
     if re.match(r'--?(no)?config\.', first):
         if not recipes:
-            raise no_recipe()
+            raise no_recipe_error()
         raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
@@ -125,7 +125,7 @@ def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
         raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', fix)
 
 
-def no_recipe() -> UserError:
+def no_recipe_error() -> UserError:
     """Returns the error for a command line without --config."""
     fix = 'for example --config=pretrain_tiny, or --config=configs/pretrain_tiny.py; see --help'
     return UserError('--config', 'nothing', 'the name or the path of a recipe', fix)
@@ -134,14 +134,14 @@ def no_recipe() -> UserError:
 def _unknown_flag_error(name: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown flag; it suggests a flag, a key of the recipe, or our name of another's flag."""
     known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
-    near = nearest(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
+    near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
     fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
     return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', fix)
 
 
 def _not_a_flag_error(word: str, recipes: Sequence[str]) -> UserError:
     """Returns the error for a word without --: a verb, a recipe, or KEY=VALUE, as other programs accept it."""
-    verb = nearest(word, verbs(), VERBS, similarity=0.7)
+    verb = nearest_name(word, verbs(), VERBS, similarity=0.7)
     try:
         recipe = '' if recipes else find_recipe(word)
     except UserError:
@@ -183,7 +183,7 @@ def find_verb(config: ConfigDict) -> types.ModuleType:
     name = config.run
     if name not in verbs():
         possible = [verb for verb in verbs() if load_verb(verb).VERB.needs in ('', *config)]
-        near = nearest(name, possible, VERBS) or nearest(name, verbs(), VERBS)
+        near = nearest_name(name, possible, VERBS) or nearest_name(name, verbs(), VERBS)
         fix = f'did you mean --config.run={near}?' if near else 'see --help'
         raise UserError('config.run', repr(name), 'one of ' + ', '.join(verbs()), fix)
     module = load_verb(name)
@@ -208,7 +208,7 @@ def named_recipe() -> str:
     return recipe
 
 
-def usual_argument(config: ConfigDict) -> str:
+def describe_default_argument(config: ConfigDict) -> str:
     """Describes the default argument if the command line leaves it out, such as `glue` for `glue:rte`; '' if not."""
     recipe = named_recipe()
     inner = recipe.partition(':')[2] if 'distill' in config else recipe

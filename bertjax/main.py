@@ -42,11 +42,11 @@ from bertjax.command_line import (
     CONFIG,
     WORKDIR,
     arguments,
+    describe_default_argument,
     find_verb,
-    membership,
-    no_recipe,
+    no_recipe_error,
     parse_flags,
-    usual_argument,
+    read_process_flags,
 )
 from bertjax.config.check import check_ranges
 from bertjax.config.verb import Verb
@@ -63,7 +63,7 @@ def main(argv: Sequence[str]) -> None:
     del argv
     config, workdir = CONFIG.value, WORKDIR.value
     if config is None:
-        raise no_recipe()
+        raise no_recipe_error()
     in_bucket = is_remote(workdir or '')
     if in_bucket:
         check_address(workdir, '--workdir')
@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> None:
     _join_processes(config.run, verb)
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    if verb.trains and (note := usual_argument(config)):
+    if verb.trains and (note := describe_default_argument(config)):
         print(note)
     if in_bucket:
         from bertjax.workdir.mirror import mirrored_workdir  # Imports all export formats, so only if needed.
@@ -99,7 +99,7 @@ def _check_folder(folder: pathlib.Path) -> None:
 
 def _join_processes(name: str, verb: Verb) -> None:
     """Joins the other processes of the run, if there are several."""
-    process_flags = membership()
+    process_flags = read_process_flags()
     process_flags.check()
     if not process_flags.is_one_of_several():
         return
@@ -129,7 +129,7 @@ def _report_errors(function):
                 print(LostError(), file=sys.stderr, flush=True)
                 distributed.leave(LostError.exit_status)
             workdir = WORKDIR.value if flags.FLAGS.is_parsed() else None
-            user_error = disk.refused(e, workdir or '.') or memory.out_of_memory_error(e)
+            user_error = disk.explain_os_error(e, workdir or '.') or memory.out_of_memory_error(e)
             if user_error is None and not distributed.is_multiprocess():
                 raise
             sys.stdout.flush()

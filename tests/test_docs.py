@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from bertjax.config.plain import flatten, plain
+from bertjax.config.plain import flatten, to_plain
 from bertjax.config.recipes import phase
 from bertjax.usage import verbs
 
@@ -36,7 +36,7 @@ def known_keys() -> set[str]:
     keys: set[str] = set()
     recipes = [(path, '') for path in (REPOSITORY / 'configs').glob('*.py')]
     for path, argument in [*recipes, (REPOSITORY / 'configs' / 'distilbert.py', 'glue:rte')]:
-        flat = flatten(plain(recipe(path, argument)))
+        flat = flatten(to_plain(recipe(path, argument)))
         keys |= {*flat, *(key[:i] for key in flat for i, letter in enumerate(key) if letter in '.[')}
     return keys
 
@@ -89,7 +89,7 @@ def test_config_keys_exist(page: pathlib.Path):
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
 def test_keys_that_the_prose_names_exist(page: pathlib.Path):
     """`masking.rate` and the like, with or without `config.` and a value."""
-    known = known_keys() | {f'phases.{key}' for key in plain(phase(steps=1))}
+    known = known_keys() | {f'phases.{key}' for key in to_plain(phase(steps=1))}
     groups = {key.partition('.')[0] for key in known if '.' in key}
     named = [key for key in NAMED_KEY.findall(prose(page)) if key.rpartition('.')[2] not in FILES]
     unknown = [key for key in named if key.partition('.')[0] in groups and key not in known]
@@ -154,7 +154,7 @@ def test_a_command_has_keys_of_its_own_recipe():
     for page in PAGES:
         for line in re.findall(r'^.*bertjax\.main --config=configs/.*$', prose(page), re.MULTILINE):
             name, argument = re.search(r'--config=(configs/\w+\.py):?(glue:\w+)?', line).groups()
-            flat = flatten(plain(recipe(REPOSITORY / name, argument or '')))
+            flat = flatten(to_plain(recipe(REPOSITORY / name, argument or '')))
             known = {*flat, *(key[:i] for key in flat for i, letter in enumerate(key) if letter in '.[')}
             assert {*KEY.findall(line)} - {'KEY'} <= known, line
 

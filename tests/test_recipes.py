@@ -15,12 +15,12 @@ from bertjax import usage
 from bertjax.config.check import check_ranges, config_keys
 from bertjax.config.plain import flatten
 from bertjax.config.schema import keys_of
-from bertjax.config.suggestions import KEYS, VERBS, nearest
+from bertjax.config.suggestions import KEYS, VERBS, nearest_name
 from bertjax.config.using import USING as BY_VERB
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.model.config import BertConfig
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
@@ -111,7 +111,9 @@ def test_what_is_suggested_for_names_of_other_programs_is_there():
     known = {key for path in CONFIGS for key in flatten(load(path, ''))}
     for name, ours in KEYS.items():
         assert set(ours) <= known, name
-        assert nearest(name, known - {name}) == ours[0] and nearest(f'model.{name}', known - {name}) == ours[0]
+        assert (
+            nearest_name(name, known - {name}) == ours[0] and nearest_name(f'model.{name}', known - {name}) == ours[0]
+        )
     assert all(set(verbs) <= {*usage.verbs()} for verbs in VERBS.values())
 
 
@@ -179,7 +181,7 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
         config.task.task = 'mnli'  # of them
     settings = finetuning_settings(config)
     settings.check()
-    assert all(trial.learning_rate > 0 for trial in trials_of(settings))
+    assert all(trial.learning_rate > 0 for trial in make_trials(settings))
     task = settings.build_task()
     task.restore(LEARNED.get(config.task.kind, task.learned()))
     encoder = BertConfig(vocab_size=100, num_layers=4, width=16, num_heads=2, mlp_dim=32, max_positions=config.seq_len)
@@ -243,7 +245,7 @@ def test_task_recipes_say_what_the_paper_says():
         'glue', 'squad', 'ner', 'swag', 'sick'
     ))  # fmt: skip
     grid, seeds, none = (
-        trials_of(finetuning_settings(load(glue, argument))) for argument in ('rte,grid', 'rte,grid,seeds=5', 'rte')
+        make_trials(finetuning_settings(load(glue, argument))) for argument in ('rte,grid', 'rte,grid,seeds=5', 'rte')
     )
     assert {trial.learning_rate for trial in grid} == {5e-5, 4e-5, 3e-5, 2e-5}
     assert {trial.batch_size for trial in grid} == {16, 32} and {trial.epochs for trial in grid} == {3.0}

@@ -18,7 +18,7 @@ from bertjax.checkpoint.steps import Steps
 from bertjax.checkpoint.unfinished import DAMAGED
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
 from bertjax.parallel.distributed import (
     decide_on_primary,
@@ -222,7 +222,7 @@ class Checkpoints:
             **{name: ocp.args.JsonSave(item) for name, item in items.items()},
         )
         size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
-        with writing(self.directory, size):
+        with annotate_write_errors(self.directory, size):
             # Without `force`, Orbax skips steps below the number of any folder, even of an unfinished one.
             self._manager.save(step, args=args, force=True)
         finish = (step, cost, size, structure(state), items)
@@ -236,17 +236,17 @@ class Checkpoints:
         if (self.directory / str(step)).exists():
             self._log(f'an earlier checkpoint {step} was never finished: it is set aside in {DAMAGED}/')
             self._steps.set_aside(step)
-        with writing(self.directory, 0):
+        with annotate_write_errors(self.directory, 0):
             unfinished.mark(self.directory, step)
         return False
 
     def _finish(self, step: int, cost: float | None, size: int, written: Structure, items: dict[str, Any]) -> None:
         try:
-            with writing(self.directory, size):
+            with annotate_write_errors(self.directory, size):
                 self._manager.wait_until_finished()
             if is_primary():
                 check_readable(pathlib.Path(self._manager.directory, str(step)), written, items)
-                with writing(self.directory, size):
+                with annotate_write_errors(self.directory, size):
                     checksums.write_checksums(self.directory / str(step), cost)
                 unfinished.unmark(self.directory, step)
                 for old in self._steps.superseded(self._keep):

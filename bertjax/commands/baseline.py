@@ -14,12 +14,12 @@ from rich.table import Table
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.finetune.restore import config_of_run
+from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import sample
 from bertjax.terminal import Console
-from bertjax.workdir.files import recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import lock_workdir
 from bertjax.writers.console import format_value
 
@@ -37,13 +37,13 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      given: Config keys that the command line sets, see `config_of_run`.
+      given: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.
     """
     folder = pathlib.Path(workdir)
-    settings = finetuning_settings(config_of_run(config, folder, given))
+    settings = finetuning_settings(merge_run_config(config, folder, given))
     task = settings.build_task()
     if not task.has_baselines:
         fix = 'leave it out: papers compare spans with nothing as simple'
@@ -67,7 +67,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     results = {'task': task.name, 'score': task.score, 'train_records': len(train), 'splits': measured}
     with lock_workdir(folder):
         write_atomic(folder / BASELINES, json.dumps(results, indent=2) + '\n')
-        model_results = recorded_results(folder / RESULTS) if (folder / RESULTS).exists() else {}
+        model_results = read_recorded_results(folder / RESULTS) if (folder / RESULTS).exists() else {}
     console = Console(highlight=False, soft_wrap=True)
     for name, records in splits.items():
         title = f'{task.name}, {name}, {len(records):,} records'

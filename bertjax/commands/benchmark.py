@@ -8,14 +8,21 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.commands import finetune, predict
-from bertjax.config.plain import from_plain, plain
+from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.paths import user_name
-from bertjax.finetune.benchmark import available, ordered, parse_tasks, record_request, record_result, task_overrides
+from bertjax.files.paths import display_path
+from bertjax.finetune.benchmark import (
+    find_benchmark_data,
+    order_tasks,
+    parse_tasks,
+    record_request,
+    record_result,
+    task_overrides,
+)
 from bertjax.finetune.benchmark_table import SUBMISSION, benchmark_table, write_submission, write_summary
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.terminal import Console
 from bertjax.workdir.lock import lock_workdir
@@ -49,21 +56,21 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
     for one in settings.values():
         one.check()
-        if not one.export and (trials_of(one) or any(values.get('init') in TASKS for values in overrides.values())):
+        if not one.export and (make_trials(one) or any(values.get('init') in TASKS for values in overrides.values())):
             raise UserError(
                 'config.export',
                 found='False with a sweep, or a task whose init is another',
                 expected='True',
                 fix='leave it True: their models are needed',
             )
-    data = available(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
+    data = find_benchmark_data(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
     if data.lacking:
         titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in data.lacking.items())
         console.print(f'no data for {len(data.lacking)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
-    order = ordered(overrides, data.tasks)
+    order = order_tasks(overrides, data.tasks)
     with lock_workdir(folder):
-        finished = record_request(folder, {task: plain(configs[task]) for task in order})
+        finished = record_request(folder, {task: to_plain(configs[task]) for task in order})
         for number, task in enumerate(order, 1):
             title = f'{TASKS[task].title}, {number} of {len(order)}'
             console.print(f'\n{title}' + (': finished already' if task in finished else ''), style='bold')
@@ -72,9 +79,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
                 _remove_server_files(folder / task)
                 finetune.run(configs[task], str(folder / task), task_recipe)
             _predict(configs[task], folder / task, data.judged[task], replace=task not in finished)
-            record_result(folder, task, plain(configs[task]))
+            record_result(folder, task, to_plain(configs[task]))
         _finish(folder, data.lacking, data.judged, console)
-    same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
+    same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     print_next_commands(
         console, [Command('a page of all tasks, and one of each', f'{same_run} --config.run=report', 'report')]
     )
@@ -82,7 +89,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
     """Returns the config of the fine-tuning of one task."""
-    values, overrides = plain(config), dict(overrides)
+    values, overrides = to_plain(config), dict(overrides)
     seeds = overrides.pop('seeds', None)
     if seeds is not None:
         values['sweep'] = {**values['sweep'], 'seeds': list(range(seeds))}
@@ -106,7 +113,7 @@ def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, rep
     row = {**TASKS['ax'].splits, **TASKS[config.task.task].splits}
     missing = [name for name in splits if replace or not (folder / 'predictions' / name / row[name].server).exists()]
     if missing:
-        predict_config = from_plain({**plain(config), 'run': 'predict', 'split': ','.join(missing)})
+        predict_config = from_plain({**to_plain(config), 'run': 'predict', 'split': ','.join(missing)})
         predict.run(predict_config, str(folder), ('split',))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
-from bertjax.cost.memory_search import MemorySearch, flags_of
+from bertjax.cost.memory_search import MemorySearch, format_flags
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
@@ -94,8 +94,8 @@ def _try_others(
       {'flags', 'fits', 'hbm_bytes_per_chip'} of each way; they are also printed.
     """
     tried = []
-    for way, other in search.remedies(phase, result):
-        flags, needed = flags_of(way, search.settings, phase), other['hbm_bytes_per_chip']
+    for way, other in search.search_plans(phase, result):
+        flags, needed = format_flags(way, search.settings, phase), other['hbm_bytes_per_chip']
         tried.append({'flags': flags, 'fits': other['fits'], 'hbm_bytes_per_chip': needed})
         console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} a chip', markup=False)
     return tried

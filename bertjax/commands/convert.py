@@ -7,12 +7,12 @@ from ml_collections import ConfigDict
 from bertjax.config.using import using_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.loading.load_model import load_requested_model
 from bertjax.loading.save_model import model_to_export
 from bertjax.memory import return_freed_memory
 from bertjax.terminal import Console
-from bertjax.workdir.exports import EXPORT_FOLDERS, formats_of, write_exports
+from bertjax.workdir.exports import EXPORT_FOLDERS, split_formats, write_exports
 from bertjax.workdir.lock import has_run, lock_workdir
 from bertjax.writers.console import print_output_files
 
@@ -30,7 +30,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: There is no model, a format cannot hold it, or a folder would be replaced.
     """
     settings, folder = using_settings(config, 'convert'), pathlib.Path(workdir)
-    formats = formats_of(settings.options['formats'])
+    formats = split_formats(settings.options['formats'])
     _check_target(folder, formats, bool(settings.init))
     return_freed_memory()
     with lock_workdir(folder, results_only=True):
@@ -44,11 +44,11 @@ def _check_target(folder: pathlib.Path, formats: tuple[str, ...], has_init: bool
     """Raises a UserError if an export would be replaced, or the workdir has the run or the export of another model."""
     export = folder / 'export'
     if has_init and (has_run(folder) or (folder / 'config.json').exists() or export.exists()):
-        found = f'{user_name(folder)}, which has a model of its own'
+        found = f'{display_path(folder)}, which has a model of its own'
         raise UserError(
             '--workdir', found, 'a new folder', 'give another one, or leave config.init out to convert that'
         )
     for name in formats:
         if (export / name).exists():
             fix = 'remove it, or leave this format out'
-            raise UserError(user_name(export / name), 'a folder that would be replaced', 'nothing', fix)
+            raise UserError(display_path(export / name), 'a folder that would be replaced', 'nothing', fix)

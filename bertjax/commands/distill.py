@@ -13,7 +13,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.results import finish_task
 from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.pretrain.chance_baselines import compute_chance_baselines
@@ -97,7 +97,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     settings = finetuning_settings(config)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    if trials_of(settings) or (folder / TRIALS).exists():
+    if make_trials(settings) or (folder / TRIALS).exists():
         raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
     mesh = make_mesh(settings.mesh_axes, training_devices())
     check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))

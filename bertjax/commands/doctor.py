@@ -7,13 +7,13 @@ from collections.abc import Collection, Iterable, Iterator
 
 from ml_collections import ConfigDict
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor import bucket, machine, past, plan, text
-from bertjax.doctor.check import FAIL, WARN, Check, Findings
+from bertjax.doctor.check import FAIL, WARN, Check, CheckPrinter
 from bertjax.errors import UserError
-from bertjax.files.paths import is_remote, user_name
+from bertjax.files.paths import display_path, is_remote
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
@@ -35,12 +35,12 @@ def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[st
     Raises:
       UserError: A check failed: a run cannot start, or its result is unusable.
     """
-    folder, findings = pathlib.Path(workdir), Findings(Console(highlight=False, soft_wrap=True))
-    address = user_name(folder)
+    folder, findings = pathlib.Path(workdir), CheckPrinter(Console(highlight=False, soft_wrap=True))
+    address = display_path(folder)
     in_bucket = is_remote(address)
-    lease = list(bucket.at_work(address)) if in_bucket else []
+    lease = list(bucket.lease(address)) if in_bucket else []
     at_work = bool(lease) or machine.is_at_work(folder)
-    before = read_run(plain(config), folder, recipe) if (folder / 'config.json').exists() else None
+    before = read_run(to_plain(config), folder, recipe) if (folder / 'config.json').exists() else None
     idle_checks = [] if at_work else [machine.devices(), *([] if in_bucket else [machine.workdir(folder)])]
     findings.section('this machine', machine.versions(), *idle_checks)
     if in_bucket:
@@ -98,4 +98,4 @@ def _pretraining_checks(
     if settings.topology:
         yield plan.on_slice(settings, done, total)
     elif not at_work:
-        yield plan.here(settings, size, done, total)
+        yield plan.on_this_machine(settings, size, done, total)

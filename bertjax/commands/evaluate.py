@@ -11,12 +11,12 @@ from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.finetune.ensemble import Ensemble, ensemble_table, load_models, member_folders
-from bertjax.finetune.restore import EvaluatedTask, config_of_run
+from bertjax.finetune.restore import EvaluatedTask, merge_run_config
 from bertjax.finetune.results import RESULTS, STEP, results_table, write_predictions
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.terminal import Console
-from bertjax.workdir.files import recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import exported_trial, lock_workdir
 
 VERB = Verb(needs='task', processes=True)
@@ -35,14 +35,14 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      given: Config keys that the command line sets, see `config_of_run`.
+      given: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    request = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    request = [(finetuning_settings(merge_run_config(config, one, given)), one) for one in folders]
     with lock_workdir(folder, *folders):
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labelled(data, name) for name in names})
@@ -58,7 +58,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
                 task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
             if isinstance(tuned, Ensemble):
-                alone[name] = tuned.scores_of_members(split)
+                alone[name] = tuned.member_scores(split)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
         results['splits'] = {**results.get('splits', {}), **measured}
@@ -92,7 +92,7 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 def _earlier(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
     """Returns the content of results.json if it is about the same model, else only `model`."""
-    results = recorded_results(path) if path.exists() else {}
+    results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))
     return {**results, **model} if same else model

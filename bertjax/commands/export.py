@@ -5,19 +5,19 @@ from collections.abc import Collection
 
 from ml_collections import ConfigDict
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.finetune.restore import config_of_run, load_task
+from bertjax.finetune.restore import load_task, merge_run_config
 from bertjax.finetune.results import RESULTS, STEP, export_task
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.memory import return_freed_memory
 from bertjax.pretrain.restore import load_pretraining
 from bertjax.pretrain.settings import pretraining_settings
-from bertjax.pretrain.summary import export_pretraining, heldout_rows
+from bertjax.pretrain.summary import export_pretraining, read_heldout_rows
 from bertjax.pretrain.warm_start import with_architecture
-from bertjax.workdir.exports import check_formats, check_push_to, formats_of, push_export
-from bertjax.workdir.files import recorded_config, recorded_results
+from bertjax.workdir.exports import check_formats, check_push_to, push_export, split_formats
+from bertjax.workdir.files import read_recorded_config, read_recorded_results
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
 
 VERB = Verb()
@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a training.
-      given: Config keys that the command line sets, see `config_of_run`.
+      given: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot hold the model.
@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with lock_workdir(folder):
         if 'task' in config:
-            description, written = _export_task(config_of_run(config, folder, given), folder)
+            description, written = _export_task(merge_run_config(config, folder, given), folder)
         else:
             description, written = _export_pretraining(config, folder)
     for path in written:
@@ -53,15 +53,15 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
     """Exports the model of a task; returns a description of it and the folders."""
     settings = finetuning_settings(config)
-    formats = formats_of(settings.export_formats)
+    formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
     data = tuned.model.data
     model = tuned.model.setup.model
     check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, model=model, head=data.task.head)
-    recorded = recorded_config(folder / 'config.json', plain(config))
+    recorded = read_recorded_config(folder / 'config.json', to_plain(config))
     task, path = data.task, folder / RESULTS
-    results = recorded_results(path) if path.exists() else {'splits': {}}
+    results = read_recorded_results(path) if path.exists() else {'splits': {}}
     if tuned.step is not None and not tuned.finished:
         epochs = recorded['epochs'] * tuned.step / recorded['steps']
         recorded |= {'steps': tuned.step, 'epochs': epochs}
@@ -69,7 +69,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     elif STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint:
         # The recorded figures are of another checkpoint.
         results = {'splits': {}}
-    recorded |= {'card': plain(settings.card), 'push_to': settings.push_to}
+    recorded |= {'card': to_plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
 
@@ -77,14 +77,14 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
     """Exports a checkpoint of a pre-training; returns a description of it and the folders."""
     settings = with_architecture(pretraining_settings(config), folder)
-    formats = formats_of(settings.export_formats)
+    formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
     model = load_pretraining(settings, folder)
     step = model.saved.position.step
-    about = {name: value for name, value in plain(settings.card).items() if value}
+    about = {name: value for name, value in to_plain(settings.card).items() if value}
     recorded = {**model.saved.config, 'steps': step, 'card': {**model.saved.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
-    rows = [row for row in heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
+    rows = [row for row in read_heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
     check_formats(formats, model.config, vocabulary=model.tokenizer.family)
     written = export_pretraining(folder, recorded, model.config, model.tokenizer, model.params, rows, formats)
     return f'step {step}', written

@@ -11,7 +11,7 @@ from bertjax.finetune.run import Finetuning
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.sweep import run_sweep
 from bertjax.finetune.task_data import data_from_source
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.parallel.distributed import primary_first
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.train.health.gradient_check import training_devices
@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
       NonFiniteError: Three steps in a row were not finite.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
-    trials = trials_of(settings)
+    trials = make_trials(settings)
     all_settings = [trial.settings(settings) for trial in trials] or [settings]
     for one in all_settings:
         one.check()

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.pages.charts import Chart
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
 from bertjax.report.curves import main_charts, teacher_charts
@@ -46,7 +46,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     _draw([*main_charts(rows, baselines), *teacher_charts(rows)]).savefig(picture, dpi=144)
     path = folder / 'learning_curve.png'
     write_atomic(path, picture.getvalue())
-    print(f'drawn: {user_name(path)}')
+    print(f'drawn: {display_path(path)}')
 
 
 def _rows(path: pathlib.Path) -> list[dict[str, Any]]:

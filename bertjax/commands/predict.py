@@ -11,9 +11,9 @@ from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files.streams import named_compressed
+from bertjax.files.streams import has_compression_suffix
 from bertjax.finetune.ensemble import EnsembleRequest, load_models, member_folders
-from bertjax.finetune.restore import config_of_run
+from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.results import json_lines, prediction_rows, write_predictions
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import TaskData, TaskSplit
@@ -41,14 +41,14 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      given: Config keys that the command line sets, see `config_of_run`.
+      given: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, no such file or split, or a record is malformed.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    request = [(finetuning_settings(config_of_run(config, one, given)), one) for one in folders]
+    request = [(finetuning_settings(merge_run_config(config, one, given)), one) for one in folders]
     with lock_workdir(folder, *folders):
         if config.input == '-':
             out = data_output()
@@ -83,7 +83,7 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     if blank:
         print(f'{settings.input}: {blank:,} blank lines or records, whose lines of the predictions say so')
     path = pathlib.Path(settings.input)
-    name = pathlib.Path(path.stem).stem if named_compressed(path.name) else path.stem
+    name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
     # The folder differs from that of the splits, because a file may be named dev, too.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
@@ -100,7 +100,7 @@ def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> TaskS
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
         raise UserError('config.input', 'no record', 'at least one', 'give some input')
-    split = data.tokenised(records, keep=False)  # The texts of a user are not cached on disk.
+    split = data.tokenise(records, keep=False)  # The texts of a user are not cached on disk.
     for note in split.features.notes:
         print(note)
     return dataclasses.replace(split, open=open)

@@ -6,11 +6,11 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.finetune.benchmark_table import is_benchmark
 from bertjax.pages.charts import check_plotly
 from bertjax.report.benchmark import benchmark_page
@@ -35,7 +35,7 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
       UserError: The workdir has no files of a run, its config.json is damaged, or Plotly is not installed.
     """
     check_plotly()
-    folder, values = pathlib.Path(workdir), plain(config)
+    folder, values = pathlib.Path(workdir), to_plain(config)
     if is_benchmark(folder):
         _write(folder, benchmark_page(folder, _write_task_pages(values, folder, recipe)))
     else:
@@ -61,4 +61,4 @@ def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: s
 def _write(folder: pathlib.Path, text: str) -> None:
     path = folder / 'report.html'
     write_atomic(path, text)
-    print(f'written: {user_name(path)}, which any browser opens ({len(text) / 2**20:.1f} MB)')
+    print(f'written: {display_path(path)}, which any browser opens ({len(text) / 2**20:.1f} MB)')

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from ml_collections import ConfigDict
 
 from bertjax.config.files import find_recipe, load_recipe
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.errors import printable
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir.differences import (
     Difference,
@@ -19,7 +19,7 @@ from bertjax.workdir.differences import (
     format_literal,
     resolve_like,
 )
-from bertjax.workdir.files import recorded_config
+from bertjax.workdir.files import read_recorded_config
 
 VERB = Verb(devices=False, workdir=False, bucket='look')
 
@@ -37,15 +37,17 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     Raises:
       UserError: The config.json of the workdir is damaged, or its run is of another kind.
     """
-    values, defaults = plain(config), plain(load_recipe(find_recipe(recipe)))
+    values, defaults = to_plain(config), to_plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    saved = recorded_config(path, values) if workdir and path.exists() else None
+    saved = read_recorded_config(path, values) if workdir and path.exists() else None
     _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
     _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
     if saved is not None:
         if goodput := read_goodput(path.parent):
             _print(['', f'goodput {goodput}'])
-        _print_differences(f'the run in {user_name(path.parent)}', find_differences(saved, resolve_like(values, saved)))
+        _print_differences(
+            f'the run in {display_path(path.parent)}', find_differences(saved, resolve_like(values, saved))
+        )
 
 
 def _print_differences(other: str, differences: Sequence[Difference]) -> None:

@@ -10,13 +10,13 @@ from bertjax.config.plain import flatten
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import check_value, format_value, one_of
 from bertjax.config.schema import Change, Key, Trained, keys_of
-from bertjax.config.suggestions import nearest
+from bertjax.config.suggestions import nearest_name
 from bertjax.config.using import USING
 from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS, options
 
 # A run also records these computed values in its config.json.
-FOUND = ('fingerprints', 'model.vocab_size')
+COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
@@ -70,7 +70,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
     for name, value in values.items():
         if name in known and not known[name].allowed.holds(value):
             raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
-        if name not in known and not name.startswith(FOUND):
+        if name not in known and not name.startswith(COMPUTED_KEYS):
             below = [other for other in known if other.startswith(f'{name}.')]
             expected = f'keys such as {below[0]}' if below else 'the keys of a run'
             raise UserError(f'{where}: {name}', format_value(value), expected, fix)
@@ -89,7 +89,7 @@ def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown config key; it names the nearest known key."""
     branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
-    near = nearest(key, [*known, *branches])
+    near = nearest_name(key, [*known, *branches])
     return UserError(
         f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
         'an unknown config key',

@@ -7,16 +7,16 @@ from typing import Any
 import ml_collections
 
 
-def plain(config: Any) -> Any:
+def to_plain(config: Any) -> Any:
     """Returns a config or settings as JSON-ready dicts, lists and scalars with sorted keys, without groups that are
     None."""
     if dataclasses.is_dataclass(config):
         values = {field.name: (getattr(config, field.name), field.metadata) for field in dataclasses.fields(config)}
         config = {name: value for name, (value, about) in values.items() if value is not None or not about.get('group')}
     if isinstance(config, ml_collections.ConfigDict | dict):
-        return {key: plain(config[key]) for key in sorted(config)}
+        return {key: to_plain(config[key]) for key in sorted(config)}
     if isinstance(config, (tuple, list)):
-        return [plain(item) for item in config]
+        return [to_plain(item) for item in config]
     return config
 
 
@@ -29,12 +29,12 @@ def from_plain(saved: Any) -> Any:
 
 def dump(config: Any) -> str:
     """Returns the text of config.json."""
-    return json.dumps(plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'
+    return json.dumps(to_plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 
 def flatten(config: Any, prefix: str = '') -> dict[str, Any]:
     """Flattens a config or its plain form to {'model.width': 128, 'phases[0].steps': '90%', ...}."""
-    config = plain(config)
+    config = to_plain(config)
     flat: dict[str, Any] = {}
     if isinstance(config, dict):
         for key, value in config.items():

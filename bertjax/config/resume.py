@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.config.check import FOUND, config_keys
+from bertjax.config.check import COMPUTED_KEYS, config_keys
 from bertjax.config.plain import flatten
 from bertjax.config.schema import Change
 from bertjax.errors import UserError
@@ -21,7 +21,7 @@ def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     changes = {}
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
-            default = Change.STATE if name.startswith(FOUND) else Change.RUN
+            default = Change.STATE if name.startswith(COMPUTED_KEYS) else Change.RUN
             change = known[name].change if name in known else default
             if name.startswith('phases'):
                 change = Change.TRAINING  # also if the number of phases differs

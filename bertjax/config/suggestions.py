@@ -106,7 +106,7 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def nearest(
+def nearest_name(
     name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS, *, similarity: float = 0.5
 ) -> str:
     """Returns the known name that `name` probably means; '' if none is similar.
@@ -129,6 +129,6 @@ def nearest(
 
 
 def suggestion(name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS) -> str:
-    """Returns 'did you mean X?' with the name of `nearest`; '' if none is similar."""
-    near = nearest(name, known, others)
+    """Returns 'did you mean X?' with the name of `nearest_name`; '' if none is similar."""
+    near = nearest_name(name, known, others)
     return f'did you mean {near}?' if near else ''

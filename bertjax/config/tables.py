@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from bertjax.config.distillation import TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
 from bertjax.config.schema import TRAINING, Change, Key, keys_of
 from bertjax.config.using import USING, TextKeys
@@ -82,7 +82,7 @@ def _row(cells: Iterable[str]) -> str:
 
 def _written(value: object) -> str:
     """Formats a default in the form of the command line."""
-    value = plain(value)
+    value = to_plain(value)
     if isinstance(value, float):
         return f'{value:g}'
     if isinstance(value, list):

@@ -59,14 +59,14 @@ class TextKeys(ModelKeys):
 
 
 @dataclasses.dataclass(frozen=True)
-class Convert:
+class ConvertKeys:
     """config.convert."""
 
     formats: str = key('hf', FORMATS, 'folders of `WORKDIR/export`, separated by commas')
 
 
 @dataclasses.dataclass(frozen=True)
-class Extract:
+class ExtractKeys:
     """config.extract."""
 
     field: str = key('text', _FIELD, 'of records: the one with the text')
@@ -90,7 +90,7 @@ class Extract:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fill:
+class FillKeys:
     """config.fill."""
 
     ask: str = key('masks', one_of(ASK), 'the kind of question, which the argument of the recipe sets')
@@ -111,7 +111,7 @@ class Fill:
 
 
 @dataclasses.dataclass(frozen=True)
-class Attention:
+class AttentionKeys:
     """config.attention."""
 
     field: str = key('text', _FIELD, 'of records: the one with the text')
@@ -126,17 +126,17 @@ class Attention:
 
 def _of_verb(base: type[ModelKeys], options: Any) -> type[ModelKeys]:
     """Returns the keys of a verb: those of `base`, and config.VERB, which is named after its class."""
-    verb = type(options).__name__.lower()
+    verb = type(options).__name__.removesuffix('Keys').lower()
     fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
-    return dataclasses.make_dataclass(f'{type(options).__name__}Keys', fields, bases=(base,), frozen=True, kw_only=True)
+    return dataclasses.make_dataclass(f'{verb.capitalize()}Settings', fields, bases=(base,), frozen=True, kw_only=True)
 
 
 # The keys of each verb that uses a finished model.
 USING: Mapping[str, type[ModelKeys]] = {
-    'convert': _of_verb(ModelKeys, Convert()),
-    'extract': _of_verb(TextKeys, Extract()),
-    'fill': _of_verb(TextKeys, Fill()),
-    'attention': _of_verb(TextKeys, Attention()),
+    'convert': _of_verb(ModelKeys, ConvertKeys()),
+    'extract': _of_verb(TextKeys, ExtractKeys()),
+    'fill': _of_verb(TextKeys, FillKeys()),
+    'attention': _of_verb(TextKeys, AttentionKeys()),
 }
 
 

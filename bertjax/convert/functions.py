@@ -9,13 +9,13 @@ from flax import linen as nn
 from flax.traverse_util import unflatten_dict
 
 from bertjax.model.bert import BertForPreTraining
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 
 Function = Callable[..., dict[str, jax.Array]]
 
 
 def make_functions(
-    model: BertForPreTraining | TaskModel, parts: Collection[str] = ('mlm', 'pooler', 'nsp')
+    model: BertForPreTraining | BertForTask, parts: Collection[str] = ('mlm', 'pooler', 'nsp')
 ) -> dict[str, Function]:
     """Returns the functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
 
@@ -48,18 +48,18 @@ def make_functions(
     return {'task': function(None)}
 
 
-def dimensions(model: BertForPreTraining | TaskModel) -> str:
+def dimensions(model: BertForPreTraining | BertForTask) -> str:
     """Returns the names of the input dimensions: 'b, s', or 'b, c, s' for a multiple-choice model."""
     return {2: 'b, s', 3: 'b, c, s'}[len(model.smallest_inputs[0])]
 
 
-def describe_dimensions(model: BertForPreTraining | TaskModel) -> str:
+def describe_dimensions(model: BertForPreTraining | BertForTask) -> str:
     """Describes the input dimensions for users of the export."""
     words = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
     return words + (', c choices of each' if 'c' in dimensions(model) else '')
 
 
-def example_input(model: BertForPreTraining | TaskModel) -> str:
+def example_input(model: BertForPreTraining | BertForTask) -> str:
     """Returns example input ids as Python source."""
     return '[[[2, 5, 3], [2, 6, 3]]]' if 'c' in dimensions(model) else '[[2, 5, 3]]'
 

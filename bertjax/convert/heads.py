@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTokens, TaskModel
+from bertjax.model.heads import BertForClassification, BertForMultipleChoice, BertForSpans, BertForTask, BertForTokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Head:
       pools_cls: Whether the head reads only the first position.
     """
 
-    module: type[TaskModel]
+    module: type[BertForTask]
     per_token: tuple[str, ...] = ()
     architecture: str = ''
     pipeline: str = ''

@@ -20,7 +20,7 @@ from bertjax.convert.trees import init_stacked, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.parallel.distributed import fetch_to_all_hosts
 
@@ -100,7 +100,7 @@ def load_pretraining_model(
 
 def load_task_model(
     directory: epath.PathLike,
-    model: TaskModel,
+    model: BertForTask,
     head: Head,
     *,
     id2label: Mapping[int, str] | None = None,

@@ -21,10 +21,10 @@ from bertjax.convert.trees import flat_paths, flat_stacked, stacked_shapes
 from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.text.tokenizer import Tokenizer
 
@@ -51,7 +51,7 @@ outputs = dict(zip(names, session.run(names, dict(zip({inputs}, inputs)))))
 """
 
 
-def check_onnx(config: BertConfig, model: TaskModel | None = None) -> None:
+def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
     """Checks that a model can be exported to ONNX; the check is cheap and runs before training starts.
 
     Args:
@@ -74,7 +74,7 @@ def check_onnx(config: BertConfig, model: TaskModel | None = None) -> None:
 
 def export_onnx(
     params: Mapping,
-    model: BertForPreTraining | TaskModel,
+    model: BertForPreTraining | BertForTask,
     tokenizer: Tokenizer,
     directory: epath.PathLike,
     *,
@@ -102,7 +102,7 @@ def export_onnx(
         for name, function in make_functions(model, {path.partition('/')[0] for path in weights}).items():
             graph, outputs[name] = _convert(name, function, weights, model)
             data = graph.SerializeToString(deterministic=True)
-            with writing(path / f'{name}.onnx', len(data)):
+            with annotate_write_errors(path / f'{name}.onnx', len(data)):
                 (path / f'{name}.onnx').write_bytes(data)
         for name, text in extra_files.items():
             (path / name).write_text(text)
@@ -110,7 +110,7 @@ def export_onnx(
 
 
 def _convert(
-    name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | TaskModel
+    name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | BertForTask
 ) -> tuple[Any, dict[str, str]]:
     """Returns an onnx.ModelProto, and its outputs: {name: dtype and shape}."""
     import jax2onnx  # an extra, whose import takes two seconds
@@ -157,7 +157,7 @@ def _quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
-def _card(outputs: Mapping[str, Mapping[str, str]], model: BertForPreTraining | TaskModel) -> str:
+def _card(outputs: Mapping[str, Mapping[str, str]], model: BertForPreTraining | BertForTask) -> str:
     lines = [
         f'* `{name}.onnx`: {", ".join(f"`{output}` {shape}" for output, shape in shapes.items())}'
         for name, shapes in outputs.items()

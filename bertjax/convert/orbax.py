@@ -22,11 +22,11 @@ from bertjax.convert.source import CheckpointSource
 from bertjax.convert.trees import flat_paths, flat_stacked
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.files.paths import without_wildcards
 from bertjax.files.small_files import read_json_object
 from bertjax.model.config import BertConfig, FieldKind, fields_of
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.text.tokenizer import Tokenizer
 
 MODEL, PARAMS = 'model.json', 'params'
@@ -35,7 +35,7 @@ _CHECKSUM = 'checksum.json'  # the checksum of all values, because Orbax does no
 _AGAIN = 'copy the directory again, or export the model again'
 
 
-def head_facts(model: TaskModel) -> dict[str, Any]:
+def head_facts(model: BertForTask) -> dict[str, Any]:
     """Returns the class name and the arguments, except the config, of a task's model."""
     fields = [field.name for field in dataclasses.fields(model) if field.name not in ('config', 'parent', 'name')]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
@@ -68,7 +68,7 @@ def export_orbax(
     with atomic_directory(directory) as staging:
         path = pathlib.Path(staging)
         size = sum(x.nbytes for x in jax.tree.leaves(params))
-        with without_wildcards(path) as plain, writing(path, size):
+        with without_wildcards(path) as plain, annotate_write_errors(path, size):
             _save(params, plain / PARAMS)
         if tokenizer is not None:
             tokenizer.save(staging)

@@ -20,10 +20,10 @@ from bertjax.convert.functions import describe_dimensions, dimensions, example_i
 from bertjax.convert.trees import flat_paths
 from bertjax.data.features import INPUTS
 from bertjax.files.atomic import atomic_directory
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.text.tokenizer import Tokenizer
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
@@ -51,7 +51,7 @@ outputs = function.call(weights, input_ids, np.zeros_like(input_ids), np.ones_li
 
 def export_stablehlo(
     params: Mapping,
-    model: BertForPreTraining | TaskModel,
+    model: BertForPreTraining | BertForTask,
     tokenizer: Tokenizer,
     directory: epath.PathLike,
     *,
@@ -78,7 +78,7 @@ def export_stablehlo(
         data = {f'{name}.jax_export': bytes(function.serialize()) for name, function in lowered.items()}
         data[WEIGHTS] = safetensors.numpy.save(weights)
         for name, content in data.items():
-            with writing(path / name, len(content)):
+            with annotate_write_errors(path / name, len(content)):
                 (path / name).write_bytes(content)
         for name, text in extra_files.items():
             (path / name).write_text(text)
@@ -87,7 +87,7 @@ def export_stablehlo(
 
 
 def _lower(
-    function: Callable, weights: Mapping[str, np.ndarray], model: BertForPreTraining | TaskModel
+    function: Callable, weights: Mapping[str, np.ndarray], model: BertForPreTraining | BertForTask
 ) -> export.Exported:
     shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
@@ -118,7 +118,7 @@ def _facts(function: export.Exported, config: BertConfig) -> dict[str, Any]:
     }
 
 
-def _card(functions: Mapping[str, Any], model: BertForPreTraining | TaskModel) -> str:
+def _card(functions: Mapping[str, Any], model: BertForPreTraining | BertForTask) -> str:
     lines = [
         f'* `{name}.jax_export`: {", ".join(f"`{output}` {shape}" for output, shape in facts["outputs"].items())}'
         for name, facts in functions.items()

@@ -20,7 +20,7 @@ from bertjax.corpus.partial import BuildPlan, read_record
 from bertjax.corpus.shards import cut_shards
 from bertjax.corpus.sources import CorpusOptions, TextSource
 from bertjax.errors import UserError
-from bertjax.files.atomic import exclusive, write_atomic
+from bertjax.files.atomic import lock_directory, write_atomic
 from bertjax.files.paths import is_remote
 from bertjax.text.splitters import build_splitter, splitter_version
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -71,7 +71,7 @@ def build_store(
     store_identity = _identity(text_sources, tokenizer, options)
     build_dir.check_directory(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    with exclusive(directory, 'builds this store'):
+    with lock_directory(directory, 'builds this store'):
         finished = build_dir.find_finished_store(
             directory,
             store_identity,

@@ -49,14 +49,14 @@ def read_head(path: str) -> tuple[str, bytes]:
         return compression, head
     try:
         with open_file(path) as file:
-            compression = streams.compression_of(path, file.read(8))
+            compression = streams.detect_compression(path, file.read(8))
             file.seek(0)
             for chunk in streams.chunks(file, compression):
                 head += chunk
                 if len(head) >= HEAD:
                     break
     except streams.DAMAGE as error:
-        disk.raise_passing(error, path)
+        disk.reraise_machine_errors(error, path)
         compression = compression if head else UNREADABLE
     return compression, head
 
@@ -219,7 +219,7 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
     lines_before = functools.cache(lambda: _count_lines_before(part))
     try:
         with open_file(part.path) as file:
-            source = streams.part_chunks(part.path, file, part.begin, part.end, progress, digest)
+            source = streams.read_range(part.path, file, part.begin, part.end, progress, digest)
             head = next((chunk for chunk in source if chunk), b'')
             format = sniff(part.path, head, part.format)
             cut = format not in ('jsonl', *sequences.FORMATS)
@@ -229,7 +229,7 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
                     event = dataclasses.replace(event, line=event.line + lines_before())
                 yield event
     except streams.DAMAGE as error:
-        disk.raise_passing(error, part.path)
+        disk.reraise_machine_errors(error, part.path)
         mine = pick.selected if pick.inside else part.stride == 0
         if mine:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'

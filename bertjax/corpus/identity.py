@@ -184,10 +184,10 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
         return digest.hexdigest()
     try:
         with open_file(path) as file:
-            for _ in streams.part_chunks(path, file, begin, end, digest=digest):
+            for _ in streams.read_range(path, file, begin, end, digest=digest):
                 pass
     except streams.DAMAGE as error:
-        disk.raise_passing(error, path)
+        disk.reraise_machine_errors(error, path)
     return digest.hexdigest()
 
 

@@ -87,7 +87,7 @@ def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[Te
 
 def _text_size(source: TextSource) -> float:
     """Returns the bytes of plain text in a file, estimated by its name, or the records of a dataset."""
-    return source.size * (EXPANSION if streams.named_compressed(source.path) else 1)
+    return source.size * (EXPANSION if streams.has_compression_suffix(source.path) else 1)
 
 
 def _target(sources: list[TextSource]) -> int:

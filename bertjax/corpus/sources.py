@@ -12,7 +12,7 @@ from bertjax.config.ranges import number, one_of, text, whole
 from bertjax.config.schema import Change, check_fields, key
 from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
-from bertjax.files.disk import raise_passing
+from bertjax.files.disk import reraise_machine_errors
 from bertjax.files.paths import (
     check_address,
     is_pattern,
@@ -194,7 +194,7 @@ def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
     try:
         stat = os.stat(path)
     except OSError as error:  # for example a dangling link, which the reader reports
-        raise_passing(error, path)
+        reraise_machine_errors(error, path)
         return TextSource('file', os.fspath(path), name, 1, UNREADABLE, **fields)
     return TextSource('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **fields)
 

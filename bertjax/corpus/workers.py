@@ -27,7 +27,7 @@ from bertjax.cores import available_cores
 from bertjax.corpus.encode import encode_shard
 from bertjax.corpus.shards import EXPANSION
 from bertjax.corpus.sources import CorpusOptions, TextPart, TextSource
-from bertjax.files.streams import named_compressed
+from bertjax.files.streams import has_compression_suffix
 from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -151,7 +151,7 @@ def _text_bytes(part: TextPart | TextSource) -> float:
     size = part.size if isinstance(part, TextSource) else (part.end - part.begin) / part.of
     if part.kind == 'tfds':
         return size * _RECORD
-    return size * (EXPANSION if named_compressed(part.path) else 1)
+    return size * (EXPANSION if has_compression_suffix(part.path) else 1)
 
 
 @contextlib.contextmanager

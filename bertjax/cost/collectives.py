@@ -9,7 +9,7 @@ from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
 # The share of the bytes that each of n chips sends in a ring, the optimal algorithm (Patarasuk and Yuan, Bandwidth
 # optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
-SENT = {
+SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
     'reduce-scatter': lambda n: (n - 1) / n,
@@ -49,10 +49,10 @@ class Collective:
 
 def is_collective(instruction: Instruction) -> bool:
     """Whether an instruction is a collective or the start of one."""
-    return instruction.opcode.removesuffix('-start') in SENT
+    return instruction.opcode.removesuffix('-start') in SENT_SHARES
 
 
-def collectives(computation: Computation, chips: int) -> list[Collective]:
+def find_collectives(computation: Computation, chips: int) -> list[Collective]:
     """Returns the collectives of a computation and of its fusions, without those inside its loops.
 
     Args:
@@ -84,7 +84,7 @@ def _collective(instruction: Instruction, inner: Instruction, chips: int) -> Col
     group = _group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
     size = operands * group if kind == 'all-gather' else operands  # the larger of operands and results
-    return Collective(kind, size * SENT[kind](max(group, 1)), group, instruction.name, instruction.name)
+    return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
 def _key(instruction: Instruction, inner: Instruction) -> str:
@@ -117,7 +117,7 @@ def _between_slices(computation: Computation) -> Iterator[Collective]:
         first, last = re.search(r'_xla_megascale_target="\{(\d+),(\d+)\}', send.attributes).groups()
         slices = int(last) - int(first) + 1
         size = shape_bytes(send.inputs[0].shape) * (slices if kind == 'all-gather' else 1)
-        yield Collective(kind, size * SENT[kind](slices), slices, send.name, done.name, network=True)
+        yield Collective(kind, size * SENT_SHARES[kind](slices), slices, send.name, done.name, network=True)
 
 
 def _group_size(instruction: Instruction, chips: int) -> int:

@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 
-from bertjax.cost.collectives import Collective, collectives, is_collective
+from bertjax.cost.collectives import Collective, find_collectives, is_collective
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes, trip_count
 
 # The share of the peak, or of the memory bandwidth, that a kernel is assumed to reach.
@@ -114,7 +114,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
     """
     total, now, free = Estimate(), 0.0, {False: 0.0, True: 0.0}  # when the links, and the network, are free again
-    sent = collectives(entry, chips)
+    sent = find_collectives(entry, chips)
     done: dict[int, float] = {}
     for instruction in entry.instructions.values():
         for other in (x for x in sent if x.first == instruction.name):

@@ -82,7 +82,7 @@ class MemorySearch:
         plan = plan or {}
         setup = self.setup(plan)
         phase = dataclasses.replace(phase, grad_accum_steps=plan.get('grad_accum_steps', phase.grad_accum_steps))
-        key = self.settings.given_phases[phase.number].keys['batch_size']
+        key = self.settings.phase_specs[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), key)
         known, compiled = self._known(setup, phase), compile_step(setup, phase)
         # The GPU compiler does not fail when a program needs more memory than there is.
@@ -125,7 +125,9 @@ class MemorySearch:
             result = self.compile(phase)
             yield result
 
-    def remedies(self, phase: PretrainingPhase, result: CompileResult) -> Iterator[tuple[MemoryPlan, CompileResult]]:
+    def search_plans(
+        self, phase: PretrainingPhase, result: CompileResult
+    ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         """Compiles other ways to compute a phase that does not fit.
 
         It tries more accumulation steps, more rematerialisation, and weights split over more chips. For each of the
@@ -220,7 +222,7 @@ def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
     }
 
 
-def flags_of(plan: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
+def format_flags(plan: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
     """Returns a plan as command-line flags; `grad_accum_steps` is set for this phase only if the config has phases."""
     prefix = f'phases[{phase.number}].' if settings.phases else ''
     flags = [f'--config.{prefix if key == "grad_accum_steps" else ""}{key}={value}' for key, value in plan.items()]

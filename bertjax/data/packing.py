@@ -128,7 +128,7 @@ def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple
     return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))
 
 
-def rows_of(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the row of each item in `best_fit`'s order, and its index in its row, both int64 [N]."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)

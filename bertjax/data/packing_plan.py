@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bertjax.data.length_buckets import fill_last_batch, find_buckets
-from bertjax.data.packing import best_fit, rows_of
+from bertjax.data.packing import best_fit, rows_of_items
 
 MOST = 4  # the most sequences of a row
 _GAIN = 0.95  # rows are packed if this costs at most this share of one sequence per row
@@ -75,19 +75,19 @@ class PackingPlan:
         return positions + cost.shape * len(np.unique(lengths))
 
 
-def size_of(rows: int, sizes: tuple[int, ...]) -> int:
+def choose_batch_rows(rows: int, sizes: tuple[int, ...]) -> int:
     """Returns the rows of a batch: the first of `sizes` (ascending) that holds all `rows`, or the last."""
     return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
 
 
-def one_per_row(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
+def plan_single_rows(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
     """Returns the plan with one sequence per row."""
     bucket = find_buckets(lengths, shapes)
     # Drop unused lengths, because the last batch has the longest length whatever it contains.
     return PackingPlan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
 
 
-def several_per_row(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], least: int) -> PackingPlan:
+def plan_packed_rows(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], least: int) -> PackingPlan:
     """Returns the plan with up to MOST sequences per row, by best fit decreasing.
 
     Sequences share rows of the shortest length that holds each one alone, but not shorter than `shapes[least]`.
@@ -98,14 +98,14 @@ def several_per_row(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[i
         in_bucket = np.flatnonzero(bucket == number)
         order, ends = best_fit(lengths[in_bucket], shapes[number], MOST)
         members = np.full((len(ends), MOST), -1)
-        members[rows_of(ends)] = in_bucket[order]
+        members[rows_of_items(ends)] = in_bucket[order]
         rows.append(members)
         buckets.append(np.full(len(ends), number))
     members, bucket = np.concatenate(rows), np.concatenate(buckets)
-    return PackingPlan(members, bucket, shapes[: int(bucket.max()) + 1], size_of(len(members), sizes))
+    return PackingPlan(members, bucket, shapes[: int(bucket.max()) + 1], choose_batch_rows(len(members), sizes))
 
 
-def cheapest_plan(
+def choose_plan(
     lengths: np.ndarray,
     shapes: tuple[int, ...],
     size: int,
@@ -118,14 +118,14 @@ def cheapest_plan(
       lengths: int64 [N], the lengths of the sequences; N > 0.
       shapes: The possible lengths of a row, ascending; the last one holds every sequence.
       size: The rows of a batch with one sequence per row.
-      sizes: A function from the length of packed rows to the possible batch rows, ascending (see `size_of`).
+      sizes: A function from the length of packed rows to the possible batch rows, ascending (see `choose_batch_rows`).
       cost: The costs of the encoder.
     """
-    best = one_per_row(lengths, shapes, size)
+    best = plan_single_rows(lengths, shapes, size)
     bound = _GAIN * best.cost(cost)
     # Rows longer than MOST sequences of the mean length cannot be full.
     for least in range(bisect.bisect_left(shapes, lengths.min()), bisect.bisect(shapes, MOST * lengths.mean())):
-        plan = several_per_row(lengths, shapes, sizes(shapes[least]), least)
+        plan = plan_packed_rows(lengths, shapes, sizes(shapes[least]), least)
         if (plan_cost := plan.cost(cost)) < bound:
             best, bound = plan, plan_cost
     return best

@@ -13,7 +13,7 @@ from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split
 from bertjax.files.atomic import checksum, write_atomic
-from bertjax.files.mapped import note_mapped
+from bertjax.files.mapped import register_mapped
 from bertjax.files.small_files import read_json_or_none
 
 # Part of the name of every plan: increase it with any change to the result of a walk.
@@ -138,7 +138,7 @@ def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], 
         if checksum(path) != facts['sha256']:
             return None
         array = np.load(path, mmap_mode='r', allow_pickle=False).view(np.ndarray)
-        note_mapped(path, path.stat().st_size)
+        register_mapped(path, path.stat().st_size)
         return load(array, facts)
 
     return read_json_or_none(stem.with_suffix('.json'), verify)

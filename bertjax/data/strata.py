@@ -13,18 +13,18 @@ from bertjax.data.batch import BatchSpec
 from bertjax.data.features import Features
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.length_buckets import choose_lengths, find_buckets
-from bertjax.data.packing import best_fit, rows_of, starts_in_rows
+from bertjax.data.packing import best_fit, rows_of_items, starts_in_rows
 from bertjax.model.layout import Layout
 
 _MULTIPLE = 4  # row lengths are multiples of it
 
 
-def batches_of(rows: int, batch_size: int) -> int:
+def count_batches(rows: int, batch_size: int) -> int:
     """Returns the batches of an epoch with so many rows."""
     return -(-rows // batch_size)
 
 
-def strata_of_rows(batch_size: int) -> np.ndarray:
+def row_strata(batch_size: int) -> np.ndarray:
     """Returns int64 [B], the stratum of each row of a batch; stratum 0 has the shortest rows.
 
     A device has consecutive rows, and an accumulation step has every A-th row. With powers of two of them, all devices
@@ -49,8 +49,8 @@ def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts
       shards: D, the devices over which a batch is split.
       parts: A, the accumulation steps.
     """
-    padded = np.pad(np.sort(lengths), (batches_of(len(lengths), batch_size) * batch_size - len(lengths), 0))
-    longest = padded.reshape(batch_size, -1).max(1)[strata_of_rows(batch_size)]  # [B]
+    padded = np.pad(np.sort(lengths), (count_batches(len(lengths), batch_size) * batch_size - len(lengths), 0))
+    longest = padded.reshape(batch_size, -1).max(1)[row_strata(batch_size)]  # [B]
     return np.maximum(longest.reshape(shards, -1, parts).max((0, 2)), 1)
 
 
@@ -103,7 +103,7 @@ def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
 def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
     """Returns the layout with all sequences in few rows of this length, by best fit decreasing."""
     order, ends = best_fit(capacities, length)
-    row, ordinal = rows_of(ends)
+    row, ordinal = rows_of_items(ends)
     starts = np.empty_like(capacities)
     starts[order] = row * length + starts_in_rows(capacities[order], ordinal)
     return Layout(((len(ends), length),), tuple(zip(starts.tolist(), capacities.tolist(), strict=True)))
@@ -121,7 +121,7 @@ class StratifiedExamples:
         """`length` is S, at least the length of the longest row."""
         self._features, self._length, self._seed, self._pad_id = features, length, seed, pad_id
         self.batch_size = batch_size
-        self.batches = batches_of(len(features), batch_size)  # per epoch
+        self.batches = count_batches(len(features), batch_size)  # per epoch
         self.cycle_length = self.batches * batch_size
         self._epoch: tuple[int, np.ndarray] | None = None
 
@@ -156,6 +156,6 @@ class StratifiedExamples:
             strata = by_length.reshape(self.batch_size, self.batches)
             places = np.arange(self.cycle_length).reshape(strata.shape)
             mixed = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, places, epoch), axis=1, kind='stable')
-            rows = np.take_along_axis(strata, mixed, axis=1)[strata_of_rows(self.batch_size)]
+            rows = np.take_along_axis(strata, mixed, axis=1)[row_strata(self.batch_size)]
             cached = self._epoch = epoch, rows.T.reshape(-1)
         return cached[1]

@@ -30,7 +30,7 @@ from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import Teacher, check_vocabulary, teacher_config_changes, teacher_directory
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TaskData, data_from_source, encoder_of, learned_data
+from bertjax.finetune.task_data import TaskData, data_from_source, learn_labels, read_encoder_config
 from bertjax.losses import PRETRAINING
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.layers import NEGATIVE
@@ -58,8 +58,8 @@ def distillation_data(settings: FinetuningSettings, distill: DistillationSetting
         return data_from_source(settings, folder)
     directory = teacher_directory(distill.teacher)
     tokenizer = load_tokenizer(settings.tokenizer or directory)
-    encoder = student_encoder(distill, encoder_of(settings, directory))
-    return learned_data(TaskData(settings, folder, tokenizer, encoder, directory))
+    encoder = student_encoder(distill, read_encoder_config(settings, directory))
+    return learn_labels(TaskData(settings, folder, tokenizer, encoder, directory))
 
 
 def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh) -> None:

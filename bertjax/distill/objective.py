@@ -65,7 +65,7 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
     return tuple((i + 1) * num_layers // count - 1 for i in range(count))
 
 
-def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
+def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
     Its losses, as (sum, weight), are those with a factor other than 0:
@@ -83,19 +83,19 @@ def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, 
 
     Args:
       base: The objective of the student without a teacher.
-      lesson: The losses and their factors.
+      spec: The losses and their factors.
       teacher: The module of the teacher, which takes the inputs of `base`.
       student: The config of the student.
     """
-    factors = {part: factor for part, factor in lesson.factors.items() if factor}
+    factors = {part: factor for part, factor in spec.factors.items() if factor}
     hidden_parts = [part for part in HIDDEN_LOSSES if part in factors]
     capture = tuple(name for name, parts in _CAPTURED_FOR.items() if parts & set(hidden_parts))
-    projection = _projection(student, teacher.config.width) if lesson.projection else None
+    projection = _projection(student, teacher.config.width) if spec.projection else None
 
     def teacher_fn(params: Any, batch: Batch) -> dict[str, Any]:
         inputs = [batch[name] for name in base.inputs]
         outputs, captured = apply_capturing(teacher, params, *inputs, capture=capture)
-        select = {SCORES: lambda x: x[jnp.array(lesson.layers)], HIDDEN: lambda x: x[_state_indices(lesson.layers)]}
+        select = {SCORES: lambda x: x[jnp.array(spec.layers)], HIDDEN: lambda x: x[_state_indices(spec.layers)]}
         hidden = {name: select[name](x) for name, x in captured.items()}
         return jax.lax.stop_gradient({**outputs, **hidden} if 'soft' in factors else hidden)
 
@@ -103,7 +103,7 @@ def distill_objective(base: Objective, lesson: DistillSpec, teacher: nn.Module, 
         pairs, targets = {}, batch['teacher']
         if 'soft' in factors:
             weights = batch[base.distill_loss.weights]
-            elements = base.distill_loss.elements(outputs, targets, batch, lesson.temperature)
+            elements = base.distill_loss.elements(outputs, targets, batch, spec.temperature)
             pairs['soft_loss'] = (elements * weights).sum(), weights.sum()
         if 'hard' in factors:
             pairs |= {_rename(name): pair for name, pair in base.losses(outputs, _mask_augmented(batch)).items()}

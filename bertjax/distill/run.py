@@ -75,7 +75,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
-    distill.lesson(model.config, data.encoder)  # Raises if the two cannot be compared.
+    distill.make_spec(model.config, data.encoder)  # Raises if the two cannot be compared.
     return teacher
 
 
@@ -103,14 +103,14 @@ def distill_pretraining(
     check_vocabulary(directory, tokenizer)
     student = settings.model_config(tokenizer.vocab_size)
     teacher = _load_teacher(settings, distill, student, mesh)
-    teacher.check_length(max(phase.values['seq_len'] for phase in settings.given_phases))
+    teacher.check_length(max(phase.values['seq_len'] for phase in settings.phase_specs))
     teacher.check_segments(settings.corpus_options.segments)
     if distill.soft:
         teacher.check_head(('mlm',), 'a masked language model')
     copied = distill.student_layers(teacher.config, student.num_layers)
     if copied is not None:
         teacher.check_copies(student)
-    spec = distill.lesson(teacher.config, student)
+    spec = distill.make_spec(teacher.config, student)
     stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.model, student))
     return settings, _distillation(teacher, distill, spec, [stage], copied, student)
 
@@ -130,7 +130,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     """
     if data.settings.packing == 'on':
         raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
-    student, spec = data.encoder, distill.lesson(teacher.config, data.encoder)
+    student, spec = data.encoder, distill.make_spec(teacher.config, data.encoder)
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
         part = spec.only(losses)

@@ -102,7 +102,7 @@ class DistillationSettings(TaskDistillationKeys):
             raise UserError('config.distill.student_init', found, expected, 'make the two agree')
         return blocks
 
-    def lesson(self, teacher: BertConfig, student: BertConfig) -> DistillSpec:
+    def make_spec(self, teacher: BertConfig, student: BertConfig) -> DistillSpec:
         """Returns the spec with all losses of the distillation.
 
         Raises:
@@ -150,13 +150,13 @@ class DistillationSettings(TaskDistillationKeys):
             raise UserError('config.distill.intermediate', found, expected, 'lower it, or raise config.epochs')
         return steps
 
-    def describe(self, lesson: DistillSpec) -> str:
+    def describe(self, spec: DistillSpec) -> str:
         """Describes the losses and the compared teacher blocks in a line."""
-        parts = ', '.join(f'{factor:g} x {part}' for part, factor in lesson.factors.items() if factor)
+        parts = ', '.join(f'{factor:g} x {part}' for part, factor in spec.factors.items() if factor)
         line = f'taught: {parts}' + (f'; temperature {self.temperature:g}' if self.soft else '')
-        line += '; through a learned projection' if lesson.projection else ''
-        follows = ', '.join(map(str, lesson.layers))
-        return line + (f'; its blocks follow {follows} of the teacher' if lesson.layers else '')
+        line += '; through a learned projection' if spec.projection else ''
+        follows = ', '.join(map(str, spec.layers))
+        return line + (f'; its blocks follow {follows} of the teacher' if spec.layers else '')
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:

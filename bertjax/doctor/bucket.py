@@ -44,7 +44,7 @@ def rights(url: str) -> Iterator[Check]:
             yield Check(right, OK, f'allowed in {folder}')
 
 
-def at_work(url: str) -> Iterator[Check]:
+def lease(url: str) -> Iterator[Check]:
     """Yields the holder of the workdir's lease, if there is one."""
     with contextlib.suppress(UserError):  # `rights` reports it
         if owner := lease_holder(RemoteFolder(url)):

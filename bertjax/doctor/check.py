@@ -48,7 +48,7 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
     return decorate
 
 
-class Findings:
+class CheckPrinter:
     """Prints checks as they come, and counts them by status."""
 
     def __init__(self, console: Console):

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.errors import UserError
 from bertjax.files import disk
-from bertjax.files.atomic import exclusive
+from bertjax.files.atomic import lock_directory
 from bertjax.parallel.devices import unused_accelerator
 from bertjax.train.health.gradient_check import training_devices
 
@@ -89,7 +89,7 @@ def workdir(folder: pathlib.Path) -> Iterator[Check]:
         with tempfile.NamedTemporaryFile(dir=place, prefix='.doctor-'):
             pass
     except OSError as error:
-        raise disk.refused(error, str(place)) or error from None
+        raise disk.explain_os_error(error, str(place)) or error from None
     yield Check(
         'workdir', OK, f'{folder} can be written to' if folder.exists() else f'{folder} is new, and can be made'
     )
@@ -99,13 +99,13 @@ def is_at_work(folder: pathlib.Path) -> bool:
     """Returns whether a process works in this workdir now."""
     if not folder.exists():
         return False
-    with contextlib.suppress(UserError), exclusive(folder, 'works in this workdir'):
+    with contextlib.suppress(UserError), lock_directory(folder, 'works in this workdir'):
         return False
     return True
 
 
 @check('disk')
-def room(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
+def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
     """Compares the free space with {name: bytes} of the files of a run; the first entry is indispensable."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'

@@ -18,7 +18,7 @@ from bertjax.train.health.goodput import read_goodput
 from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, RESTORE, SAVE, START
 from bertjax.train.health.watchdog import HANG
 from bertjax.train.record import STOP_AFTER_SKIPPED
-from bertjax.workdir.files import recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
@@ -152,7 +152,7 @@ def _obstacles(run: Run) -> dict[str, str]:
 def collapsed(run: Run) -> Iterator[Check]:
     """Counts the fine-tuning runs that give every record the same answer."""
     folders = sorted((run.folder / TRIALS).glob('*')) if run.is_sweep else [run.folder]
-    results: dict[str, Any] = {x.name: recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
+    results: dict[str, Any] = {x.name: read_recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
     names = [name for name, of_run in results.items() if of_run.get('collapsed')]
     if results and not names:
         runs = f'all {len(results):,} runs give' if run.is_sweep else 'it gives'

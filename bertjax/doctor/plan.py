@@ -21,11 +21,11 @@ from bertjax.config.run import RunKeys
 from bertjax.cost.memory_search import MemorySearch
 from bertjax.distill.settings import DistillationSettings
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
-from bertjax.doctor.machine import gib, room
+from bertjax.doctor.machine import disk_space, gib
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, data_from_source
 from bertjax.finetune.task_model import prepare
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import make_mesh, row_shards
@@ -54,7 +54,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     # The two are the best checkpoint and the one that is being written.
     more = settings.checkpoint_keep
     exports = {'export': weights * len(settings.formats)} if settings.formats else {}
-    yield from room(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
+    yield from disk_space(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
 
 
 @check('config')
@@ -91,11 +91,11 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
 
 
 @check('memory')
-def here(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
+def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
     """Checks the memory of this machine's devices, and estimates the hours from some steps; see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _UNKNOWN):
-        key = settings.given_phases[phase.number].keys['batch_size']
+        key = settings.phase_specs[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
     state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
@@ -138,7 +138,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     """Reads the records, loads the encoder, and estimates the hours of the steps after `done` from some steps."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
-    runs = max(1, len(trials_of(settings)))
+    runs = max(1, len(make_trials(settings)))
     with tempfile.TemporaryDirectory() as scratch, quiet():
         data = data_from_source(settings, pathlib.Path(scratch))
         counts = {name: len(data.task.records(name)) for name in ['train', *data.evaluated]}

@@ -23,7 +23,7 @@ from bertjax.corpus.workers import text_bytes
 from bertjax.doctor.check import FAIL, OK, WARN, Check, check
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import open_stores, store_directories
-from bertjax.pretrain.vocabulary import load_given_tokenizer
+from bertjax.pretrain.vocabulary import load_configured_tokenizer
 from bertjax.report.run_record import quiet
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.text.vocabulary import train_wordpiece
@@ -47,7 +47,7 @@ def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path)
     if (folder / FOLDER).exists():
         return load_tokenizer(folder / FOLDER)
     path = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
-    return load_given_tokenizer(settings, path) if path else None
+    return load_configured_tokenizer(settings, path) if path else None
 
 
 @check('tokenizer')

@@ -20,7 +20,7 @@ from absl import logging
 from etils import epath
 
 from bertjax.errors import StoppedError, UserError
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.files.write_guard import writes_are_disabled
 
 
@@ -33,7 +33,7 @@ _ALGORITHMS = {'sha256': hashlib.sha256, 'blake2b-128': lambda: hashlib.blake2b(
 
 
 @contextlib.contextmanager
-def private_to_machine() -> Iterator[None]:
+def unique_temporary_names() -> Iterator[None]:
     """Makes this thread's temporary file names unique across machines, for folders that several machines share."""
     _temporary_names.prefix = str(secrets.randbits(63))
     try:
@@ -105,7 +105,7 @@ class AtomicFile:
     def write(self, data: bytes | np.ndarray) -> None:
         """Appends bytes, or the bytes of a contiguous array."""
         self._size += memoryview(data).nbytes
-        with writing(self.path, self._size):
+        with annotate_write_errors(self.path, self._size):
             self.file.write(data)
 
     def close(self) -> int:
@@ -114,7 +114,7 @@ class AtomicFile:
             self.file.close()
             return self._size
         try:
-            with writing(self.path, self._size):
+            with annotate_write_errors(self.path, self._size):
                 self.file.flush()
                 os.fsync(self.file.fileno())
                 size = self.file.tell()
@@ -163,7 +163,7 @@ def atomic_directory(target: epath.PathLike) -> Iterator[str]:
     shutil.rmtree(fresh, ignore_errors=True)
     os.mkdir(fresh)
     try:
-        with writing(fresh, 0):
+        with annotate_write_errors(fresh, 0):
             yield fresh
             replace_directory(fresh, path)
     except BaseException:
@@ -202,7 +202,7 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 
 
 @contextlib.contextmanager
-def exclusive(directory: str | os.PathLike, doing: str) -> Iterator[None]:
+def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
     """Locks a local directory against other processes in the body. The lock ends with the process.
 
     Args:

@@ -34,7 +34,7 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
+def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
     """Adds the path, and the size in bytes as `wanted`, to an error of the operating system in the body.
 
     Errors of tensorstore and safetensors become an OSError.
@@ -51,11 +51,11 @@ def writing(path: str | os.PathLike, size: int) -> Iterator[None]:
         raise
 
 
-def raise_passing(error: Exception, path: str | os.PathLike) -> None:
+def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
     Otherwise a text would silently be read as shorter than it is when file handles run out, a disk is away, or a sector
-    is bad. `refused` explains these errors.
+    is bad. `explain_os_error` explains these errors.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -83,7 +83,7 @@ def _find_os_error(error: BaseException) -> OSError | None:
     return OSError(code, os.strerror(code))
 
 
-def refused(error: BaseException, workdir: str) -> UserError | None:
+def explain_os_error(error: BaseException, workdir: str) -> UserError | None:
     """Returns the message for an exception that an error of the system caused; None for any other exception."""
     while error is not None:
         os_error = _find_os_error(error)

@@ -31,11 +31,11 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
             expected='a file that stays while it is used',
             fix='start the same command again: it makes the files that are missing',
         ) from None
-    note_mapped(path, array.nbytes)
+    register_mapped(path, array.nbytes)
     return array
 
 
-def note_mapped(path: str | os.PathLike, size: int) -> None:
+def register_mapped(path: str | os.PathLike, size: int) -> None:
     """Records that other code has mapped the first `size` bytes of a file."""
     _sizes[os.path.abspath(path)] = size
 

@@ -39,12 +39,12 @@ def check_address(path: str, where: str) -> None:
 _names: dict[str, str] = {}
 
 
-def name_as(folder: pathlib.Path, address: str) -> None:
+def register_address(folder: pathlib.Path, address: str) -> None:
     """Registers the bucket address of a folder that mirrors it, for messages."""
     _names[os.fspath(folder)] = address
 
 
-def user_name(path: pathlib.Path) -> str:
+def display_path(path: pathlib.Path) -> str:
     """Returns a path as the user knows it: the address if it lies in the mirror of a bucket."""
     for folder in (path, *path.parents) if _names else ():
         if name := _names.get(os.fspath(folder)):
@@ -201,7 +201,7 @@ def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epat
             yield path
 
 
-def at_most_one(found: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
+def single_file(found: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
     """Returns the only file of a split; None if there is none.
 
     Raises:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 _FIXED = {5: 4, 1: 8}
 
 
-def fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
+def decode_fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
     """Yields the number, the value and the offset of the value of each field of a message.
 
     A varint is an int; a value of 4, 8 or any other number of bytes is bytes.
@@ -19,13 +19,13 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
     """
     at = 0
     while at < len(message):
-        tag, at = varint(message, at)
+        tag, at = decode_varint(message, at)
         kind, start = tag & 7, at
         if kind == 0:
-            value, at = varint(message, at)
+            value, at = decode_varint(message, at)
         else:
             if kind == 2:
-                size, start = varint(message, at)
+                size, start = decode_varint(message, at)
             elif kind in _FIXED:
                 size = _FIXED[kind]
             else:
@@ -36,7 +36,7 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
         yield tag >> 3, value, start
 
 
-def varint(message: bytes, at: int) -> tuple[int, int]:
+def decode_varint(message: bytes, at: int) -> tuple[int, int]:
     """Returns a varint and the offset of its end.
 
     Raises:
@@ -52,22 +52,22 @@ def varint(message: bytes, at: int) -> tuple[int, int]:
     raise ValueError('the end in a number')
 
 
-def number(field: int, value: int) -> bytes:
+def varint_field(field: int, value: int) -> bytes:
     """Encodes a field with a varint; an empty result for 0, the default value."""
-    return as_varint(field << 3) + as_varint(value) if value else b''
+    return encode_varint(field << 3) + encode_varint(value) if value else b''
 
 
-def delimited(field: int, value: bytes) -> bytes:
+def bytes_field(field: int, value: bytes) -> bytes:
     """Encodes a field with bytes or another message."""
-    return as_varint(field << 3 | 2) + as_varint(len(value)) + value
+    return encode_varint(field << 3 | 2) + encode_varint(len(value)) + value
 
 
-def fixed32(field: int, value: int) -> bytes:
+def fixed32_field(field: int, value: int) -> bytes:
     """Encodes a field with a number of 32 bits."""
-    return as_varint(field << 3 | 5) + value.to_bytes(4, 'little')
+    return encode_varint(field << 3 | 5) + value.to_bytes(4, 'little')
 
 
-def as_varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Encodes a number >= 0 as a varint."""
     written = bytearray()
     while value > 0x7F:

@@ -11,7 +11,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
 
 Parsed = TypeVar('Parsed')
-SETTINGS = 1 << 30  # a file of settings or of a vocabulary is a thousand times smaller
+MAX_SETTINGS_BYTES = 1 << 30  # a file of settings or of a vocabulary is a thousand times smaller
 
 
 def read_json_object(path: epath.PathLike, fix: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def read_json_list(path: epath.PathLike, fix: str) -> list[Any]:
 
 
 def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any:
-    text = read_bytes(path, expected, fix, most=SETTINGS)
+    text = read_bytes(path, expected, fix, most=MAX_SETTINGS_BYTES)
     if not text:
         raise UserError(str(path), 'an empty file', expected, fix)
     try:
@@ -74,7 +74,7 @@ def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]
     if not epath.Path(path).exists():
         raise UserError(key, f'no such file {str(path)!r}', f'a file of {what}', fix)
     try:
-        text = read_bytes(path, f'a file of {what}', fix, most=SETTINGS).decode('utf-8-sig')
+        text = read_bytes(path, f'a file of {what}', fix, most=MAX_SETTINGS_BYTES).decode('utf-8-sig')
     except UnicodeDecodeError as error:
         raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', what, fix) from None
     return text.removesuffix('\n').split('\n')

@@ -30,11 +30,11 @@ class DamagedFileError(Exception):
     """A compressed file is truncated, and its library does not raise an error."""
 
 
-# Decompressors raise OSError without an error number; `disk.raise_passing` handles those with a number.
+# Decompressors raise OSError without an error number; `disk.reraise_machine_errors` handles those with a number.
 DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstandard.ZstdError)
 
 
-def compression_of(path: str, head: bytes) -> str:
+def detect_compression(path: str, head: bytes) -> str:
     """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '': by the first bytes `head` of the file, then by its name."""
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
@@ -42,7 +42,7 @@ def compression_of(path: str, head: bytes) -> str:
     return _SUFFIXES.get(os.path.splitext(path)[1].lower(), '') if head else ''
 
 
-def named_compressed(path: str) -> bool:
+def has_compression_suffix(path: str) -> bool:
     """Whether the file's name has the suffix of a compression (its content may differ)."""
     return os.path.splitext(path)[1].lower() in _SUFFIXES
 
@@ -144,14 +144,14 @@ class CountedFile(io.RawIOBase):
         return len(data)
 
 
-def part_chunks(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
+def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
     """Yields the decompressed bytes of a range of an open file; a compressed file cannot be cut and is read whole.
 
     Chunks have at least CHUNK bytes, so that the first one is enough to recognise a format.
 
     Args: see `CountedFile`.
     """
-    compression = compression_of(path, file.read(8) if begin == 0 else b'text')
+    compression = detect_compression(path, file.read(8) if begin == 0 else b'text')
     counted = CountedFile(file, begin, None if compression else end, progress, digest)
     return _joined(chunks(io.BufferedReader(counted, CHUNK), compression))
 

@@ -72,7 +72,7 @@ def task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]
     return overrides
 
 
-def ordered(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
+def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
     """Returns the tasks in the order to run them: a task whose init is another task comes after it.
 
     Raises:
@@ -94,7 +94,7 @@ def ordered(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) ->
 
 
 @dataclasses.dataclass(frozen=True)
-class Available:
+class BenchmarkData:
     """The data of a benchmark that exists.
 
     Attributes:
@@ -108,7 +108,7 @@ class Available:
     judged: dict[str, list[str]]
 
 
-def available(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) -> Available:
+def find_benchmark_data(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) -> BenchmarkData:
     """Finds and reads the files of all tasks, so that a mistake in any of them is reported before training.
 
     Raises:
@@ -129,7 +129,7 @@ def available(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) ->
     for name in complete:
         for split in dict.fromkeys(('train', *build[name].splits(), *judged[name])):
             build[name].records(split)
-    return Available(complete, lacking, judged)
+    return BenchmarkData(complete, lacking, judged)
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

@@ -14,7 +14,7 @@ from bertjax.finetune.results import RESULTS, STEP
 from bertjax.finetune.sweep import SWEEP
 from bertjax.metrics.glue import OFFICIAL, Figures, official_average, paper_average, task_figures, task_score
 from bertjax.tasks.sentence.glue_table import TASKS
-from bertjax.workdir.files import recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 
 SUBMISSION = 'submission.zip'
@@ -26,15 +26,15 @@ def is_finished(folder: pathlib.Path) -> bool:
     """Whether the run or the sweep in the workdir of a task is finished."""
     if (folder / SWEEP).exists():
         return True
-    return (folder / RESULTS).exists() and STEP not in recorded_results(folder / RESULTS)
+    return (folder / RESULTS).exists() and STEP not in read_recorded_results(folder / RESULTS)
 
 
-def results_of(folder: pathlib.Path) -> dict[str, Any]:
+def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
     """Reads results.json of a finished run, or of the best run of a sweep."""
     if (folder / SWEEP).exists():
         best = read_json_object(folder / SWEEP, 'start the sweep again')['best']
-        return {**recorded_results(folder / TRIALS / best / RESULTS), 'best_of_sweep': best}
-    return recorded_results(folder / RESULTS)
+        return {**read_recorded_results(folder / TRIALS / best / RESULTS), 'best_of_sweep': best}
+    return read_recorded_results(folder / RESULTS)
 
 
 def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) -> list[str]:
@@ -81,7 +81,7 @@ def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[st
     Returns:
       The content of results.json, and a table row for each of the nine tasks: task, figures, their names, score.
     """
-    by_task = {task: results_of(folder / task) for task in OFFICIAL if is_finished(folder / task)}
+    by_task = {task: read_task_results(folder / task) for task in OFFICIAL if is_finished(folder / task)}
     figures: Figures = {task: results['splits'] for task, results in by_task.items()}
     summary = {
         'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in by_task.items()},

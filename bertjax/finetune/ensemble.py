@@ -93,23 +93,23 @@ class Ensemble:
             id(split): [member.splits[name] for member in self.members.values()] for name, split in self.splits.items()
         }
 
-    def of_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
+    def pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
         """Pairs each member with the split in its own features."""
         members = list(self.members.values())
         splits = self._member_splits.get(id(split))
         if splits is None:  # The split is a batch of a stream.
-            splits = [split, *(member.data.tokenised(split.records, keep=False) for member in members[1:])]
+            splits = [split, *(member.data.tokenise(split.records, keep=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:
         """Returns a prediction for each record, from the mean of the logits."""
-        rows = [(part.features, member.model.outputs(member.params, part)) for member, part in self.of_members(split)]
+        rows = [(part.features, member.model.outputs(member.params, part)) for member, part in self.pair_members(split)]
         return self.data.task.ensemble_predictions(split.records, rows)
 
-    def scores_of_members(self, split: TaskSplit) -> dict[str, float | None]:
+    def member_scores(self, split: TaskSplit) -> dict[str, float | None]:
         """Returns {workdir: the score of this member alone on the split}."""
         scores = {}
-        for folder, (member, member_split) in zip(self.members, self.of_members(split), strict=True):
+        for folder, (member, member_split) in zip(self.members, self.pair_members(split), strict=True):
             task = member.data.task
             scores[str(folder)] = task.metrics(split.records, member.predictions(member_split))[task.score]
         return scores
@@ -122,7 +122,7 @@ def ensemble_table(
 
     Args:
       score: The name of the figure.
-      alone: {split: the result of `Ensemble.scores_of_members`}.
+      alone: {split: the result of `Ensemble.member_scores`}.
       together: {split: the figures of the ensemble}.
     """
     table = Table(title=score, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
@@ -157,7 +157,7 @@ def load_models(
         def same_records(data: TaskData, path: pathlib.Path = other) -> dict[str, TaskSplit]:
             _check_alike(first.data.task, folder, data.task, path)
             return {
-                name: dataclasses.replace(split, features=data.tokenised(split.records, keep=False).features)
+                name: dataclasses.replace(split, features=data.tokenise(split.records, keep=False).features)
                 for name, split in first.splits.items()
             }
 

@@ -8,18 +8,18 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bertjax.data.length_buckets import MAX_LENGTHS, choose_lengths, find_buckets
-from bertjax.data.strata import batches_of, choose_layout, layout_cost, slot_capacities
+from bertjax.data.strata import choose_layout, count_batches, layout_cost, slot_capacities
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import COMPILING, FLOPS, TaskData, TaskSplit
+from bertjax.finetune.task_data import COMPILE_TIME, FLOPS, TaskData, TaskSplit
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.mesh import row_shards
 
 # The values of config.model.attention that support several sequences in a row.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
-# Processor seconds per block to compile the attention of one more row length, measured as task_data.COMPILING is.
+# Processor seconds per block to compile the attention of one more row length, measured as task_data.COMPILE_TIME is.
 _GROUP_COMPILE_TIME = 0.25
 
 
@@ -92,7 +92,7 @@ def _choose_packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
     """Returns the cheapest layout, and the cost to train and compile it in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
-    times = passes * batches_of(len(features), settings.batch_size) * shards * settings.grad_accum_steps
+    times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
     cost, another = lambda length: times * _row_cost(encoder, length), FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
     layout = choose_layout(
         slot_capacities(features.lengths, settings.batch_size, shards, settings.grad_accum_steps),
@@ -131,5 +131,5 @@ def _row_cost(encoder: BertConfig, length: int) -> float:
 
 
 def _compile_cost(encoder: BertConfig) -> float:
-    once, block = COMPILING[True]
+    once, block = COMPILE_TIME[True]
     return FLOPS * (once + block * encoder.num_layers)

@@ -11,12 +11,12 @@ from ml_collections.config_flags import config_path
 
 from bertjax.checkpoint import Checkpoints
 from bertjax.config.check import config_keys
-from bertjax.config.plain import flatten, from_plain, plain
+from bertjax.config.plain import flatten, from_plain, to_plain
 from bertjax.config.schema import Trained
 from bertjax.convert.load import load_task_model
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
-from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, encoder_of
+from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_encoder_config
 from bertjax.finetune.task_model import TaskModel
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.optim.optimizers import make_optimizer
@@ -28,13 +28,13 @@ from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.setup import Setup, build_setup
 from bertjax.train.state import put_params
 from bertjax.workdir.exports import exported_model
-from bertjax.workdir.files import check_kind, recorded_config, recorded_task
+from bertjax.workdir.files import check_kind, read_recorded_config, read_recorded_task
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 
-def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
+def merge_run_config(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
     """Returns the config that the workdir's model was trained with, updated by the command line.
 
     Without a run in the workdir it is `config` itself: the model is then that of config.init.
@@ -50,7 +50,7 @@ def config_of_run(config: ConfigDict, folder: pathlib.Path, given: Collection[st
     path = folder / 'config.json'
     if not path.exists():
         return config
-    saved = recorded_config(path, plain(config))
+    saved = read_recorded_config(path, to_plain(config))
     merged, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
     for name, key in config_keys(config).items():
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in given):
@@ -96,7 +96,7 @@ def load_task(
     """Loads the model of the workdir, finished or not, or that of config.init.
 
     Args:
-      settings: The settings made from the result of `config_of_run`.
+      settings: The settings made from the result of `merge_run_config`.
       folder: The workdir.
       splits_of: Reads and tokenises the splits; it is called when the task knows its labels.
 
@@ -161,14 +161,14 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', fix)
     source = (exported or folder) if trained else pathlib.Path(huggingface_directory(settings.init))
     learned = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
-    facts = recorded_task(learned, settings.build_task()) if learned else None
+    facts = read_recorded_task(learned, settings.build_task()) if learned else None
     if facts:
         check_kind(facts['task'], settings.task['kind'], learned)
         execution = fields_of(FieldKind.EXECUTION)
         choices = {name: getattr(settings.model, name) for name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
-        encoder = encoder_of(settings, huggingface_directory(settings.init) if trained else str(source))
+        encoder = read_encoder_config(settings, huggingface_directory(settings.init) if trained else str(source))
     tokenizer = load_workdir_tokenizer(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
     if not data.task.complete:  # The model has no task.json of ours, so the labels come from the training data.
@@ -181,7 +181,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
 def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     """Raises a UserError if the labels in the training data differ from those of the checkpoints."""
     path = folder / 'config.json'
-    trained = recorded_config(path, plain(data.settings)).get('fingerprints', {}).get('labels')
+    trained = read_recorded_config(path, to_plain(data.settings)).get('fingerprints', {}).get('labels')
     labels = ', '.join(data.task.labels)
     if trained is not None and labels != trained:
         raise UserError(

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from bertjax.files.atomic import write_atomic, write_zip
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel
@@ -19,7 +19,7 @@ from bertjax.terminal import Console
 from bertjax.train.health.goodput import read_goodput
 from bertjax.workdir import exports
 from bertjax.workdir.exports import ExportContent, push_export, write_exports
-from bertjax.workdir.files import recorded_in
+from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
@@ -87,7 +87,7 @@ def finish_task(
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
     print_output_files(console, folder, files, exported=model.settings.export)
-    same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(user_name(folder))}'
+    same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [
         Command('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
         Command('a page about this workdir, with the worst errors', f'{same_run} --config.run=report', 'report'),
@@ -157,7 +157,7 @@ def export_task(
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
-    card |= recorded_in(config)
+    card |= distillation_facts(config)
     parts = results.get('parts', {})
     card |= {'stopped at step': results[STOPPED]} if STOPPED in results else {}
     card |= {

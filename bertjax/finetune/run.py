@@ -10,7 +10,7 @@ import jax
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_object
@@ -84,7 +84,7 @@ class Finetuning:
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
         self.settings = self._resolve(total, lengths)
-        self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
+        self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.files = {TASK_FILE: data.learned(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
@@ -123,7 +123,7 @@ class Finetuning:
         """The abstract state."""
         return self.setup.state
 
-    def fresh(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Returns the state of step 0: the encoder of config.init with a random head, or the teacher's choice."""
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:
@@ -144,7 +144,7 @@ class Finetuning:
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the loop, one for each stage; call it after `fresh` if the run begins."""
+        """Returns the phases of the loop, one for each stage; call it after `init_state` if the run begins."""
         phase = self._student_phase()
         if self._distillation is None:
             return [phase]

@@ -17,7 +17,7 @@ from absl import logging
 from jax.sharding import Mesh
 
 from bertjax.checkpoint import Checkpoints
-from bertjax.config.plain import dump, plain
+from bertjax.config.plain import dump, to_plain
 from bertjax.config.resume import changed_keys, place_of, without
 from bertjax.config.schema import MACHINE, VERB
 from bertjax.data.length_buckets import MAX_LENGTHS
@@ -29,7 +29,7 @@ from bertjax.finetune.results import RESULTS, evaluate_split, export_task
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.finetune.task_data import TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel, prepare
-from bertjax.finetune.trials import Trial, score_of, summarise, sweep_table, trials_of
+from bertjax.finetune.trials import Trial, dev_score, make_trials, summarise, sweep_table
 from bertjax.metrics.rows import task_values
 from bertjax.parallel.distributed import (
     OtherStoppedError,
@@ -47,7 +47,7 @@ from bertjax.train.state import TrainState, shardings_of
 from bertjax.train.trainer import resume_or_start
 from bertjax.train.vmapped_runs import VmappedRun, select_run, stack_states, stacked_template
 from bertjax.workdir.exports import exported_model, push_export
-from bertjax.workdir.files import recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
@@ -63,7 +63,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
       PreemptedError: SIGTERM or Ctrl-C stopped the sweep; results and the state of trials in training are saved.
     """
     settings = data.settings
-    trials = trials_of(settings)
+    trials = make_trials(settings)
     with primary_first():
         split = data.split('train', training=True)
         passes = [_passes(trial.settings(settings), split) for trial in trials]  # Raises if a run has no steps.
@@ -116,7 +116,7 @@ def _check_same(data: TaskData, folder: pathlib.Path) -> None:
     """Raises a UserError if the workdir has trials with other settings; the sweep itself may grow."""
     path = folder / 'config.json'
     evaluated = {name: data.split(name).features.fingerprint for name in data.evaluated}
-    now = plain(dataclasses.replace(data.settings, max_padded_lengths=_lengths(data.settings)))
+    now = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_lengths(data.settings)))
     now['fingerprints'] = data.fingerprints() | evaluated
     if path.exists() and (folder / TRIALS).exists():
         fix = 'restore the file from a copy, or give another --workdir'
@@ -141,7 +141,7 @@ def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
     if not path.exists():
         return None
-    results = recorded_results(path)
+    results = read_recorded_results(path)
     for field, value in dataclasses.asdict(trial).items():
         if results.get(field, value) != value:  # The name of a trial has only six digits of a value.
             fix = 'leave it out of the sweep, or give another --workdir'
@@ -174,7 +174,7 @@ class TrialGroup:
             self._settings[0], steps=self.total, max_padded_lengths=lengths, **durations
         )
         self.resolved = {
-            **without(plain(self.settings), 'sweep', MACHINE, VERB),  # A sweep may grow.
+            **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # A sweep may grow.
             'mesh': self.settings.mesh_axes,
             'fingerprints': model.data.fingerprints(),
             'members': [trial.name for trial in trials],
@@ -185,7 +185,7 @@ class TrialGroup:
         """The abstract state of all trials, stacked."""
         return stacked_template(self.setup.state, len(self.trials))
 
-    def fresh(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Returns the state of step 0 of all trials, stacked."""
         states = stack_states([self.model.fresh_state(one.run_seeds.init)[0] for one in self._settings])
         return jax.device_put(states, shardings_of(self.template))
@@ -244,7 +244,7 @@ class TrialGroup:
             results |= evaluation
             results['collapsed'] |= failed[m]
             if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
-                config = {**plain(settings), 'steps': self.total, 'epochs': self.epochs}
+                config = {**to_plain(settings), 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
                 export_task(self._folder, config, model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
@@ -253,8 +253,8 @@ class TrialGroup:
             print(f'{trial.name}: {data.task.score} {format_value(results["splits"]["dev"][data.task.score])}')
 
     def _is_best(self, results: dict[str, Any]) -> bool:
-        others = (recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
-        return all(score_of(results) > score_of(other) for other in others)
+        others = (read_recorded_results(path) for path in self._folder.glob(f'{TRIALS}/*/{RESULTS}'))
+        return all(dev_score(results) > dev_score(other) for other in others)
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.convert.load import read_config
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.hashing import Stream, hash_bits
@@ -28,7 +28,7 @@ from bertjax.workdir.tokenizer import keep_tokenizer
 # of a step in a processor second. Measured with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
 # docs/performance.md). An accelerator compiles all lengths in parallel and computes faster, but the same constants are
 # used there, so that a run has the same batches on every platform.
-COMPILING = {True: (3.0, 0.35), False: (0.5, 0.08)}
+COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
 FLOPS = 1e11
 TASK_FILE = 'task.json'  # a file in the workdir and in its export with the options and the learned state of the task
 
@@ -125,7 +125,7 @@ class TaskData:
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
             limit = 0 if whole else getattr(self.settings, key)
             part = records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
-            split = self.tokenised(part, training=training)
+            split = self.tokenise(part, training=training)
             if len(part) < len(records):
                 split = dataclasses.replace(split, of=len(records))
                 print(f'{name}: {len(part):,} of {len(records):,} records, a fixed random sample (config.{key})')
@@ -144,9 +144,9 @@ class TaskData:
         splits = {name: self.split(name) for name in names}
         return {name: f'{len(x.records):,} of {x.of:,} records' for name, x in splits.items() if x.of}
 
-    def tokenised(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> TaskSplit:
+    def tokenise(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> TaskSplit:
         """Tokenises records; with `keep`, their features are cached in WORKDIR/features."""
-        options = (plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
+        options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
         if self.tokenizer.separators > 1:  # The fingerprint of a tokenizer does not contain the separators.
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
@@ -163,7 +163,7 @@ class TaskData:
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
         """Returns the number of padded lengths that is cheapest to compile and compute for `passes` over the splits."""
         encoder, choices = self.encoder, splits[0].features.choices
-        once, block = COMPILING[training]
+        once, block = COMPILE_TIME[training]
         share = passes * choices * (1 if training else 1 / 3)  # The backward pass has two thirds of the FLOPs.
         return best_length_count(
             np.concatenate([split.features.lengths for split in splits]),
@@ -182,7 +182,9 @@ class TaskData:
 
     def learned(self, *, finished: bool = True) -> str:
         """Returns the text of task.json; without `finished`, nothing has been tuned on dev yet."""
-        return task_json(plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished)
+        return task_json(
+            to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
+        )
 
 
 def task_json(
@@ -213,7 +215,7 @@ def sample(count: int, size: int) -> list[int]:
     return np.sort(order[:size]).tolist()
 
 
-def encoder_of(settings: FinetuningSettings, source: str) -> BertConfig:
+def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig:
     """Reads the encoder config of a Hugging Face directory, with the execution options of the settings."""
     choices = dataclasses.asdict(settings.model)
     scan = choices['scan_layers'] and not any(map(needs_unrolled, settings.trained_parts))
@@ -228,10 +230,10 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
     """
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)
-    return learned_data(TaskData(settings, folder, tokenizer, encoder_of(settings, source), source))
+    return learn_labels(TaskData(settings, folder, tokenizer, read_encoder_config(settings, source), source))
 
 
-def learned_data(data: TaskData) -> TaskData:
+def learn_labels(data: TaskData) -> TaskData:
     """Lets the task of `data` learn its labels, prints the sources of its records, and returns `data`."""
     data.learn()
     sources = data.task.sources()

@@ -55,7 +55,7 @@ class Trial:
         return dataclasses.replace(base, **dataclasses.asdict(self))
 
 
-def trials_of(settings: FinetuningSettings) -> list[Trial]:
+def make_trials(settings: FinetuningSettings) -> list[Trial]:
     """Returns all combinations of config.sweep; an empty list if there is no sweep.
 
     Raises:
@@ -87,7 +87,7 @@ def trials_of(settings: FinetuningSettings) -> list[Trial]:
     return trials
 
 
-def score_of(results: Mapping[str, Any]) -> float:
+def dev_score(results: Mapping[str, Any]) -> float:
     """Returns the dev score of a run; -inf if it is undefined."""
     value = results['splits']['dev'][results['score']]
     return -np.inf if value is None else value
@@ -107,7 +107,7 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
         members = list(group)
-        trial, scores = members[0][0], [score_of(results) for _, results in members if np.isfinite(score_of(results))]
+        trial, scores = members[0][0], [dev_score(results) for _, results in members if np.isfinite(dev_score(results))]
         facts = {key: value for key, value in dataclasses.asdict(trial).items() if key != 'seed'}
         lines.append(
             {
@@ -120,7 +120,7 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
                 'collapsed': sum(results['collapsed'] for _, results in members),
             }
         )
-    best = max(runs, key=lambda run: score_of(run[1]))[0]
+    best = max(runs, key=lambda run: dev_score(run[1]))[0]
     return {'score': score, 'settings': lines, 'best': best.name}
 
 

@@ -10,7 +10,7 @@ from typing import TypeVar
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile
 from bertjax.files.paths import is_remote, unusual_kind
-from bertjax.files.streams import CHUNK, bare_suffix, named_compressed
+from bertjax.files.streams import CHUNK, bare_suffix, has_compression_suffix
 from bertjax.remote.paths import user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.layout import Column
@@ -49,7 +49,7 @@ class InputSource:
         if self.path == STANDARD_INPUT:
             return 'stdin'
         path = pathlib.PurePath(self.path)
-        return pathlib.PurePath(path.stem).stem if named_compressed(path.name) else path.stem
+        return pathlib.PurePath(path.stem).stem if has_compression_suffix(path.name) else path.stem
 
     @property
     def origin(self) -> str:

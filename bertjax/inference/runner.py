@@ -12,7 +12,7 @@ from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.data.loader import global_arrays, local_rows
-from bertjax.data.packing_plan import Cost, PackingPlan, cheapest_plan, one_per_row, size_of
+from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.packed_encoder import packed_rows
 from bertjax.parallel.mesh import row_shards
@@ -109,12 +109,12 @@ class Runner:
         mean = features.choices * lengths.sum() / max(1, len(lengths))
         size = round_up(self._size(len(features), max_rows or self._sizes[-1]), mean)
         if max_rows or features.choices > 1:
-            return one_per_row(lengths, self.lengths, size)
+            return plan_single_rows(lengths, self.lengths, size)
         # Half the rows, so that a batch has about as many sequences as without packing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         config = self.model.config
-        return cheapest_plan(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
+        return choose_plan(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
 
     def _cached(self, length: float) -> int:
         """Returns the maximum batch size for rows of `length` tokens."""
@@ -191,7 +191,7 @@ class Runner:
 
     def _size(self, rows: int, max_rows: int) -> int:
         """Returns the batch size for `rows` sequences, at most `max_rows`."""
-        return min(size_of(rows, self._sizes), max_rows)
+        return min(choose_batch_rows(rows, self._sizes), max_rows)
 
 
 def _packed(forward: Forward, count: int) -> Forward:

@@ -11,7 +11,7 @@ from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.config.plain import from_plain, plain
+from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.config.using import ModelKeys
 from bertjax.convert.formats import read_source
@@ -35,7 +35,7 @@ from bertjax.tasks.exported import build_recorded_task, build_task_for_class
 from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.workdir.files import recorded_config, recorded_task
+from bertjax.workdir.files import read_recorded_config, read_recorded_task
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_directory
 
@@ -227,7 +227,7 @@ def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
     task = build_recorded_task(_task_options(facts, path), seq_len)
-    task.restore(recorded_task(path, task)['learned'])
+    task.restore(read_recorded_task(path, task)['learned'])
     return task, path.read_text(encoding='utf-8')
 
 
@@ -257,7 +257,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     saved = read_json_object(path, 'restore the file from a copy, or name the export')
     is_finetuning = 'task' in saved
     recipe = finetuning_config(_task_options(saved, path)['kind']) if is_finetuning else pretraining_config()
-    config = from_plain(recorded_config(path, plain(recipe)))
+    config = from_plain(read_recorded_config(path, to_plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
         run = load_tuned(finetuning_settings(config), folder)

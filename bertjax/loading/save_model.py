@@ -39,7 +39,7 @@ def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None
     try:
         write_export(finished, directory, format)
     except Exception as error:
-        refused = disk.refused(error, str(directory))
+        refused = disk.explain_os_error(error, str(directory))
         if refused is None:
             raise
         raise refused from error

@@ -41,7 +41,7 @@ class LayerMix(nn.Module):
         return jnp.einsum('N,NBSD->BSD', shares.astype(states.dtype), states, precision='highest')
 
 
-class TaskModel(nn.Module):
+class BertForTask(nn.Module):
     """The base class of all task models: encoder, optional BiLSTM and output projection.
 
     Attributes:
@@ -132,7 +132,7 @@ class TaskModel(nn.Module):
         return self.head(drop(x, self.config.dropout, dropout, Site.HEAD)).astype(jnp.float32)
 
 
-class BertForClassification(TaskModel):
+class BertForClassification(BertForTask):
     """A classifier of sentences or pairs; `outputs=1` for regression."""
 
     def setup(self):
@@ -161,7 +161,7 @@ class BertForClassification(TaskModel):
         return self._project(self.pooler(state), dropout)  # [B, outputs]
 
 
-class BertForTokens(TaskModel):
+class BertForTokens(BertForTask):
     """A classifier of every token, for example for named entities."""
 
     def __call__(
@@ -172,7 +172,7 @@ class BertForTokens(TaskModel):
         return {'token_logits': self._project(hidden, dropout)}
 
 
-class BertForSpans(TaskModel):
+class BertForSpans(BertForTask):
     """A model that predicts the first and the last token of an answer (SQuAD)."""
 
     outputs: int = 2

@@ -82,10 +82,10 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     edges = jnp.einsum(
         'EF,FD->ED', equal.astype(jnp.float32), edge_sums.reshape(len(edge_ids), -1), precision='highest'
     )
-    is_first = jnp.argmax(equal, axis=1) == jnp.arange(len(edge_ids))
+    is_leader = jnp.argmax(equal, axis=1) == jnp.arange(len(edge_ids))
 
     inner = jnp.where(at_last | (jnp.arange(GROUP) == 0), count, slot_ids)
-    targets = jnp.concatenate([inner.reshape(-1), jnp.where(is_first, edge_ids, count)])
+    targets = jnp.concatenate([inner.reshape(-1), jnp.where(is_leader, edge_ids, count)])
     # Every target is unique, those outside the table included, so that XLA need not add.
     targets = jnp.where(targets < count, targets, count + jnp.arange(len(targets)))
     values = jnp.concatenate([sums.reshape(-1, sums.shape[-1]), edges])

@@ -31,7 +31,7 @@ def _pack(
     if not isinstance(context.module, BertEncoder) or context.method_name != '__call__':
         return call(*args, **kwargs)
     fixed = isinstance(layout, PackedLayout)
-    row_layout = layout if fixed else BatchLayout.of_lengths(args[2], layout)
+    row_layout = layout if fixed else BatchLayout.from_mask(args[2], layout)
     first_only = fixed and kwargs.get('first_only', False)
     dropout = kwargs.get('dropout')
     dropout = row_layout.dropout(dropout) if fixed and dropout is not None else dropout

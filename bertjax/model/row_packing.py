@@ -84,7 +84,7 @@ class BatchLayout(_Packing):
     capacities: jax.Array | None = None
 
     @classmethod
-    def of_lengths(cls, mask: jax.Array, count: int) -> 'BatchLayout':
+    def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
         """Returns the layout with sequences `count` · i to `count` · (i + 1) - 1 one after the other in row i.
 
         Args:

@@ -214,7 +214,7 @@ def _status_of(error: BaseException) -> int:
     """Returns the exit status of `bertjax.main` for an error."""
     if isinstance(error, (UserError, StoppedError)):
         return error.exit_status
-    return UserError.exit_status if disk.refused(error, '.') else 1
+    return UserError.exit_status if disk.explain_os_error(error, '.') else 1
 
 
 _waits = 0

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bertjax.config.plain import from_plain, plain
+from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.ranges import in_steps
 from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import StoreSplit
@@ -19,7 +19,7 @@ from bertjax.pretrain.examples import StoreExamples
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore, open_stores
 from bertjax.text.tokenizer import load_tokenizer
-from bertjax.workdir.files import recorded_config
+from bertjax.workdir.files import read_recorded_config
 
 _BATCH = 4096  # examples or documents at a time
 
@@ -48,7 +48,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     path = folder / 'config.json'
     if not path.exists():
         return ChanceBaselines()
-    config = recorded_config(path, plain(pretraining_config()))
+    config = read_recorded_config(path, to_plain(pretraining_config()))
     settings = pretraining_settings(from_plain(config))
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))

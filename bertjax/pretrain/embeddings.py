@@ -17,14 +17,14 @@ _EXPECTED = 'a matrix of floats in a .npy or .safetensors file'
 
 
 @dataclasses.dataclass(frozen=True)
-class GivenEmbeddings:
+class EmbeddingRows:
     """Initial rows of the token embedding: `matrix`, float32 [N, D], for the ids `rows`, int [N]."""
 
     rows: np.ndarray
     matrix: np.ndarray
 
 
-def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> GivenEmbeddings:
+def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRows:
     """Reads the embeddings in a file.
 
     The file has one row for each piece of the vocabulary, or for each piece that is not special, in order of ids.
@@ -51,7 +51,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> GivenEmbeddi
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
         raise UserError(path, f'nan or inf in row {row}', 'finite numbers', 'correct the matrix')
-    return GivenEmbeddings(rows, matrix.astype(np.float32))
+    return EmbeddingRows(rows, matrix.astype(np.float32))
 
 
 def _read(file: pathlib.Path) -> np.ndarray:

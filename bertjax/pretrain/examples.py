@@ -77,7 +77,7 @@ class StoreExamples:
             self._cache[key] = parts[0] if len(parts) == 1 else MixedExamples(parts, weights, seed=seed, phase=phase)
         return self._cache[key]
 
-    def of_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
+    def get_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
         """Returns the examples of the text `name` of `texts`; `shape` and `phase` are those of `get`."""
         key = (shape, split_name(name), phase)
         if key not in self._cache:

@@ -27,7 +27,7 @@ def split_name(name: str) -> str:
     return f'{PREFIX}{name}'
 
 
-def rows_of_texts(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+def group_rows_by_text(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     """Returns {name of a text: its rows} from the rows of a metrics.jsonl."""
     by_text: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
@@ -21,7 +21,7 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.optim.masks import describe_decay
 from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.mesh import row_shards
-from bertjax.pretrain.embeddings import GivenEmbeddings, read_embeddings
+from bertjax.pretrain.embeddings import EmbeddingRows, read_embeddings
 from bertjax.pretrain.examples import Examples, StoreExamples
 from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
@@ -102,7 +102,7 @@ class Pretraining:
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model = settings.model_config(self.tokenizer.vocab_size)
         check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
-        self._embeddings: GivenEmbeddings | None = None
+        self._embeddings: EmbeddingRows | None = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
@@ -120,10 +120,10 @@ class Pretraining:
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
         for phase in self._phases:
-            key = settings.given_phases[phase.number].keys['batch_size']
+            key = settings.phase_specs[phase.number].keys['batch_size']
             check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
-        self.resolved = {**plain(self.settings), 'fingerprints': self._fingerprints()}
+        self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
 
     def _fingerprints(self) -> dict[str, str]:
@@ -142,7 +142,7 @@ class Pretraining:
         """The held-out examples of the first phase; None where no document is held out."""
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
-    def fresh(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Returns the state of step 0.
 
         The parameters are chosen by the teacher, loaded from config.init, or random. The token embeddings may come
@@ -192,7 +192,7 @@ class Pretraining:
             )
 
         heldout = self.examples.get(shape, 'heldout', phase.number) if self.examples.has_heldout else None
-        texts = {name: self.examples.of_text(name, shape, phase.number) for name in self.examples.texts}
+        texts = {name: self.examples.get_text(name, shape, phase.number) for name in self.examples.texts}
         return Phase(
             phase,
             self.setup,

@@ -60,7 +60,7 @@ class PretrainingSettings(PretrainingKeys):
     patience = 0  # A pre-training never stops early.
 
     @property
-    def given_phases(self) -> tuple[_PhaseSpec, ...]:
+    def phase_specs(self) -> tuple[_PhaseSpec, ...]:
         """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
         defaults = {**{key: getattr(self, key) for key in INHERITED}, 'schedule': self.schedule.name}
         specs = []
@@ -74,7 +74,7 @@ class PretrainingSettings(PretrainingKeys):
     @property
     def first_shape(self) -> tuple[int, int]:
         """S and P of the first phase."""
-        first = self.given_phases[0].values
+        first = self.phase_specs[0].values
         return first['seq_len'], first['max_predictions']
 
     @property
@@ -96,7 +96,7 @@ class PretrainingSettings(PretrainingKeys):
           UserError: The sizes are impossible, or the sequences of a phase are longer than the model's positions.
         """
         model = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
-        for phase in self.given_phases:
+        for phase in self.phase_specs:
             length = phase.values['seq_len']
             if length > model.max_positions:
                 raise UserError(
@@ -109,7 +109,7 @@ class PretrainingSettings(PretrainingKeys):
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps; `examples_per_epoch` is None without a corpus (run=compile)."""
-        batch_size = self.given_phases[0].values['batch_size']
+        batch_size = self.phase_specs[0].values['batch_size']
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
@@ -129,7 +129,7 @@ class PretrainingSettings(PretrainingKeys):
           UserError: The phases do not add up to `total`, or a phase has an impossible value.
         """
         self._check_shapes()
-        specs = self.given_phases
+        specs = self.phase_specs
         lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(specs)]
         if all(str(phase.steps).endswith('%') for phase in specs):
             shares = sum(float(str(phase.steps)[:-1]) for phase in specs)
@@ -161,7 +161,7 @@ class PretrainingSettings(PretrainingKeys):
         return resolved
 
     def _check_shapes(self) -> None:
-        for phase in self.given_phases:
+        for phase in self.phase_specs:
             values = phase.values
             check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], phase.keys['grad_accum_steps'])
             if values['max_predictions'] > values['seq_len']:
@@ -185,7 +185,7 @@ class PretrainingSettings(PretrainingKeys):
           UserError: The implementation that the config names does not support a phase or these devices.
         """
         model = self.model_config(self.vocab.size)
-        for phase in self.given_phases:
+        for phase in self.phase_specs:
             rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
             description = describe_attention(model, rows, phase.values['seq_len'], self.packing)
         return description
@@ -194,7 +194,7 @@ class PretrainingSettings(PretrainingKeys):
         """Raises a UserError if a phase needs more memory than the devices have, whatever the text is."""
         trained = not self.tokenizer and not self.init
         model = self.model_config(self.vocab.size if trained else 1)
-        for phase in self.given_phases:
+        for phase in self.phase_specs:
             values = phase.values
             check_memory(
                 model,

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.losses import PRETRAINING
 from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
@@ -25,12 +25,12 @@ from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.health.goodput import read_goodput
 from bertjax.train.step import make_forward
 from bertjax.workdir import exports
-from bertjax.workdir.exports import ExportContent, formats_of, push_export, write_exports
-from bertjax.workdir.files import recorded_in
+from bertjax.workdir.exports import ExportContent, push_export, split_formats, write_exports
+from bertjax.workdir.files import distillation_facts
 from bertjax.writers.console import Command, format_value, print_next_commands, print_output_files
 from bertjax.writers.jsonl import read_rows
 
-EXAMPLES_PRINTED = (
+PRINTED_FIGURES = (
     'loss',
     'mlm_loss',
     'mlm_accuracy',
@@ -40,7 +40,7 @@ EXAMPLES_PRINTED = (
     'sop_loss',
     'sop_accuracy',
 )
-EXAMPLES_PRINTED += (
+PRINTED_FIGURES += (
     'soft_loss',
     'cosine_loss',
     'hidden_loss',
@@ -48,7 +48,7 @@ EXAMPLES_PRINTED += (
     'embeddings_loss',
 )  # A distillation has these, too.
 # {file or folder of a workdir: its description}.
-PLACES = {
+OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
     'checkpoints': 'to continue: start the same command again, with more --config.steps',
     'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
@@ -67,7 +67,7 @@ def finish_pretraining(
     params: Any,
     heldout: Examples | None,
     recipe: str,
-    levels: ChanceBaselines,
+    baselines: ChanceBaselines,
 ) -> None:
     """Exports the model, writes summary.json and prints the summary.
 
@@ -77,15 +77,15 @@ def finish_pretraining(
       model, tokenizer, params: The trained model.
       heldout: Held-out examples, of which some masks are filled; None for none.
       recipe: The recipe as the command line names it.
-      levels: The chance baselines that the figures are compared with.
+      baselines: The chance baselines that the figures are compared with.
     """
-    rows = heldout_rows(folder / 'metrics.jsonl')
+    rows = read_heldout_rows(folder / 'metrics.jsonl')
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
-        export_pretraining(folder, config, model, tokenizer, params, rows, formats_of(config['export_formats']))
+        export_pretraining(folder, config, model, tokenizer, params, rows, split_formats(config['export_formats']))
     filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
-    texts = text_rows(folder / 'metrics.jsonl')
+    texts = read_text_rows(folder / 'metrics.jsonl')
     goodput = read_goodput(folder)
     summary = {
         'steps': config['steps'],
@@ -93,13 +93,13 @@ def finish_pretraining(
         'heldout_last': rows[-1] if rows else None,
         **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
         'filled_masks': filled,
-        'export': f'export/{formats_of(config["export_formats"])[0]}' if config['export'] else None,
+        'export': f'export/{split_formats(config["export_formats"])[0]}' if config['export'] else None,
         'goodput': goodput.facts() if goodput else None,  # The only value that differs between equal runs.
     }
     write_atomic(folder / 'summary.json', json.dumps(summary, indent=2, ensure_ascii=False) + '\n')
     console = Console(highlight=False, soft_wrap=True)
     if rows:
-        print_heldout(console, rows, levels)
+        print_heldout(console, rows, baselines)
     if texts:
         print_texts(console, texts)
     if filled:
@@ -112,18 +112,18 @@ def finish_pretraining(
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
-    print_output_files(console, folder, PLACES, exported=config['export'])
+    print_output_files(console, folder, OUTPUT_FILES, exported=config['export'])
     print_next_commands(console, _next(folder, config, recipe))
     if config['export']:  # Last, so that a failed upload loses nothing else.
         push_export(folder, config['push_to'], private=config['push_private'])
 
 
-def heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
+def read_heldout_rows(metrics: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the held-out rows of a metrics.jsonl, in order."""
     return [row for row in read_rows(metrics) if row['split'] == 'heldout']
 
 
-def text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def read_text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Returns {name: (first row, last row)} of config.heldout_texts from a metrics.jsonl."""
     texts: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for row in read_rows(metrics):
@@ -174,12 +174,12 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
     }
-    facts |= recorded_in(config)
+    facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
-        card['Held-out text'] = {name: rows[-1][name] for name in EXAMPLES_PRINTED if rows[-1].get(name) is not None}
+        card['Held-out text'] = {name: rows[-1][name] for name in PRINTED_FIGURES if rows[-1].get(name) is not None}
     return card
 
 
@@ -213,28 +213,28 @@ def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
     return text or tokenizer.pieces[piece]
 
 
-def print_heldout(console: Console, rows: list[dict[str, Any]], levels: ChanceBaselines) -> None:
+def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
     """Prints the first and the last of the held-out `rows`, and the chance baselines."""
     first, last = rows[0], rows[-1]
     table = Table(title='held-out text', title_justify='left')
     for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
         table.add_column(heading, justify='right' if heading else 'left')
-    for name in EXAMPLES_PRINTED:
+    for name in PRINTED_FIGURES:
         if last.get(name) is not None:
             table.add_row(name.replace('_', ' '), format_value(first.get(name)), format_value(last[name]))
     console.print(table)
     comparisons = []
-    if levels.unigram is not None and last.get('mlm_loss') is not None:
-        comparisons.append(f'an MLM loss of {levels.unigram:.3f} by how often each piece occurs')
-    if last['phase'] in levels.majority:
-        share, pair = levels.majority[last['phase']], levels.pair.upper()
+    if baselines.unigram is not None and last.get('mlm_loss') is not None:
+        comparisons.append(f'an MLM loss of {baselines.unigram:.3f} by how often each piece occurs')
+    if last['phase'] in baselines.majority:
+        share, pair = baselines.majority[last['phase']], baselines.pair.upper()
         comparisons.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
     if comparisons:
         console.print(f'without any context a model reaches {", and ".join(comparisons)}', markup=False)
 
 
 def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Prints the first and the last MLM loss and accuracy on each text of `text_rows`."""
+    """Prints the first and the last MLM loss and accuracy on each text of `read_text_rows`."""
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)
@@ -251,7 +251,7 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
     classify = next((file for file in files if file.exists()), 'classify')
-    name = user_name(folder)
+    name = display_path(folder)
     workdir = shlex.quote(name)
     same_run = f'{config_flag} --workdir={workdir}'
     commands = [

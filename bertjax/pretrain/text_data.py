@@ -15,7 +15,7 @@ from bertjax.corpus.store import TokenStore, open_store, read_manifest
 from bertjax.errors import printable
 from bertjax.parallel.distributed import is_primary
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.vocabulary import add_words, load_given_tokenizer, train_vocabulary
+from bertjax.pretrain.vocabulary import add_words, load_configured_tokenizer, train_vocabulary
 from bertjax.remote.paths import user_path
 from bertjax.text.smoothing import smoothed_shares
 from bertjax.text.tokenizer import Tokenizer
@@ -28,8 +28,8 @@ from bertjax.workdir.tokenizer import (
     keep_checksums,
     keep_tokenizer,
     load_workdir_tokenizer,
+    read_vocabulary_text,
     remember_text,
-    text_of_vocabulary,
 )
 
 
@@ -61,7 +61,7 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         return load_workdir_tokenizer(workdir)
     source = settings.tokenizer or (settings.init and huggingface_directory(settings.init))
     if source:
-        tokenizer = load_given_tokenizer(settings, source)
+        tokenizer = load_configured_tokenizer(settings, source)
         if settings.vocab.add:
             tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
         keep_tokenizer(tokenizer, workdir, source)
@@ -99,7 +99,7 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     other = sorted(changed - {'corpus'})
     if other:
         return f'another value of config.{other[0]}'
-    known = text_of_vocabulary(workdir)
+    known = read_vocabulary_text(workdir)
     if known is None:  # The workdir records only the name of the text.
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key

@@ -134,7 +134,7 @@ def _train_on_beam(
     return build_sentencepiece(sentences, **shared, smoothing=smoothing, **model), read
 
 
-def load_given_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer:
+def load_configured_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer:
     """Loads the tokenizer that config.tokenizer or config.init names.
 
     With config.vocab.family=symbols it may be a file with one symbol per line.

@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import make_directory, sync_directory
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.remote.object_store import RemoteFolder, RemoteObject, content_checksum, split_address
 
 VARIABLE = 'BERTJAX_CACHE'
@@ -136,7 +136,7 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]
     part = target.with_name(f'.{target.name}.part-{version}')
-    with writing(target, source.size):
+    with annotate_write_errors(target, source.size):
         make_directory(target.parent)
         with part.open('ab') as file:
             fcntl.flock(file, fcntl.LOCK_EX)

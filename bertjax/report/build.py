@@ -7,7 +7,7 @@ from bertjax.corpus.sources import parse_mixture
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.task_data import TASK_FILE
-from bertjax.finetune.trials import score_of
+from bertjax.finetune.trials import dev_score
 from bertjax.metrics.rows import pair_name
 from bertjax.pages.page import Section, render_page
 from bertjax.pretrain.chance_baselines import ChanceBaselines, compute_chance_baselines
@@ -100,7 +100,7 @@ def _task_sections(run: Run) -> list[Section | None]:
         trials = finished_trials(run)
         sections = [sweep(run, trials)]
         if trials:
-            best = max(trials, key=lambda item: score_of(item[1]))[0].name
+            best = max(trials, key=lambda item: dev_score(item[1]))[0].name
             folder, about = run.folder / TRIALS / best, f'Of the best run, {best}.'
     else:
         sections = [overview(run, ChanceBaselines()), figures(run), members(run), curves(run, ChanceBaselines())]

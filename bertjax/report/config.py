@@ -3,7 +3,7 @@
 import dataclasses
 
 from bertjax.config.files import find_recipe, load_recipe
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.errors import UserError
 from bertjax.pages.page import Section
 from bertjax.report.run_record import Run
@@ -20,7 +20,7 @@ def config(run: Run) -> Section:
         'error': '',
     }
     try:
-        recipe = plain(load_recipe(find_recipe(run.recipe)))
+        recipe = to_plain(load_recipe(find_recipe(run.recipe)))
     except UserError as error:
         return Section('config', 'Config', data | {'error': error})
     same_kind = ('task' in recipe) == run.is_task

@@ -8,7 +8,7 @@ from bertjax.metrics.rows import PAIRS, distillation_names
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section
 from bertjax.pretrain.chance_baselines import ChanceBaselines
-from bertjax.pretrain.heldout_texts import PREFIX, rows_of_texts
+from bertjax.pretrain.heldout_texts import PREFIX, group_rows_by_text
 from bertjax.report.run_record import Run
 
 Rows = Sequence[Mapping[str, Any]]
@@ -57,7 +57,7 @@ def main_charts(rows: Rows, levels: ChanceBaselines) -> list[Chart]:
     for key in (f'{pair}_accuracy' for pair in PAIRS):
         if accuracy := _train_and_heldout(rows, key):
             charts.append(Chart(_TITLES[key], accuracy + _majority(rows, levels), 'accuracy'))
-    if texts := rows_of_texts(rows):
+    if texts := group_rows_by_text(rows):
         texts['held out of the corpus'] = [row for row in rows if row['split'] == 'heldout']
         key = 'mlm_loss' if mlm else 'loss'
         lines = _colored((name, of_text, key) for name, of_text in texts.items())

@@ -34,7 +34,7 @@ _ROWS = 4
 
 
 @dataclasses.dataclass(frozen=True)
-class Filling:
+class MaskPredictions:
     """The predictions of a model for the masks of a batch.
 
     Attributes:
@@ -101,15 +101,15 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
     return params, name
 
 
-def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray]) -> Filling:
+def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray]) -> MaskPredictions:
     probabilities = softmax(np.asarray(forward(params, batch)['mlm_logits'], np.float64))
     probability_of = lambda ids: np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]  # noqa: E731
     best = probabilities.argmax(-1)
-    return Filling(best, probability_of(best), probability_of(batch['masked_ids']))
+    return MaskPredictions(best, probability_of(best), probability_of(batch['masked_ids']))
 
 
 def _tokens(
-    batch: Mapping[str, np.ndarray], row: int, first: Filling, last: Filling, tokenizer: Tokenizer
+    batch: Mapping[str, np.ndarray], row: int, first: MaskPredictions, last: MaskPredictions, tokenizer: Tokenizer
 ) -> Iterator[Token]:
     positions, is_mask = batch['masked_positions'][row], batch['masked_weights'][row] > 0
     slots = {int(position): slot for slot, position in enumerate(positions) if is_mask[slot]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.pages.page import Section
 from bertjax.pretrain.chance_baselines import ChanceBaselines
-from bertjax.pretrain.heldout_texts import rows_of_texts
+from bertjax.pretrain.heldout_texts import group_rows_by_text
 from bertjax.report.run_record import Run
 from bertjax.writers.console import format_value
 
@@ -45,7 +45,7 @@ def _pretraining_tiles(run: Run, levels: ChanceBaselines) -> Tiles:
             majority = levels.majority.get(last['phase'])
             remark = f'always the same answer: {majority:.3f}' if majority is not None else ''
             tiles[f'held-out {levels.pair.upper()} accuracy'] = (format_value(last[accuracy]), remark)
-    for text, rows in rows_of_texts(run.rows).items():
+    for text, rows in group_rows_by_text(run.rows).items():
         name, tile = _loss_tile(rows)
         tiles[f'{name} on {text}'] = tile
     return tiles

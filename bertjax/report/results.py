@@ -10,12 +10,12 @@ from typing import Any
 
 from bertjax.errors import UserError
 from bertjax.finetune.results import RESULTS
-from bertjax.finetune.trials import AXES, Trial, score_of, summarise, sweep_table
+from bertjax.finetune.trials import AXES, Trial, dev_score, summarise, sweep_table
 from bertjax.pages.charts import COLORS, Chart, Curve
 from bertjax.pages.page import Section, link
 from bertjax.report.curves import curve
 from bertjax.report.run_record import Run
-from bertjax.workdir.files import recorded_results
+from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import format_value
 from bertjax.writers.jsonl import read_rows
@@ -68,8 +68,8 @@ def finished_trials(run: Run) -> Finished:
     trials = []
     for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
         with contextlib.suppress(UserError, KeyError):
-            results = recorded_results(path)
-            score_of(results)  # raises
+            results = read_recorded_results(path)
+            dev_score(results)  # raises
             trials.append((Trial(**{field: results[field] for field, _ in AXES.values()}), results))
     return sorted(trials, key=lambda item: item[0])
 
@@ -80,8 +80,8 @@ def sweep(run: Run, finished: Finished) -> Section:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
     summary = summarise(finished, score)
-    ordered = sorted(finished, key=lambda item: -score_of(item[1]))
-    scores = {trial: score_of(results) for trial, results in finished}
+    ordered = sorted(finished, key=lambda item: -dev_score(item[1]))
+    scores = {trial: dev_score(results) for trial, results in finished}
     best = ordered[0][0]
     splits = list(dict.fromkeys(split for _, results in finished for split in results['splits']))
     data = {

@@ -9,7 +9,7 @@ import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config.plain import from_plain, plain
+from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.distill.objective import OUTPUT_LOSSES
 from bertjax.errors import UserError
@@ -17,7 +17,7 @@ from bertjax.files.small_files import read_json_object, read_json_or_none
 from bertjax.finetune.results import RESULTS
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
-from bertjax.workdir.files import recorded_config, recorded_results
+from bertjax.workdir.files import read_recorded_config, read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.jsonl import read_rows
 
@@ -122,7 +122,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
     """Reads the results of run=evaluate for config.init or config.ensemble; the first member's config is used."""
-    results = recorded_results(folder / RESULTS)
+    results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
     if path:
@@ -138,9 +138,9 @@ def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
     """Reads a config.json of any kind."""
     task = read_json_object(path, 'restore the file from a copy').get('task')
     if task is None:
-        return recorded_config(path, plain(pretraining_config()))
+        return read_recorded_config(path, to_plain(pretraining_config()))
     kind = task.get('kind') if isinstance(task, dict) else None
-    return recorded_config(path, plain(finetuning_config(kind)))
+    return read_recorded_config(path, to_plain(finetuning_config(kind)))
 
 
 @contextlib.contextmanager

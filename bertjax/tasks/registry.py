@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping
 from typing import Any
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.schema import Key
 from bertjax.errors import UserError
 from bertjax.tasks.options import options_of
@@ -50,7 +50,7 @@ def options_with_kind(task: Task) -> dict[str, Any]:
     """Returns the kind of a task and its options as plain values, in the form of task.json."""
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
-    return {'kind': kind, **{option: plain(getattr(task, option)) for option in options(kind)}}
+    return {'kind': kind, **{option: to_plain(getattr(task, option)) for option in options(kind)}}
 
 
 def _class(kind: str) -> type[Task]:

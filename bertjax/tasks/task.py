@@ -15,7 +15,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.tasks.reading import layout
 from bertjax.tasks.reading.texts import Blank, Line
 from bertjax.text.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         return np.zeros(len(features.tokens), bool)
 
     @abc.abstractmethod
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         """Builds the encoder with the task's head, a `head.module`."""
 
     def sources(self) -> str:

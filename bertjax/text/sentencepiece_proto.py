@@ -5,7 +5,7 @@ import struct
 
 from tokenizers import normalizers
 
-from bertjax.files.protobuf import fields
+from bertjax.files.protobuf import decode_fields
 
 SPACE = '▁'  # U+2581, which represents a space in pieces
 UNIGRAM, BPE = 1, 2
@@ -40,9 +40,9 @@ class ModelSettings:
 
 def read_settings(model: bytes) -> ModelSettings:
     """Reads the settings from the bytes of a *.model file."""
-    parts = {number: value for number, value, _ in fields(model) if number != _PIECES}
-    trainer = {number: value for number, value, _ in fields(parts.get(_TRAINER, b''))}
-    normalizer = {number: value for number, value, _ in fields(parts.get(_NORMALIZER, b''))}
+    parts = {number: value for number, value, _ in decode_fields(model) if number != _PIECES}
+    trainer = {number: value for number, value, _ in decode_fields(parts.get(_TRAINER, b''))}
+    normalizer = {number: value for number, value, _ in decode_fields(parts.get(_NORMALIZER, b''))}
     return ModelSettings(
         kind=trainer.get(_MODEL_TYPE, UNIGRAM),
         byte_fallback=bool(trainer.get(_BYTE_FALLBACK, 0)),
@@ -80,9 +80,9 @@ def round_scores(model: bytes) -> bytes:
     implementation and at each position. Rounded scores have exact sums, so the same segmentation wins everywhere.
     """
     rounded = bytearray(model)
-    for number, piece, start in fields(model):
+    for number, piece, start in decode_fields(model):
         if number == _PIECES:
-            for field, score, at in fields(piece):
+            for field, score, at in decode_fields(piece):
                 if field == _SCORE:
                     struct.pack_into('<f', rounded, start + at, round(struct.unpack('<f', score)[0] * _STEPS) / _STEPS)
     return bytes(rounded)

@@ -8,7 +8,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
-from bertjax.files.small_files import SETTINGS, read_bytes, read_json_object
+from bertjax.files.small_files import MAX_SETTINGS_BYTES, read_bytes, read_json_object
 from bertjax.remote.paths import user_path
 from bertjax.text.bert_settings import bert_settings, looks_lowercase, override_normalizer
 from bertjax.text.byte_bpe import byte_bpe_settings, read_merges
@@ -230,7 +230,7 @@ def _read_text(file: epath.Path) -> str:
 
 
 def _read_bytes(file: epath.Path) -> bytes:
-    data = read_bytes(file, 'a vocabulary', _FIX, most=SETTINGS)
+    data = read_bytes(file, 'a vocabulary', _FIX, most=MAX_SETTINGS_BYTES)
     if not data:
         raise UserError(str(file), 'an empty file', 'a vocabulary', _FIX)
     return data

@@ -52,7 +52,7 @@ class Experiment(Protocol):
     values: Callable[[Sums], dict[str, float | None]]
     files: Mapping[str, str]
 
-    def fresh(self) -> TrainState:
+    def init_state(self) -> TrainState:
         """Returns the state of step 0."""
         ...
 
@@ -156,7 +156,7 @@ def resume_or_start(
                 done = position.step == total
                 print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
             else:
-                state = experiment.fresh()
+                state = experiment.init_state()
         description = experiment.describe()
         if description:
             print(description)

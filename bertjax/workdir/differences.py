@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from bertjax.config.check import FOUND
+from bertjax.config.check import COMPUTED_KEYS
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import in_steps
 
@@ -27,7 +27,11 @@ def format_literal(value: Any) -> str:
 
 def comparable_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the keys of a config, sorted, without `run` (the verb) and the values that a run determined."""
-    return {key: value for key, value in sorted(flatten(config).items()) if key != 'run' and not key.startswith(FOUND)}
+    return {
+        key: value
+        for key, value in sorted(flatten(config).items())
+        if key != 'run' and not key.startswith(COMPUTED_KEYS)
+    }
 
 
 def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Difference]:

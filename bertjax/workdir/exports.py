@@ -16,7 +16,7 @@ from bertjax.convert.stablehlo import export_stablehlo
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary
 from bertjax.text.tokenizer import Tokenizer
 
@@ -36,7 +36,7 @@ class ExportContent:
       dtype, values, files: Details of the Hugging Face directory that the model comes from, see `export_huggingface`.
     """
 
-    model: BertForPreTraining | TaskModel
+    model: BertForPreTraining | BertForTask
     params: Any
     tokenizer: Tokenizer
     card: Mapping[str, Any]
@@ -124,7 +124,7 @@ EXPORT_FOLDERS = {
 }
 
 
-def formats_of(names: str) -> tuple[str, ...]:
+def split_formats(names: str) -> tuple[str, ...]:
     """Splits config.export_formats into format names without duplicates."""
     return tuple(dict.fromkeys(names.split(',')))
 
@@ -134,7 +134,7 @@ def check_formats(
     config: BertConfig,
     *,
     vocabulary: str = '',
-    model: TaskModel | None = None,
+    model: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
     """Checks that every format can hold the model. It is cheap, so that it can be called before training starts.

@@ -16,7 +16,7 @@ _RESTORE = 'restore the file from a copy, or train again in another --workdir'
 _KINDS = {int: 'a whole number', float: 'a number', list: 'a list', dict: 'an object'}
 
 
-def recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Reads config.json of a run.
 
     Args:
@@ -59,7 +59,7 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
         raise UserError('config.task.kind', repr(kind), expected, 'give the recipe of this model')
 
 
-def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
+def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     """Reads task.json: the options of the 'task', its 'learned' state, the config of the 'encoder', and the 'seq_len'.
 
     Args:
@@ -88,7 +88,7 @@ def recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
     return facts
 
 
-def recorded_results(path: pathlib.Path) -> dict[str, Any]:
+def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
     """Reads results.json, the figures of the splits of a run.
 
     Raises:
@@ -116,7 +116,7 @@ def _check(value: Any, form: Any, where: str) -> None:
         _check(value[key], form[key], f'{where}.{key}')
 
 
-def recorded_in(config: dict[str, Any]) -> dict[str, Any]:
+def distillation_facts(config: dict[str, Any]) -> dict[str, Any]:
     """Returns the numeric keys of config.distill for the model card; {} for a run without a teacher."""
     values = config.get('distill', {})
     return {f'distillation, {key}': value for key, value in values.items() if isinstance(value, int | float) and value}

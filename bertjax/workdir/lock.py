@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from bertjax.checkpoint.unfinished import any_checkpoint
 from bertjax.errors import UserError
-from bertjax.files.atomic import exclusive
+from bertjax.files.atomic import lock_directory
 from bertjax.parallel.distributed import check_shared_folder
 
 TRIALS = 'cells'  # the folder in the workdir of a sweep with the trials
@@ -28,7 +28,7 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
     with contextlib.ExitStack() as locks:
         for workdir in dict.fromkeys(workdirs):
             workdir.mkdir(parents=True, exist_ok=True)
-            locks.enter_context(exclusive(workdir, 'works in this workdir'))
+            locks.enter_context(lock_directory(workdir, 'works in this workdir'))
             check_shared_folder(workdir)
         try:
             yield

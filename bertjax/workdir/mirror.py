@@ -21,8 +21,8 @@ from bertjax.convert import orbax, stablehlo
 from bertjax.convert.google import read as google
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.errors import NonFiniteError, PreemptedError, StoppedError, UserError
-from bertjax.files.atomic import exclusive, make_directory, write_atomic
-from bertjax.files.paths import name_as
+from bertjax.files.atomic import lock_directory, make_directory, write_atomic
+from bertjax.files.paths import register_address
 from bertjax.parallel.distributed import is_primary, primary_first, separate_workdirs
 from bertjax.remote.cache import cache_folder
 from bertjax.remote.lease import Lease
@@ -71,7 +71,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
     folder = (home if is_primary() else home / f'process{jax.process_index()}') / name
     make_directory(folder)
     with _publish_mirror(folder, remote, home) if is_primary() else _fetch_mirror(Mirror(folder, remote, _RULES)):
-        name_as(folder, remote.url)
+        register_address(folder, remote.url)
         yield str(folder)
 
 
@@ -83,7 +83,7 @@ def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iter
         make_directory(mirror.folder)
         with contextlib.suppress(UserError) if inspect else contextlib.nullcontext():
             mirror.pull()
-        name_as(mirror.folder, remote.url)
+        register_address(mirror.folder, remote.url)
         yield mirror.folder
         if not inspect:
             mirror.publish(everything=True)
@@ -101,7 +101,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
     with contextlib.ExitStack() as stack:
         with separate_workdirs(publisher.hand_over):
             with primary_first():
-                stack.enter_context(exclusive(home, f'works in {remote}'))
+                stack.enter_context(lock_directory(home, f'works in {remote}'))
                 lease.take(print)
                 stack.callback(lease.release)
                 publisher.mirror.pull()

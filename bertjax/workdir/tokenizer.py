@@ -82,7 +82,7 @@ def _read_saved(directory: pathlib.Path) -> dict[str, Any] | None:
     return read_json_or_none(directory / SAVED, parse)
 
 
-def text_of_vocabulary(workdir: pathlib.Path) -> list[KnownText] | None:
+def read_vocabulary_text(workdir: pathlib.Path) -> list[KnownText] | None:
     """Returns the text that the workdir's vocabulary was trained on; None if that is not recorded."""
     saved = _read_saved(workdir / FOLDER)
     return saved and saved['text']

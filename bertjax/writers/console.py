@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.progress import MofNCompleteColumn, TextColumn
 
-from bertjax.files.paths import user_name
+from bertjax.files.paths import display_path
 from bertjax.progress import format_duration, make_bar
 from bertjax.terminal import Console, invocation
 from bertjax.writers.writer import Row
@@ -105,7 +105,7 @@ def print_output_files(console: Console, folder: pathlib.Path, places: Mapping[s
     """
     console.print('\noutput files', style='bold')
     names = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
-    paths = {name: user_name(folder / name) for name in names}
+    paths = {name: display_path(folder / name) for name in names}
     width = max(map(len, paths.values()), default=0)
     for name, path in paths.items():
         console.print(f'  {path:{width}}  {places[name]}', markup=False)

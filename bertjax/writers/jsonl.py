@@ -10,7 +10,7 @@ from typing import Any
 from absl import logging
 
 from bertjax.files.atomic import make_directory, sync_directory
-from bertjax.files.disk import writing
+from bertjax.files.disk import annotate_write_errors
 from bertjax.files.write_guard import writes_are_disabled
 
 
@@ -35,7 +35,7 @@ class JsonLines:
             if new:
                 sync_directory(self.path.parent)
         data = (json.dumps(row, ensure_ascii=False) + '\n').encode()
-        with writing(self.path, len(data)):
+        with annotate_write_errors(self.path, len(data)):
             while data:
                 data = data[self._file.write(data) :]
 
@@ -49,7 +49,7 @@ class JsonLines:
         """
         if self._file is None:
             return
-        with writing(self.path, 0):
+        with annotate_write_errors(self.path, 0):
             os.fsync(self._file.fileno())
             if not self.path.exists():
                 if not self.path.parent.is_dir():

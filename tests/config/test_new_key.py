@@ -12,7 +12,7 @@ PROGRAM = """
 import contextlib, dataclasses, io
 from bertjax import usage
 from bertjax.config.check import check_ranges
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.recipes import pretraining_config
 from bertjax.config.resume import check_resume
 from bertjax.config.tables import page
@@ -32,17 +32,17 @@ config = pretraining_config('tiny')
 config.patches = 5
 check_ranges(config)
 settings = pretraining_settings(config)
-assert settings.patches == 5 and plain(settings)['patches'] == 5
+assert settings.patches == 5 and to_plain(settings)['patches'] == 5
 try:
     settings.patches = 6
 except dataclasses.FrozenInstanceError:
     pass
 else:
     raise AssertionError('not frozen')
-before = plain(config)
+before = to_plain(config)
 config.patches = 6
-assert check_resume(before, plain(config), 'out') == ['patches: 5 -> 6']
-said = refused(check_resume, before, plain(config), 'out', finished=True)
+assert check_resume(before, to_plain(config), 'out') == ['patches: 5 -> 6']
+said = refused(check_resume, before, to_plain(config), 'out', finished=True)
 assert said.startswith('config.patches: found 6, expected 5 as in the checkpoint in out'), said
 out = io.StringIO()
 with contextlib.redirect_stdout(out):

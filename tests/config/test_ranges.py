@@ -17,7 +17,7 @@ from bertjax.config.recipes import finetuning_config, phase, pretraining_config,
 from bertjax.config.schema import key, keys_of
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
-from bertjax.finetune.trials import trials_of
+from bertjax.finetune.trials import make_trials
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.tasks.registry import KINDS
 
@@ -87,7 +87,7 @@ def settled(config: ConfigDict) -> None:
     """All that is checked without a look at text or records."""
     if 'task' in config:
         settings = finetuning_settings(config)
-        for one in [trial.settings(settings) for trial in trials_of(settings)] or [settings]:
+        for one in [trial.settings(settings) for trial in make_trials(settings)] or [settings]:
             one.check()
     else:
         pretraining_settings(config).check()

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from bertjax.checkpoint import Position, SavedCheckpoint
-from bertjax.config.plain import from_plain, plain
+from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.config.resume import check_resume
 from bertjax.errors import UserError
@@ -16,7 +16,7 @@ from bertjax.train.trainer import _check_same_run
 
 @pytest.fixture(scope='module')
 def saved():
-    config = plain(pretraining_config('tiny', phases=(phase(steps='90%', batch_size=64), phase(steps='10%'))))
+    config = to_plain(pretraining_config('tiny', phases=(phase(steps='90%', batch_size=64), phase(steps='10%'))))
     config['model']['vocab_size'] = 4096
     config['fingerprints'] = {'tokenizer': 'a' * 64, 'store': 'b' * 64 + '+' + 'c' * 64}
     return config
@@ -72,7 +72,7 @@ def test_what_the_state_depends_on_is_refused_by_name(saved, key, value, where, 
     ],
 )
 def test_what_the_state_of_a_fine_tuning_depends_on(key, value, where):
-    config = plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
+    config = to_plain(finetuning_config('tagging', layers='last', bilstm_units=0, frozen=False, metric='f1'))
     config['fingerprints'] = {'encoder': '6/384/12/1536/512'}
     with pytest.raises(UserError) as error:
         check_resume(config, changed(config, key, value), 'out/ner')
@@ -85,7 +85,7 @@ def test_the_options_that_a_finished_task_learned_from():
     """A run that goes on reports the change; a finished one would describe itself wrongly."""
     config = finetuning_config('glue', task='rte', long='truncate', stride=0)
     config.steps, config.data = 10, 'a'
-    before, now = (changed(plain(config), 'task.long', long) for long in ('truncate', 'head_tail'))
+    before, now = (changed(to_plain(config), 'task.long', long) for long in ('truncate', 'head_tail'))
     assert _refused(before, now, step=5) is None
     assert _refused(before, now, step=10).startswith('config.task.long: found head_tail')
 

@@ -189,7 +189,7 @@ def test_errors_of_the_machine_drop_no_file(at, number, tmp_path, vocabulary, mo
     with monkeypatch.context() as patch, pytest.raises(OSError, match=os.strerror(number)) as caught:
         patch.setattr(of, name, fails)
         _build(path, tmp_path, vocabulary, format='text')
-    refused = disk.refused(caught.value, str(tmp_path))
+    refused = disk.explain_os_error(caught.value, str(tmp_path))
     assert refused and (number == errno.EMFILE or refused.where == str(path))
     assert _build(path, tmp_path, vocabulary, format='text')['documents'] == len(GOOD) + 20
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.packing_plan import MOST, Cost, cheapest_plan, one_per_row
+from bertjax.data.packing_plan import MOST, Cost, choose_plan, plan_single_rows
 
 SHAPES, SIZES = (8, 16, 32, 48, 64, 96, 128), (1, 8, 16)
 COST = Cost.of(384, 6)
@@ -26,7 +26,7 @@ def computed(plan) -> int:
 @pytest.mark.parametrize('kind', ['short', 'of all kinds', 'very short', 'alike'])
 def test_every_sequence_is_in_one_row_that_holds_it(kind):
     lengths = lengths_of(kind)
-    plan = cheapest_plan(lengths, SHAPES, 32, lambda length: SIZES, COST)
+    plan = choose_plan(lengths, SHAPES, 32, lambda length: SIZES, COST)
     seen = []
     for rows, length in plan.batches():
         assert len(rows) == plan.size * plan.count and length in SHAPES
@@ -34,19 +34,19 @@ def test_every_sequence_is_in_one_row_that_holds_it(kind):
         assert real.sum(1).max() <= length
         seen += rows[rows >= 0].tolist()
     assert sorted(seen) == list(range(len(lengths)))
-    assert plan.cost(COST) <= one_per_row(lengths, SHAPES, 32).cost(COST)
+    assert plan.cost(COST) <= plan_single_rows(lengths, SHAPES, 32).cost(COST)
 
 
 def test_short_ones_share_rows_and_those_that_cannot_do_not():
     short, alike = lengths_of('short'), lengths_of('alike')
-    plan = cheapest_plan(short, SHAPES, 32, lambda length: SIZES, COST)
+    plan = choose_plan(short, SHAPES, 32, lambda length: SIZES, COST)
     assert plan.count == MOST and computed(plan) < 1.05 * short.sum()
-    assert computed(one_per_row(short, SHAPES, 32)) > 1.2 * short.sum()
+    assert computed(plan_single_rows(short, SHAPES, 32)) > 1.2 * short.sum()
     assert len({length for _, length in plan.batches()}) == 1  # and fewer programs
-    assert cheapest_plan(alike, SHAPES, 32, lambda length: SIZES, COST).count == 1
-    assert cheapest_plan(short[:1], SHAPES, 1, lambda length: SIZES, COST).count == 1
+    assert choose_plan(alike, SHAPES, 32, lambda length: SIZES, COST).count == 1
+    assert choose_plan(short[:1], SHAPES, 1, lambda length: SIZES, COST).count == 1
 
 
 def test_long_rows_are_computed_a_few_at_a_time():
-    plan = cheapest_plan(lengths_of('short'), SHAPES, 8, lambda length: (512 // length,), COST)
+    plan = choose_plan(lengths_of('short'), SHAPES, 8, lambda length: (512 // length,), COST)
     assert {len(rows) // plan.count * length for rows, length in plan.batches()} == {512}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bertjax.data.features import FeatureBuilder
-from bertjax.data.strata import StratifiedExamples, choose_layout, slot_capacities, strata_of_rows
+from bertjax.data.strata import StratifiedExamples, choose_layout, row_strata, slot_capacities
 
 LENGTHS = np.random.default_rng(0).gamma(3.0, 12.0, 403).astype(int) + 3
 
@@ -61,7 +61,7 @@ def test_a_row_is_in_any_batch_as_often_as_in_another(features):
 
 @pytest.mark.parametrize('batch_size', [1, 2, 7, 24, 32])
 def test_each_stratum_has_one_row_and_halves_are_alike(batch_size):
-    strata = strata_of_rows(batch_size)
+    strata = row_strata(batch_size)
     assert sorted(strata) == list(range(batch_size))
     if batch_size % 8 == 0:
         # Two devices; two parts of an accumulation; both.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bertjax.doctor.bucket import at_work, rights
+from bertjax.doctor.bucket import lease, rights
 from bertjax.doctor.check import FAIL, OK
 
 HERE = 's3://bucket/run'
@@ -30,7 +30,7 @@ def test_what_is_denied(bucket, method: str, path: str, right: str):
 
 def test_no_bucket_and_who_is_at_work(bucket):
     assert [(check.about, check.status) for check in rights('s3://none/run')] == [('bucket', FAIL)]
-    assert not list(at_work(HERE))
+    assert not list(lease(HERE))
     bucket.put({'run/.lease.json': b'{"host": "one", "pid": 7}'})
-    (check,) = at_work(HERE)
+    (check,) = lease(HERE)
     assert 'one, process 7' in check.message

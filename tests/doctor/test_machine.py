@@ -9,9 +9,9 @@ import types
 import pytest
 
 from bertjax.doctor import machine
-from bertjax.doctor.check import FAIL, OK, WARN, Check, Findings, check
+from bertjax.doctor.check import FAIL, OK, WARN, Check, CheckPrinter, check
 from bertjax.errors import UserError
-from bertjax.files.atomic import exclusive
+from bertjax.files.atomic import lock_directory
 from bertjax.parallel import devices
 from bertjax.terminal import Console
 
@@ -68,15 +68,15 @@ def test_an_accelerator_that_lies_idle(monkeypatch: pytest.MonkeyPatch):
 def test_a_disk_without_room(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(shutil, 'disk_usage', lambda path: types.SimpleNamespace(free=5 * 2**30))
     needed = {'two checkpoints': 2 * 2**30, '3 more': 2**30}
-    (check,) = machine.room(tmp_path / 'a' / 'b', needed)
+    (check,) = machine.disk_space(tmp_path / 'a' / 'b', needed)
     assert check.status == OK and check.message == '5.0 GiB free; two checkpoints 2.0 GiB, 3 more 1.0 GiB'
-    assert [check.status for check in machine.room(tmp_path, {**needed, '3 more': 4 * 2**30})] == [WARN]
-    assert [check.status for check in machine.room(tmp_path, {**needed, 'two checkpoints': 6 * 2**30})] == [FAIL]
+    assert [check.status for check in machine.disk_space(tmp_path, {**needed, '3 more': 4 * 2**30})] == [WARN]
+    assert [check.status for check in machine.disk_space(tmp_path, {**needed, 'two checkpoints': 6 * 2**30})] == [FAIL]
 
 
 def test_a_workdir_that_is_in_use_or_closed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     assert not machine.is_at_work(tmp_path) and not machine.is_at_work(tmp_path / 'new')
-    with exclusive(tmp_path, 'trains'):
+    with lock_directory(tmp_path, 'trains'):
         assert machine.is_at_work(tmp_path)
     assert [check.status for check in machine.workdir(tmp_path)] == [OK] and not list(tmp_path.iterdir())
 
@@ -99,7 +99,7 @@ def test_what_is_printed(tmp_path: pathlib.Path):
         raise UserError('config.corpus', 'a\x1b[2J', 'text', 'give text')
 
     out = io.StringIO()
-    findings = Findings(Console(file=out, soft_wrap=True, highlight=False))
+    findings = CheckPrinter(Console(file=out, soft_wrap=True, highlight=False))
     findings.section('this config', look())
     assert out.getvalue().splitlines() == [
         '', 'this config', '  ok    corpus       fine',

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.doctor import past
 from bertjax.doctor.check import FAIL, OK, WARN, Check
@@ -26,7 +26,7 @@ def heldout_row(step: int, loss: float) -> dict[str, Any]:
 
 
 def pretraining(folder: pathlib.Path, rows: list[dict[str, Any]], **changes: Any) -> Run:
-    config = plain(pretraining_config('tiny', steps=1000, **changes))
+    config = to_plain(pretraining_config('tiny', steps=1000, **changes))
     return Run(folder, 'configs/pretrain_tiny.py', config, True, rows)
 
 
@@ -126,7 +126,7 @@ def test_wall_time_that_is_no_step(tmp_path: pathlib.Path, kind: str, fix: str):
 
 def test_seeds_that_collapsed(tmp_path: pathlib.Path):
     """google-research/bert#505: of a sweep and of a run by itself."""
-    config = plain(finetuning_config('glue', task='rte'))
+    config = to_plain(finetuning_config('glue', task='rte'))
     rows = [train_row(10 * i, loss=0.69) for i in range(1, 11)]
     run = Run(tmp_path, 'configs/glue.py:rte', config, True, rows)
     results = {'score': 'accuracy', 'splits': {'dev': {'accuracy': 0.5}}}

@@ -62,7 +62,7 @@ def test_what_does_not_fit_a_slice(slice_of_tpus):
 
 
 def test_what_cannot_be_here():
-    (check,) = plan.here(settings_of(batch_size=100_001), 30522, 0, 1000)
+    (check,) = plan.on_this_machine(settings_of(batch_size=100_001), 30522, 0, 1000)
     assert check.status == FAIL and 'config.batch_size: found 100001' in check.message
     found = list(plan.config(settings_of(max_predictions=100), pathlib.Path('run')))  # each phase has its own
     assert [check.status for check in found] == [OK] and '2 layers of width 128' in found[0].message

@@ -16,7 +16,7 @@ from bertjax.files.atomic import (
     AtomicFile,
     atomic_directory,
     checksum,
-    exclusive,
+    lock_directory,
     recover_directory,
     write_atomic,
     write_zip,
@@ -146,9 +146,9 @@ def test_checksums(tmp_path):
 
 def test_one_process_holds_a_directory(tmp_path):
     refused = pytest.raises(UserError, match='another process that works here')
-    with exclusive(tmp_path, 'works here'), refused, exclusive(tmp_path, 'works here'):
+    with lock_directory(tmp_path, 'works here'), refused, lock_directory(tmp_path, 'works here'):
         pass
-    with exclusive(tmp_path, 'works here'):
+    with lock_directory(tmp_path, 'works here'):
         pass
 
 
@@ -158,12 +158,12 @@ def test_a_locked_directory_that_is_moved(tmp_path, made_again):
     for fails in (True, False):
         folder, refused = tmp_path / f'run{fails}', pytest.raises(UserError, match=r'move it back.*continues')
         folder.mkdir()
-        with refused as error, exclusive(folder, 'works here'):
+        with refused as error, lock_directory(folder, 'works here'):
             folder.rename(tmp_path / f'moved{fails}')
             if made_again:
                 write_atomic(folder / 'a', '')
             if fails:
                 (folder / 'deep' / 'b').touch()
         assert error.value.found == ('another folder than before' if made_again else 'no such folder any more')
-    with pytest.raises(ZeroDivisionError), exclusive(tmp_path, 'works here'):
+    with pytest.raises(ZeroDivisionError), lock_directory(tmp_path, 'works here'):
         raise ZeroDivisionError

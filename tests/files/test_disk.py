@@ -12,11 +12,11 @@ from bertjax.files import disk
 
 
 def refused(error: BaseException, workdir) -> str:
-    return str(disk.refused(error, str(workdir)))
+    return str(disk.explain_os_error(error, str(workdir)))
 
 
 def test_a_full_disk_names_folder_and_bytes(tmp_path):
-    with pytest.raises(OSError) as error, disk.writing(tmp_path / 'none' / 'a', 12_345):
+    with pytest.raises(OSError) as error, disk.annotate_write_errors(tmp_path / 'none' / 'a', 12_345):
         raise OSError(errno.ENOSPC, 'No space left on device')
     line = refused(error.value, '/')
     assert line.startswith(f'{tmp_path}: found a full disk with ') and ' bytes free' in line
@@ -31,16 +31,16 @@ def test_a_full_disk_names_folder_and_bytes(tmp_path):
     ],
 )
 def test_what_native_code_says_of_a_full_disk(tmp_path, raised):
-    with pytest.raises(OSError, match='No space left') as error, disk.writing(tmp_path, 3_000_000):
+    with pytest.raises(OSError, match='No space left') as error, disk.annotate_write_errors(tmp_path, 3_000_000):
         raise raised
     assert '3,000,000 bytes' in refused(error.value, '/')
 
 
 def test_what_is_no_refusal_stays_what_it_is(tmp_path):
     for kind in (ValueError('x'), OSError('without a number'), FileNotFoundError(errno.ENOENT, 'No such file', 'x')):
-        with pytest.raises(type(kind)) as error, disk.writing(tmp_path, 3):
+        with pytest.raises(type(kind)) as error, disk.annotate_write_errors(tmp_path, 3):
             raise kind
-        assert error.value is kind and disk.refused(kind, '.') is None
+        assert error.value is kind and disk.explain_os_error(kind, '.') is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_folder_that_goes_while_it_is_written_in(tmp_path):
     """Removed or moved: what Python and what native code say of it, and of a temporary folder that is not there."""
     native = ValueError("NOT_FOUND: Error opening file [os_error_code='2']")
     for raised in (FileNotFoundError(errno.ENOENT, 'No such file', str(tmp_path / 'gone' / 'x')), native):
-        with pytest.raises(FileNotFoundError) as error, disk.writing(tmp_path / 'gone' / 'x', 0):
+        with pytest.raises(FileNotFoundError) as error, disk.annotate_write_errors(tmp_path / 'gone' / 'x', 0):
             raise raised
         assert f'{tmp_path}/gone/x: found that its folder was moved or removed' in refused(error.value, '.')
     none = FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp', '/var/tmp']")

@@ -206,7 +206,7 @@ def test_the_page_shows_the_weights_that_were_computed(bert, measured, browser: 
     browser.visit(measured / 'attention.html', look, width=width, dark=dark)
 
 
-@pytest.mark.slow  # tests/analysis/test_changes.py has the figures
+@pytest.mark.slow  # tests/attention_analysis/test_changes.py has the figures
 def test_what_a_fine_tuning_changed(program: Program, trained, tuned, tmp_path, browser: Browser):
     """By words, of given texts, beside the model before it."""
     texts = '--config.attention.texts=("windowsill river\\tthe light", "the old bird sings\\tthe light")'

@@ -8,10 +8,10 @@ import pytest
 from browsing import Browser
 from running import Program, copied, results
 
-from bertjax.config.plain import plain
+from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config
 from bertjax.errors import UserError
-from bertjax.finetune.benchmark import ordered, parse_tasks, record_request, record_result, task_overrides
+from bertjax.finetune.benchmark import order_tasks, parse_tasks, record_request, record_result, task_overrides
 from bertjax.finetune.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
@@ -77,7 +77,7 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
     write('wnli/results.json', splits={'dev': {'accuracy': 1.0}}, step=3)
     for split, name in (('test', 'RTE.tsv'), ('old', 'CoLA.tsv')):
         write(f'{name.lower()[:-4]}/predictions/{split}/{name}')
-    config = {**plain(finetuning_config('glue')), 'steps': 5}
+    config = {**to_plain(finetuning_config('glue')), 'steps': 5}
     configs = dict.fromkeys(('cola', 'rte', 'wnli'), config)
     assert record_request(tmp_path, configs) == {'cola', 'rte'}
     more = {**configs, 'rte': {**config, 'sweep': {**config['sweep'], 'seeds': [1]}, 'log_every': 2}}
@@ -145,7 +145,7 @@ def test_settings_of_single_tasks():
     assert tasks == ['stsb', 'mnli', 'rte'] and len(parse_tasks('all')) == 9
     own = task_overrides(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
     assert own == {'rte': {'epochs': 10.0, 'learning_rate': 3e-5}, 'stsb': {'seeds': 3, 'init': 'out/x'}}
-    assert ordered({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
+    assert order_tasks({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
     wrong = {
         'rte': 'TASK:KEY=VALUE',
         'rte:epoch=3': 'did you mean epochs',
@@ -159,4 +159,4 @@ def test_settings_of_single_tasks():
         with pytest.raises(UserError, match=expected):
             task_overrides(text, tasks)
     with pytest.raises(UserError, match='a task that is run before: mnli'):
-        ordered({'stsb': {'init': 'rte'}, 'rte': {'init': 'stsb'}}, tasks)
+        order_tasks({'stsb': {'init': 'rte'}, 'rte': {'init': 'stsb'}}, tasks)

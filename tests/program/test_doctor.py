@@ -7,7 +7,7 @@ import time
 import pytest
 from running import GLUE, RUN, Program, assert_one_line, copied
 
-from bertjax.files.atomic import exclusive
+from bertjax.files.atomic import lock_directory
 
 DOCTOR = '--config.run=doctor'
 
@@ -67,7 +67,7 @@ def test_a_jax_that_cannot_be_imported(program: Program, tmp_path: pathlib.Path)
 def test_of_a_run_that_is_at_work_or_half_done(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     work = copied(trained, tmp_path / 'run')
     longer = (*RUN, '--config.steps=48')
-    with exclusive(work, 'works in this workdir'):
+    with lock_directory(work, 'works in this workdir'):
         out = program.run(f'--workdir={work}', *longer, DOCTOR, status=None).stdout
     assert 'at work, step 24' in out and 'devices' not in statuses(out) and 'hours' not in statuses(out)
     out = program.run(f'--workdir={work}', *longer, '--config.data=/nowhere', DOCTOR, status=None).stdout

@@ -12,7 +12,7 @@ import pytest
 from running import GLUE, SWEEP, Program, results, rows
 
 from bertjax.config.recipes import pretraining_config
-from bertjax.cost.collectives import collectives
+from bertjax.cost.collectives import find_collectives
 from bertjax.cost.hlo import parse
 from bertjax.parallel import zero1
 from bertjax.parallel.mesh import make_mesh
@@ -73,7 +73,7 @@ class Trained:
     def __init__(self, training: Pretraining, fresh: TrainState | None = None):
         (phase,) = training.phases()
         with mesh_context(training.setup.mesh):
-            state = training.fresh() if fresh is None else fresh
+            state = training.init_state() if fresh is None else fresh
         self.fresh = jax.tree.map(np.asarray, state)
         state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), self.fresh, training.setup.state)
         batches, step = phase.load(0), phase.compile()
@@ -172,4 +172,4 @@ def _same_losses(workdir: pathlib.Path, wanted: pathlib.Path) -> None:
 def collectives_of(text: str) -> dict[str, int]:
     """By kind, of the text of a compiled step."""
     module = parse(text).module
-    return dict(collections.Counter(one.kind for each in module.values() for one in collectives(each, 8)))
+    return dict(collections.Counter(one.kind for each in module.values() for one in find_collectives(each, 8)))

@@ -12,7 +12,7 @@ from running import RUN, Program
 
 from bertjax.config.recipes import pretraining_config
 from bertjax.corpus.store import read_manifest
-from bertjax.files.atomic import exclusive
+from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.tokenizer import keep_tokenizer
@@ -267,7 +267,7 @@ def test_a_workdir_that_a_glob_will_find_is_refused_at_the_first_start(
 
 
 def test_no_vocabulary_is_trained_under_another_process(program: Program, tmp_path: pathlib.Path):
-    with exclusive(tmp_path, 'trains in this workdir'):
+    with lock_directory(tmp_path, 'trains in this workdir'):
         assert 'another process' in program.error(f'--workdir={tmp_path}', '--config.run=vocab')
     assert not (tmp_path / 'tokenizer').exists()
 

@@ -9,7 +9,7 @@ import pytest
 import safetensors.numpy
 from running import SMALL, Program, rows
 
-from bertjax.pretrain.vocabulary import load_given_tokenizer
+from bertjax.pretrain.vocabulary import load_configured_tokenizer
 
 QUICK = tuple(flag for flag in SMALL if 'vocab' not in flag and 'model' not in flag)
 RECIPE = {'recipe': 'configs/sequences.py', 'small': False}
@@ -63,9 +63,9 @@ def test_a_run_goes_on_without_its_matrix(program: Program, data: pathlib.Path, 
 
 def test_a_saved_vocabulary_may_be_called_anything(data: pathlib.Path, tmp_path: pathlib.Path):
     settings = SimpleNamespace(vocab=SimpleNamespace(family='symbols'))
-    tokenizer = load_given_tokenizer(settings, str(data / 'codes.txt'))
+    tokenizer = load_configured_tokenizer(settings, str(data / 'codes.txt'))
     tokenizer.save(tmp_path / 'codes.v1')
-    assert load_given_tokenizer(settings, str(tmp_path / 'codes.v1')).fingerprint == tokenizer.fingerprint
+    assert load_configured_tokenizer(settings, str(tmp_path / 'codes.v1')).fingerprint == tokenizer.fingerprint
 
 
 def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):

@@ -104,20 +104,20 @@ def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path
     seen = []
 
     def member(name: str, logit: float) -> EvaluatedTask:
-        def tokenised(records, keep):
+        def tokenise(records, keep):
             seen.append((name, len(records), keep))
             return TaskSplit(records, task.features(records, tokenizer, training=False))
 
         def outputs(params, split):
             return {'logits': [np.array([logit, 0], np.float32)] * len(split.features)}
 
-        data = SimpleNamespace(task=task, tokenised=tokenised)
-        first = {'': tokenised([Example('a', None, None)], False)}
+        data = SimpleNamespace(task=task, tokenise=tokenise)
+        first = {'': tokenise([Example('a', None, None)], False)}
         return EvaluatedTask(SimpleNamespace(data=data, outputs=outputs), None, first, None, True)
 
     members = {pathlib.Path(name): member(name, logit) for name, logit in (('one', 1.0), ('other', 3.0))}
     ensemble = Ensemble(members, next(iter(members.values())).splits)
     seen.clear()
     assert [scores.logits.tolist() for scores in ensemble.predictions(ensemble.splits[''])] == [[2, 0]] and not seen
-    later = ensemble.data.tokenised([Example('b', None, None), Example('c', None, None)], keep=False)
+    later = ensemble.data.tokenise([Example('b', None, None), Example('c', None, None)], keep=False)
     assert len(ensemble.predictions(later)) == 2 and seen == [('one', 2, False), ('other', 2, False)]

@@ -24,7 +24,7 @@ from bertjax.losses import Objective
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import init_params
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.texts import Line
@@ -35,7 +35,7 @@ from bertjax.text.tokenizer import Tokenizer
 # What the folder of a new kind holds: its head with a loss, and its class.
 
 
-class BertForMarks(TaskModel):
+class BertForMarks(BertForTask):
     """Marks some of the tokens."""
 
     outputs: int = 1
@@ -92,7 +92,7 @@ class VowelTask(Task[str, str]):
             builder.add_row(i)
         return builder.build()
 
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         return self.head.module(config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[str], features: Features, outputs: Outputs) -> list[str]:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from ml_collections import ConfigDict
 
-from bertjax.config.plain import dump, plain
+from bertjax.config.plain import dump, to_plain
 from bertjax.config.recipes import pretraining_config, two_phases
 from bertjax.errors import UserError
-from bertjax.finetune.restore import config_of_run
+from bertjax.finetune.restore import merge_run_config
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines, read_chance_baselines
-from bertjax.workdir.files import recorded_results, recorded_task
+from bertjax.workdir.files import read_recorded_results, read_recorded_task
 
 RAW = [b'', b'{', b'[]', b'null', b'"text"', b'\xff{}', b'[' * 100_000, b'{"a":' * 5000 + b'1' + b'}' * 5000]
 ODD = [None, True, -1, 2**70, 1.5, float('nan'), '', 'x', [], ['a'], [None], {}, {'a': 1}, {'kind': 'squad'}]
@@ -45,9 +45,9 @@ def damaged(value: dict[str, Any], rng: random.Random) -> dict[str, Any]:
 def test_a_file_that_is_none(content: bytes, recipe: ConfigDict, tmp_path: pathlib.Path):
     task = finetuning_settings(recipe).build_task()
     reads = {
-        'config.json': lambda path: config_of_run(recipe, path.parent),
-        'task.json': lambda path: recorded_task(path, task),
-        'results.json': recorded_results,
+        'config.json': lambda path: merge_run_config(recipe, path.parent),
+        'task.json': lambda path: read_recorded_task(path, task),
+        'results.json': read_recorded_results,
     }
     for name, read in reads.items():
         (tmp_path / name).write_bytes(content)
@@ -59,11 +59,11 @@ def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
     """What is accepted makes settings, or says which key cannot be."""
     rng, refused = random.Random(0), 0
     (tmp_path / 'config.json').write_text(dump(recipe))
-    finetuning_settings(config_of_run(recipe, tmp_path)).check()
+    finetuning_settings(merge_run_config(recipe, tmp_path)).check()
     for _ in range(120):
-        (tmp_path / 'config.json').write_text(json.dumps(damaged(plain(recipe), rng)))
+        (tmp_path / 'config.json').write_text(json.dumps(damaged(to_plain(recipe), rng)))
         try:
-            finetuning_settings(config_of_run(recipe, tmp_path, {'seq_len'})).check()
+            finetuning_settings(merge_run_config(recipe, tmp_path, {'seq_len'})).check()
         except UserError as error:
             refused += 1
             assert 'config' in str(error)
@@ -72,7 +72,7 @@ def test_a_damaged_config(recipe: ConfigDict, tmp_path: pathlib.Path):
 
 def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
     rng, refused = random.Random(0), 0
-    whole = {**plain(pretraining_config('tiny', phases=two_phases())), 'steps': 24, 'fingerprints': {}}
+    whole = {**to_plain(pretraining_config('tiny', phases=two_phases())), 'steps': 24, 'fingerprints': {}}
     whole['model']['vocab_size'] = 400
     path = tmp_path / 'config.json'
     path.write_text(json.dumps(whole))
@@ -102,7 +102,7 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
     ],
 )
 def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pathlib.Path):
-    (tmp_path / 'config.json').write_text(json.dumps({**plain(pretraining_config('tiny')), **change}))
+    (tmp_path / 'config.json').write_text(json.dumps({**to_plain(pretraining_config('tiny')), **change}))
     with pytest.raises(UserError, match=found):
         read_chance_baselines(tmp_path)
 
@@ -123,28 +123,28 @@ def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pa
     ],
 )
 def test_a_value_of_another_type(change: dict, found: str, recipe: ConfigDict, tmp_path: pathlib.Path):
-    (tmp_path / 'config.json').write_text(json.dumps({**plain(recipe), **change}))
+    (tmp_path / 'config.json').write_text(json.dumps({**to_plain(recipe), **change}))
     with pytest.raises(UserError, match=found):
-        config_of_run(recipe, tmp_path)
+        merge_run_config(recipe, tmp_path)
 
 
 @pytest.mark.parametrize('key', ['task', 'data', 'init', 'tokenizer', 'seq_len', 'layer_decay'])
 def test_a_key_that_every_run_has(key: str, recipe: ConfigDict, tmp_path: pathlib.Path):
-    (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in plain(recipe).items() if k != key}))
+    (tmp_path / 'config.json').write_text(json.dumps({k: v for k, v in to_plain(recipe).items() if k != key}))
     with pytest.raises(UserError, match=rf'config\.json: found no key {key}, expected'):
-        config_of_run(recipe, tmp_path)
+        merge_run_config(recipe, tmp_path)
 
 
 def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
     task, rng, refused = finetuning_settings(recipe).build_task(), random.Random(1), 0
-    facts = {'task': plain(recipe.task), 'learned': {'labels': ['no', 'yes']}}
+    facts = {'task': to_plain(recipe.task), 'learned': {'labels': ['no', 'yes']}}
     facts |= {'encoder': dataclasses.asdict(BertConfig()), 'seq_len': 32}
     (tmp_path / 'task.json').write_text(json.dumps(facts))
-    assert recorded_task(tmp_path / 'task.json', task) == facts
+    assert read_recorded_task(tmp_path / 'task.json', task) == facts
     for _ in range(120):
         (tmp_path / 'task.json').write_text(json.dumps(damaged(facts, rng)))
         try:
-            recorded_task(tmp_path / 'task.json', task)
+            read_recorded_task(tmp_path / 'task.json', task)
         except UserError as error:
             refused += 1
             assert 'task.json' in str(error)
@@ -155,4 +155,4 @@ def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
 def test_damaged_results(splits: Any, tmp_path: pathlib.Path):
     (tmp_path / 'results.json').write_text(json.dumps({'splits': splits}))
     with pytest.raises(UserError, match=r'results\.json: splits: found something else'):
-        recorded_results(tmp_path / 'results.json')
+        read_recorded_results(tmp_path / 'results.json')

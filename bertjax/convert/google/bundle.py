@@ -61,7 +61,7 @@ class Bundle:
         self._index = self._prefix.parent / (self._prefix.name + INDEX)
         try:
             table = read_table(read_bytes(self._index, _EXPECTED, _AGAIN))
-            header = {field: value for field, value, _ in protobuf.fields(table.pop(_HEADER, b''))}
+            header = {field: value for field, value, _ in protobuf.decode_fields(table.pop(_HEADER, b''))}
             # The keys of slices of partitioned variables begin with a zero byte.
             self._entries = {key.decode(): _entry(x) for key, x in table.items() if not key.startswith(b'\0')}
         except (ValueError, TypeError) as error:
@@ -117,19 +117,21 @@ def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> N
       tensors: The tensors by their names in TensorFlow.
     """
     prefix, offset = epath.Path(prefix), 0
-    version = protobuf.number(_PRODUCER, 1)
-    table = {_HEADER: protobuf.number(_SHARDS, 1) + protobuf.delimited(_VERSION, version)}
+    version = protobuf.varint_field(_PRODUCER, 1)
+    table = {_HEADER: protobuf.varint_field(_SHARDS, 1) + protobuf.bytes_field(_VERSION, version)}
     with AtomicFile(prefix.parent / _data_file(prefix.name, 0, 1)) as file:
         for name, tensor in sorted(tensors.items()):
             data = np.ascontiguousarray(tensor, '<f4').tobytes()
             file.write(data)
-            lengths = [protobuf.delimited(_DIMENSION, protobuf.number(_LENGTH, length)) for length in tensor.shape]
+            lengths = [
+                protobuf.bytes_field(_DIMENSION, protobuf.varint_field(_LENGTH, length)) for length in tensor.shape
+            ]
             table[name.encode()] = b''.join([
-                protobuf.number(_DTYPE, _FLOAT32),
-                protobuf.delimited(_SHAPE, b''.join(lengths)),
-                protobuf.number(_OFFSET, offset),
-                protobuf.number(_SIZE, len(data)),
-                protobuf.fixed32(_CRC, masked_crc32c(data)),
+                protobuf.varint_field(_DTYPE, _FLOAT32),
+                protobuf.bytes_field(_SHAPE, b''.join(lengths)),
+                protobuf.varint_field(_OFFSET, offset),
+                protobuf.varint_field(_SIZE, len(data)),
+                protobuf.fixed32_field(_CRC, masked_crc32c(data)),
             ])  # fmt: skip
             offset += len(data)
     write_atomic(prefix.parent / (prefix.name + INDEX), write_table(table))
@@ -140,11 +142,11 @@ def _data_file(name: str, shard: int, shards: int) -> str:
 
 
 def _entry(message: bytes) -> _Entry:
-    values: dict[int, Any] = {field: value for field, value, _ in protobuf.fields(message)}
+    values: dict[int, Any] = {field: value for field, value, _ in protobuf.decode_fields(message)}
     lengths = []
-    for field, dimension, _ in protobuf.fields(values.get(_SHAPE, b'')):
+    for field, dimension, _ in protobuf.decode_fields(values.get(_SHAPE, b'')):
         if field == _DIMENSION:
-            lengths.append(dict((f, v) for f, v, _ in protobuf.fields(dimension)).get(_LENGTH, 0))
+            lengths.append(dict((f, v) for f, v, _ in protobuf.decode_fields(dimension)).get(_LENGTH, 0))
     return _Entry(
         dtype=values.get(_DTYPE, 0),
         shape=tuple(lengths),

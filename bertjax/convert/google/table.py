@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import google_crc32c
 
-from bertjax.files.protobuf import as_varint, varint
+from bertjax.files.protobuf import decode_varint, encode_varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
 _FOOTER = 48  # the bytes of two handles, padding and the magic number
@@ -46,7 +46,7 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
     data, index, block = bytearray(), {}, {}
 
     def put(content: bytes) -> bytes:
-        handle = as_varint(len(data)) + as_varint(len(content))
+        handle = encode_varint(len(data)) + encode_varint(len(content))
         data.extend(content + b'\0')  # 0: not compressed
         data.extend(masked_crc32c(content + b'\0').to_bytes(4, 'little'))
         return handle
@@ -67,8 +67,8 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
 
 def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
     """Returns (offset, size) of a block, and the end of its handle."""
-    offset, position = varint(data, position)
-    size, position = varint(data, position)
+    offset, position = decode_varint(data, position)
+    size, position = decode_varint(data, position)
     return (offset, size), position
 
 
@@ -87,9 +87,9 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
     starts = int.from_bytes(block[-4:], 'little')
     end, position, key = len(block) - 4 * (starts + 1), 0, b''
     while position < end:
-        shared, position = varint(block, position)
-        unshared, position = varint(block, position)
-        size, position = varint(block, position)
+        shared, position = decode_varint(block, position)
+        unshared, position = decode_varint(block, position)
+        size, position = decode_varint(block, position)
         key = key[:shared] + block[position : position + unshared]
         yield key, block[position + unshared : position + unshared + size]
         position += unshared + size
@@ -104,7 +104,9 @@ def _encode(entries: Mapping[bytes, bytes], restart_interval: int) -> bytes:
         else:
             same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(key, previous, strict=False))
             shared = sum(1 for _ in same)
-        data += as_varint(shared) + as_varint(len(key) - shared) + as_varint(len(value)) + key[shared:] + value
+        data += (
+            encode_varint(shared) + encode_varint(len(key) - shared) + encode_varint(len(value)) + key[shared:] + value
+        )
         previous = key
     starts = starts or [0]  # an empty block has one start too
     return bytes(data) + b''.join(start.to_bytes(4, 'little') for start in (*starts, len(starts)))

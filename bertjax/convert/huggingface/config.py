@@ -8,7 +8,7 @@ from bertjax.convert.heads import Head
 from bertjax.convert.huggingface.families import DISTILBERT, FAMILIES
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 
 ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu_pytorch_tanh', 'relu': 'relu'}
 # Other names of the same functions in transformers.
@@ -72,7 +72,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
         )
 
 
-def check_head_exportable(model: TaskModel, head: Head) -> None:
+def check_head_exportable(model: BertForTask, head: Head) -> None:
     """Checks that a class of transformers computes a task's model; the check is cheap and runs before training starts.
 
     Args:

@@ -10,7 +10,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.remote.paths import data_directory
-from bertjax.tasks.reading.layout import Column, Layout, Record
+from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.records import FORMATS, NESTED, Files, read_records, read_rows
 from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.reading.texts import check_text
@@ -57,7 +57,7 @@ def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
     """
     names = ('sent1', 'sent2', *_ENDINGS)
     columns = [Column((name,)) for name in names]
-    layout = Layout((*columns, Column(('label',), required=labelled), Column(('gold-source',), required=False)))
+    layout = TableLayout((*columns, Column(('label',), required=labelled), Column(('gold-source',), required=False)))
     questions = []
     for row in read_rows(files, layout):
         context, start, *endings, label, group = row.values
@@ -72,7 +72,7 @@ def read_codah(files: Files) -> list[ChoiceQuestion]:
     Raises:
       UserError: A label is wrong, or a text is empty; see also records.py:read_records.
     """
-    layout = Layout(tuple(Column((name,)) for name in _CODAH), bare=_CODAH)
+    layout = TableLayout(tuple(Column((name,)) for name in _CODAH), bare=_CODAH)
     questions = []
     for row in read_rows(files, layout):
         group, prompt, *endings, label = row.values

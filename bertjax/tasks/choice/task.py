@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.losses import CHOICES, CLASSIFICATION, Objective
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.tasks.choice import files
 from bertjax.tasks.choice.baseline import ending_scores
 from bertjax.tasks.choice.files import ChoiceQuestion
@@ -185,7 +185,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         note = f'{truncated:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if truncated else [])
 
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         """See Task."""
         return self.head.module(config)
 

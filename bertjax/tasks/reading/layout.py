@@ -32,7 +32,7 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True)
-class Layout:
+class TableLayout:
     """The expected form of a table.
 
     Attributes:

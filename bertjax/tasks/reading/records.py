@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.files import streams
 from bertjax.tasks.reading.arrow import is_saved_dataset, read_arrow
 from bertjax.tasks.reading.json_rows import convert_to_text, json_records, objects_of_lines
-from bertjax.tasks.reading.layout import Column, Layout, Record
+from bertjax.tasks.reading.layout import Column, Record, TableLayout
 from bertjax.tasks.reading.tables import csv_records, tsv_records
 from bertjax.tasks.reading.texts import (
     Line,
@@ -71,7 +71,7 @@ def format_of(path: epath.PathLike, format: str = 'auto') -> str:
     return FORMATS[suffix]
 
 
-def read_records(files: Files, format: str = 'auto', layout: Layout | None = None) -> Iterator[Record]:
+def read_records(files: Files, format: str = 'auto', layout: TableLayout | None = None) -> Iterator[Record]:
     """Yields the records of the files of a split, in order; a file may be a folder that `datasets` saved.
 
     TSV has no quoting: a quotation mark is an ordinary character, and no field contains a tab or line end (as in the
@@ -101,7 +101,7 @@ def read_records(files: Files, format: str = 'auto', layout: Layout | None = Non
 
 
 def parse_records(
-    lines: Iterable[Line], where: str, format: str, layout: Layout | None = None, *, blank: str = 'refused'
+    lines: Iterable[Line], where: str, format: str, layout: TableLayout | None = None, *, blank: str = 'refused'
 ) -> Iterator[Record]:
     """Yields the records of a text from its numbered lines, each as soon as its lines are read; see `read_records`.
 
@@ -112,7 +112,7 @@ def parse_records(
       layout: See `read_records`.
       blank: The treatment of a blank line between two rows of a table: 'refused' or 'skipped'.
     """
-    layout = layout or Layout()
+    layout = layout or TableLayout()
     if format == 'json':
         records = json_records(lines, where)
     elif format == 'jsonl':
@@ -124,7 +124,7 @@ def parse_records(
     return _check_not_empty(records, where)
 
 
-def read_rows(files: Files, layout: Layout, format: str = 'auto') -> Iterator[Row]:
+def read_rows(files: Files, layout: TableLayout, format: str = 'auto') -> Iterator[Row]:
     """Yields the requested columns of the records of `read_records`."""
     return select_columns(read_records(files, format, layout), layout.columns)
 

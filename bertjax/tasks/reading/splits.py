@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.streams import bare_suffix, named_compressed
+from bertjax.files.streams import bare_suffix, has_compression_suffix
 from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quote_names
@@ -68,7 +68,7 @@ def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequenc
         suffix = bare_suffix(path.name)
         if suffix not in suffixes or path.is_dir():
             continue
-        stem = path.name.removesuffix(path.suffix) if named_compressed(path.name) else path.name
+        stem = path.name.removesuffix(path.suffix) if has_compression_suffix(path.name) else path.name
         stem = stem[: -len(suffix)]
         shard = _SHARD.fullmatch(stem)
         if stem in stems:

@@ -4,19 +4,19 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 
 from bertjax.errors import UserError
-from bertjax.tasks.reading.layout import Layout, Record
+from bertjax.tasks.reading.layout import Record, TableLayout
 from bertjax.tasks.reading.texts import Line, check_no_blank, quote_names
 
 _MAX_FIELD = 1 << 26  # characters of a CSV field; the csv module's default limit is 131,072
 _Cells = Iterator[tuple[int, list[str]]]
 
 
-def tsv_records(lines: Iterable[Line], where: str, layout: Layout) -> Iterator[Record]:
+def tsv_records(lines: Iterable[Line], where: str, layout: TableLayout) -> Iterator[Record]:
     """Yields the rows of a TSV table from its numbered lines without blank lines; see records.py:read_records."""
     return _records(((number, line.split('\t')) for number, line in lines), where, 'tsv', layout)
 
 
-def csv_records(lines: Iterable[Line], where: str, layout: Layout, blank: str) -> Iterator[Record]:
+def csv_records(lines: Iterable[Line], where: str, layout: TableLayout, blank: str) -> Iterator[Record]:
     """Yields the rows of a CSV table from its numbered lines; see records.py:parse_records."""
     return _records(_csv_cells(lines, where, blank), where, 'csv', layout)
 
@@ -43,7 +43,7 @@ def _csv_cells(lines: Iterable[Line], where: str, blank: str) -> _Cells:
         yield number, cells
 
 
-def _records(numbered: _Cells, where: str, format: str, layout: Layout) -> Iterator[Record]:
+def _records(numbered: _Cells, where: str, format: str, layout: TableLayout) -> Iterator[Record]:
     first = next(numbered, None)
     if first is None:
         raise UserError(where, 'an empty file', 'a line with the names of the columns, and rows', 'check the file')
@@ -64,7 +64,7 @@ def _records(numbered: _Cells, where: str, format: str, layout: Layout) -> Itera
         print(f'{where}: {len(broken)} broken rows left out, with another number of columns: lines {places}')
 
 
-def _names(cells: Sequence[str], where: str, layout: Layout) -> tuple[tuple[str, ...], bool]:
+def _names(cells: Sequence[str], where: str, layout: TableLayout) -> tuple[tuple[str, ...], bool]:
     """Returns the names of the columns, and whether the first line is already a row."""
     names = tuple(cell.strip() for cell in cells)
     missing = [column for column in layout.columns if column.required and not set(column.names) & set(names)]

@@ -75,7 +75,7 @@ def decode_file(file: BinaryIO, where: str) -> str:
       UserError: The file is damaged, or has a byte that is not UTF-8; the message has its line.
     """
     raw = file.read()
-    compression = streams.compression_of(where, raw[:8])
+    compression = streams.detect_compression(where, raw[:8])
     if compression:
         try:
             raw = b''.join(streams.chunks(io.BytesIO(raw), compression))
@@ -161,7 +161,7 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
     """
     lines = streams.Lines(iter(()))
     try:
-        compression = streams.compression_of(where, file.peek(8)[:8])
+        compression = streams.detect_compression(where, file.peek(8)[:8])
         lines = streams.Lines(streams.chunks(file, compression), cut=False)
         for raw in lines:
             line = streams.decode(raw, lines.number)

@@ -8,15 +8,15 @@ from bertjax.convert.heads import Head
 from bertjax.data.features import INPUTS
 from bertjax.losses import CLASSIFICATION
 from bertjax.model.dropout import Dropout
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.model.lookup import gather_positions
 from bertjax.tasks.relation.features import STARTS
 
 
-class BertForRelation(TaskModel):
+class BertForRelation(BertForTask):
     """Classifies two entities from the concatenated last hidden states of the first tokens of their opening marks."""
 
-    smallest_inputs = (*TaskModel.smallest_inputs, (1, 2))
+    smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
 
     def __call__(
         self,

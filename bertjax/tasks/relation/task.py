@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.metrics.relations import relation_figures
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
@@ -149,7 +149,7 @@ class RelationTask(TextTask):
         """See Task; the fixed tokens are the marks and types of the entities."""
         return find_fixed_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         """See Task."""
         return self.head.module(config, len(self.labels))
 

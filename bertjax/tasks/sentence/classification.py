@@ -12,7 +12,7 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import OF_VALUES
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row
 from bertjax.tasks.reading.splits import STEMS
 from bertjax.tasks.sentence.class_weights import KEY, balanced_class_weights, check_class_weights, class_weights
@@ -200,7 +200,7 @@ class ClassificationTask(TextTask):
 
     def _rows(self, split: str) -> Iterator[Row]:
         columns = (*self.text_columns, *self._label_columns(required=split != 'test'))
-        return self._files.rows(split, Layout(columns, tuple(self.columns)))
+        return self._files.rows(split, TableLayout(columns, tuple(self.columns)))
 
     def _index(self, row: Row) -> str:
         """See TextTask; the pair_ID of SICK."""

@@ -7,7 +7,7 @@ from etils import epath
 from bertjax.errors import UserError
 from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.arrow import is_saved_dataset
-from bertjax.tasks.reading.layout import Layout
+from bertjax.tasks.reading.layout import TableLayout
 from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits, split_files
@@ -60,7 +60,7 @@ class TableFiles:
         source = self.find(split)
         return source if isinstance(source, str) else describe_files(source)
 
-    def rows(self, split: str, layout: Layout) -> Iterator[Row]:
+    def rows(self, split: str, layout: TableLayout) -> Iterator[Row]:
         """Yields the rows of a split, in order.
 
         Raises:

@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.files.paths import existing_files
 from bertjax.remote.paths import data_directory
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import Files, Row, read_rows, select_columns
 from bertjax.tasks.reading.sources import dataset_splits, read_dataset
 from bertjax.tasks.reading.splits import split_files
@@ -140,7 +140,7 @@ class GlueTask(TextTask):
             raise UserError(str(self._folder()), found, "the task's files", fix)
         # The server needs an answer for every row.
         bare, broken = (row.bare_test, 0) if source.server else (row.bare, row.broken)
-        yield from read_rows(files, Layout(columns, bare, broken), 'tsv')
+        yield from read_rows(files, TableLayout(columns, bare, broken), 'tsv')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from bertjax.errors import UserError
 from bertjax.files.streams import bare_suffix
 from bertjax.tasks.reading.json_rows import is_object
-from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row, parse_records, select_columns
 from bertjax.tasks.reading.texts import Blank, Line, peek_lines
 
@@ -40,7 +40,7 @@ def read_input(
         print(f'{where}: read as {names.get(format, "one text per line" if texts == 1 else "one pair per line")}')
     if format == 'lines':
         return _plain_rows(lines, where, texts)
-    return select_columns(parse_records(lines, where, format, Layout(tuple(columns)), blank='skipped'), columns)
+    return select_columns(parse_records(lines, where, format, TableLayout(tuple(columns)), blank='skipped'), columns)
 
 
 def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row | Blank]:

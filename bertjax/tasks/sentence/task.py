@@ -16,7 +16,7 @@ from bertjax.losses import CLASSIFICATION, REGRESSION, Objective
 from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.records import Row, select_columns
@@ -240,7 +240,7 @@ class TextTask(Task[Example, Scores]):
             self._check_known(record.label, record.where)
         return np.array([number[record.label] for record in records], np.int32)
 
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         """See Task."""
         outputs = 1 if self.regression else len(self.labels)
         return self.head.module(config, outputs, bilstm_units=self.bilstm_units)

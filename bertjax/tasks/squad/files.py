@@ -131,7 +131,7 @@ def _detect_row_format(path: epath.Path) -> str:
     try:
         with path.open('rb') as file:
             reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
-            head = next(streams.chunks(reader, streams.compression_of(str(path), reader.peek(8)[:8])), b'')
+            head = next(streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8])), b'')
     except streams.DAMAGE:
         return ''  # the reader of the file reports the damage
     line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')

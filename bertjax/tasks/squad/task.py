@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.losses import SPANS
 from bertjax.metrics.squad import Evaluation, evaluate_v1, overlap_f1
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import TaskModel
+from bertjax.model.heads import BertForTask
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Line
@@ -137,7 +137,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
             training=training,
         )
 
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         """See Task."""
         return self.head.module(config, bilstm_units=self.bilstm_units)
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from etils import epath
 
 from bertjax.errors import UserError
-from bertjax.files.paths import at_most_one
-from bertjax.files.streams import named_compressed
+from bertjax.files.paths import single_file
+from bertjax.files.streams import has_compression_suffix
 from bertjax.remote.paths import data_directory, user_path
 from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import NESTED, Files, parse_records, read_records
@@ -52,7 +52,7 @@ class TaggedFiles:
         """
         folder = data_directory(self._data, 'a folder with train.txt, dev.txt …')
         candidates = sorted(path for path in folder.iterdir() if _is_column_file(path, split))
-        columns = at_most_one(candidates, str(folder), split, 'move the others away')
+        columns = single_file(candidates, str(folder), split, 'move the others away')
         return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
@@ -99,7 +99,7 @@ class TaggedFiles:
 
 def _is_column_file(path: epath.Path, split: str) -> bool:
     """Whether the name of a path is that of a column file of this split."""
-    name = path.name.removesuffix(path.suffix) if named_compressed(path.name) else path.name
+    name = path.name.removesuffix(path.suffix) if has_compression_suffix(path.name) else path.name
     stem, dot, suffix = name.rpartition('.')
     names = (*STEMS[split], *_CONLL_NAMES[split])
     if path.is_dir():

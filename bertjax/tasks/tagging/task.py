@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.losses import TOKENS
 from bertjax.metrics.entities import EntitySpan, score_entities, spans, split_tag, tag_accuracy, total_score
 from bertjax.model.config import BertConfig
-from bertjax.model.heads import LAYERS, TaskModel
+from bertjax.model.heads import LAYERS, BertForTask
 from bertjax.tasks.options import BILSTM_UNITS, option
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, Line
@@ -191,7 +191,7 @@ class TaggingTask(Task[Sentence, Tags]):
         known = set(self.labels)
         return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
-    def model(self, config: BertConfig) -> TaskModel:
+    def model(self, config: BertConfig) -> BertForTask:
         """See Task."""
         return self.head.module(
             config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen

@@ -8,11 +8,11 @@ import pytest
 
 from bertjax.errors import UserError
 from bertjax.files import streams
-from bertjax.tasks.reading.layout import Column, Layout
+from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import Row, format_of, parse_records, read_rows, select_columns
 from bertjax.tasks.reading.texts import number_lines
 
-TEXT_LABEL = Layout((Column(('text',)), Column(('label',), required=False)))
+TEXT_LABEL = TableLayout((Column(('text',)), Column(('label',), required=False)))
 
 
 def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
@@ -20,11 +20,11 @@ def write(path: pathlib.Path, content: str | bytes) -> pathlib.Path:
     return path
 
 
-def values(path: pathlib.Path, layout: Layout = TEXT_LABEL, format: str = 'auto') -> list[tuple]:
+def values(path: pathlib.Path, layout: TableLayout = TEXT_LABEL, format: str = 'auto') -> list[tuple]:
     return [row.values for row in read_rows([path], layout, format)]
 
 
-def error(path: pathlib.Path, layout: Layout = TEXT_LABEL) -> UserError:
+def error(path: pathlib.Path, layout: TableLayout = TEXT_LABEL) -> UserError:
     with pytest.raises(UserError) as caught:
         list(read_rows([path], layout))
     return caught.value
@@ -92,13 +92,13 @@ def test_compressed_files(tmp_path):
 
 
 def test_names_fall_back(tmp_path):
-    layout = Layout((Column(('sentence1', 'premise')), Column(('gold', 'label'))))
+    layout = TableLayout((Column(('sentence1', 'premise')), Column(('gold', 'label'))))
     assert values(write(tmp_path / 'a.tsv', 'label\tpremise\tgold\nx\ta\ty\n'), layout) == [('a', 'y')]
     assert values(write(tmp_path / 'a.tsv', 'label\tpremise\nx\ta\n'), layout) == [('a', 'x')]
 
 
 def test_with_and_without_header(tmp_path):
-    layout = Layout((Column(('text',)), Column(('label',))), bare=('label', 'text'))
+    layout = TableLayout((Column(('text',)), Column(('label',))), bare=('label', 'text'))
     assert values(write(tmp_path / 'a.tsv', 'x\ta\ny\tb\n'), layout) == [('a', 'x'), ('b', 'y')]
     assert values(write(tmp_path / 'a.tsv', 'text\tlabel\na\tx\n'), layout) == [('a', 'x')]
     wrong = error(write(tmp_path / 'a.tsv', 'a\tb\tc\n'), layout)
@@ -107,9 +107,9 @@ def test_with_and_without_header(tmp_path):
 
 def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
     path = write(tmp_path / 'a.tsv', 'text\tlabel\na\t1\nb\nc\t0\t0\nd\t1\n')
-    assert values(path, Layout(TEXT_LABEL.columns, broken=2)) == [('a', '1'), ('d', '1')]
+    assert values(path, TableLayout(TEXT_LABEL.columns, broken=2)) == [('a', '1'), ('d', '1')]
     assert '2 broken rows left out' in capsys.readouterr().out
-    assert error(path, Layout(TEXT_LABEL.columns, broken=1)).where == f'{path}:4'
+    assert error(path, TableLayout(TEXT_LABEL.columns, broken=1)).where == f'{path}:4'
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_the_format_follows_from_the_suffix():
 
 def test_lines_are_numbered_from_one():
     columns = (Column(('text',)),)
-    records = parse_records(number_lines('\ufefftext\r\na\n'), 'standard input', 'tsv', Layout(columns))
+    records = parse_records(number_lines('\ufefftext\r\na\n'), 'standard input', 'tsv', TableLayout(columns))
     rows = select_columns(records, columns)
     assert list(rows) == [Row('standard input:2', ('a',))]
 

@@ -84,7 +84,7 @@ def test_alone_each_of_an_ensemble_has_its_own_threshold():
     together = Ensemble(members, {'dev': split})
     assert together.data.task.null_threshold == 6.0
     together.data.task.restore({'null_threshold': 1.0})
-    assert together.scores_of_members(split) == {'a': 1.0, 'b': 0.5}
+    assert together.member_scores(split) == {'a': 1.0, 'b': 0.5}
     assert [task.null_threshold for task in tasks] == [3.0, 9.0]
 
 
