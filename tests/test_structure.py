@@ -116,6 +116,14 @@ def test_files_remote_text_corpus_metrics_and_data_do_not_need_jax():
     assert done.returncode == 0, done.stderr
 
 
+def test_a_training_imports_no_exporter():
+    program = 'import sys, bertjax.commands.pretrain\n'
+    exporters = [f'bertjax.convert.{name}' for name in ('google.save', 'huggingface.save', 'onnx', 'stablehlo')]
+    program += f'assert not {set(exporters)!r} & sys.modules.keys(), "an exporter was imported"\n'
+    done = subprocess.run([sys.executable, '-c', program], cwd=PACKAGE.parent, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_config_becomes_settings_and_goes_no_further():
     """Verbs pass it to config.schema.from_config or to finetune/restore.py; everything else takes frozen records."""
     allowed = {'commands', 'config.recipes', 'config.files', 'config.plain', 'command_line'}

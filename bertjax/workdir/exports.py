@@ -5,14 +5,9 @@ import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from bertjax.convert.google.save import check_google, check_google_vocabulary, export_google
 from bertjax.convert.heads import Head
 from bertjax.convert.hub import check_push, push
 from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
-from bertjax.convert.huggingface.save import export_huggingface
-from bertjax.convert.onnx import check_onnx, export_onnx
-from bertjax.convert.orbax import export_orbax, head_facts, saved_head
-from bertjax.convert.stablehlo import export_stablehlo
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -55,7 +50,12 @@ class ExportContent:
         return self.model.config
 
 
+# Each format is imported by its own writer and check: a training does not need the others.
+
+
 def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
+    from bertjax.convert.huggingface.save import export_huggingface
+
     export_huggingface(
         content.params,
         content.config,
@@ -74,6 +74,8 @@ def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
 
 
 def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
+    from bertjax.convert.orbax import export_orbax, head_facts, saved_head
+
     head = None
     if content.head is not None:
         head = {**head_facts(content.model), **saved_head(content.head, content.task)}
@@ -88,6 +90,8 @@ def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
 
 
 def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
+    from bertjax.convert.google.save import export_google
+
     export_google(
         content.params,
         content.config,
@@ -99,10 +103,14 @@ def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
 
 
 def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
+    from bertjax.convert.stablehlo import export_stablehlo
+
     export_stablehlo(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
 
 
 def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
+    from bertjax.convert.onnx import export_onnx
+
     export_onnx(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
 
 
@@ -154,10 +162,14 @@ def check_formats(
         else:
             check_head_exportable(model, head)
     if 'google' in formats:
+        from bertjax.convert.google.save import check_google, check_google_vocabulary
+
         check_google(config, head)
         if vocabulary:
             check_google_vocabulary(vocabulary)
     if 'onnx' in formats:
+        from bertjax.convert.onnx import check_onnx
+
         check_onnx(config, model)
 
 
