@@ -20,6 +20,7 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.train.compiled_steps import compile_steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Ours:
         self._batch = jax.device_put(self.batch, batch_sharding(mesh))
         self._numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
         began = time.perf_counter()
-        self._program = setup.compile(phase, phase.batches)[phase.seq_len]
+        self._program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
         self.compiling = time.perf_counter() - began
 
     def step(self) -> float:

@@ -30,6 +30,7 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.train.compiled_steps import compile_steps
 
 _CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'As config.corpus.')
 _TOKENIZER = flags.DEFINE_string('tokenizer', None, 'As config.tokenizer.', required=True)
@@ -57,7 +58,7 @@ class Side:
         self._numbers = jax.device_put(
             (np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(self._mesh)
         )
-        self._program = setup.compile(phase, phase.batches)[phase.seq_len]
+        self._program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
 
     def step(self, number: int) -> tuple[float, int]:
         """Takes a step; its seconds, and its real tokens."""

@@ -49,6 +49,7 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import load_tokenizer
+from bertjax.train.compiled_steps import compile_steps
 
 OURS = ('float32', 'bfloat16')
 THEIRS = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile-bfloat16')
@@ -109,7 +110,7 @@ def ours(config: ConfigDict, dtype: str, given: list[Batch]) -> Callable[[int], 
         state = setup.create(seed=0)
     on_mesh = [jax.device_put(batch, batch_sharding(mesh)) for batch in given]
     numbers = jax.device_put((np.uint32(0), np.float32(phase.learning_rate), np.uint32(0)), replicated(mesh))
-    program = setup.compile(phase, phase.batches)[phase.seq_len]
+    program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
 
     def step(number: int) -> None:
         nonlocal state

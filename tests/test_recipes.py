@@ -27,6 +27,7 @@ from bertjax.parallel.partition import batch_sharding
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.tasks.registry import options
+from bertjax.train.compiled_steps import compile_steps
 
 CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py'))
 ARGUMENTS = {
@@ -101,7 +102,7 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     state = jax.tree.map(lambda x: jax.device_put(np.full(x.shape, 0.01, x.dtype), x.sharding), setup.state)
     ones = {name: np.ones(shape, dtype) for name, (shape, dtype) in phase.batches[phase.seq_len].items()}
     batch = jax.device_put(ones, batch_sharding(mesh))
-    step = setup.compile(phase, phase.batches)[phase.seq_len]
+    step = compile_steps(setup, phase, phase.batches)[phase.seq_len]
     new, metrics = step(state, batch, jnp.uint32(0), jnp.float32(phase.learning_rate), jnp.uint32(0))
     assert int(new.step) == 1 and int(new.skipped) == 0
     assert np.isfinite(float(metrics['scalars']['grad_norm']))

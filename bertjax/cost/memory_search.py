@@ -23,6 +23,7 @@ from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.train.compiled_steps import lower_steps
 from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count
 from bertjax.train.setup import Setup
@@ -196,7 +197,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     libtpu writes the text, because jaxlib 0.10.2 cannot print every program of libtpu 0.0.52 (on v6e, an asynchronous
     gather on the SparseCore).
     """
-    (lowered,) = setup.lower(phase, phase.batches).values()
+    (lowered,) = lower_steps(setup, phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':
         compiled = lowered.compile({**FLAGS, **UNTIMED})
         return {'fits': True, **_analyses(compiled), 'text': compiled.as_text()}

@@ -34,6 +34,7 @@ from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
 from bertjax.report.run_record import quiet
+from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.settings import check_row_count
 from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
@@ -199,7 +200,7 @@ def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches
 def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
     """Returns the seconds of a step on batches filled with ones."""
     ((length, spec),) = phase.batches.items()
-    program = setup.compile(phase, phase.batches)[length]
+    program = compile_steps(setup, phase, phase.batches)[length]
     sharding = batch_sharding(setup.mesh)
     batch = {name: jax.device_put(np.ones(shape, dtype), sharding) for name, (shape, dtype) in spec.items()}
     number, *constants = jax.device_put((np.uint32(0), np.float32(1e-4), np.uint32(0)), replicated(setup.mesh))

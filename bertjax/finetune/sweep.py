@@ -40,6 +40,7 @@ from bertjax.parallel.distributed import (
     remove_on_all,
 )
 from bertjax.terminal import Console
+from bertjax.train.compiled_steps import lower_steps
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations
@@ -268,7 +269,7 @@ def find_group_size(group: TrialGroup, count: int) -> int:
     (phase,) = group.phases()
     longest = max(phase.batches)
     while count > 1:
-        lowered = phase.setup.lower(phase.settings, {longest: phase.batches[longest]}, members=count)
+        lowered = lower_steps(phase.setup, phase.settings, {longest: phase.batches[longest]}, members=count)
         memory = lowered[longest].compile().memory_analysis()
         if memory.argument_size_in_bytes + memory.temp_size_in_bytes < 0.9 * limit:
             break

@@ -2,7 +2,7 @@
 
 import concurrent.futures
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +10,10 @@ import jax.numpy as jnp
 from bertjax.data.batch import BatchSpec
 from bertjax.optim.schedules import Schedule, make_schedule
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState, shardings_of
 from bertjax.train.step import Gradients, make_gradients, make_train_step, make_update
 from bertjax.train.vmapped_runs import stacked_template
-
-if TYPE_CHECKING:
-    from bertjax.train.setup import PhaseSettings, Setup
 
 # (state, arrays of a batch, number of its first example, learning rate, dropout seed) -> (state, metrics), compiled.
 # The state is donated. If the objective has a teacher_fn, the parameters of the teacher are a sixth argument.
@@ -34,7 +32,7 @@ class StepLowering:
         and seeds, and the second one of the arrays of a batch.
     """
 
-    def __init__(self, setup: 'Setup', phase: 'PhaseSettings', members: int = 0):
+    def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
         self._setup, self._phase, self._members = setup, phase, members
         self._mesh = setup.mesh
         self._state = stacked_template(setup.state, members) if members else setup.state
@@ -245,3 +243,34 @@ class CompiledSteps(Mapping[int, Program]):
 
     def __len__(self) -> int:
         return len(self._lengths)
+
+
+def compile_steps(
+    setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
+) -> CompiledSteps:
+    """Returns the compiled steps of a phase, which compile at their first use; the setup keeps them for the same phase.
+
+    Args:
+      setup: The setup of the run.
+      phase: The phase the steps belong to.
+      batches: {padded length S: shapes and dtypes of a batch of one run}, told apart by the lengths. On a single CPU,
+        several lengths share one update program.
+      members: See `StepLowering`.
+    """
+    key = (phase, tuple(batches), members)
+    if key not in setup.compiled:
+        setup.compiled.clear()  # programs of an earlier phase would stay in device memory
+        lowering = StepLowering(setup, phase, members)
+        on_cpu = setup.mesh.devices.flat[0].platform == 'cpu'
+        shared = on_cpu and setup.mesh.size == 1 and len(batches) > 1
+        lower = SplitStep(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
+        setup.compiled[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
+    return setup.compiled[key]
+
+
+def lower_steps(
+    setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
+) -> dict[int, jax.stages.Lowered]:
+    """Lowers the whole train step of a phase for every batch shape; see `compile_steps` for the arguments."""
+    lowering = StepLowering(setup, phase, members)
+    return {length: lowering.whole(batch) for length, batch in batches.items()}

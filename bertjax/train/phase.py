@@ -12,7 +12,7 @@ from bertjax.data.batch import BatchSpec
 from bertjax.data.length_buckets import BucketedExamples
 from bertjax.data.loader import Loader, NumberedBatch
 from bertjax.parallel.partition import batch_sharding, replicated
-from bertjax.train.compiled_steps import CompiledSteps, Program
+from bertjax.train.compiled_steps import CompiledSteps, Program, compile_steps
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.setup import PhaseSettings, Setup
 from bertjax.train.state import TrainState
@@ -135,7 +135,7 @@ class Phase:
 
     def _programs(self) -> CompiledSteps:
         count = len(self.members) if self.stacked else 0
-        return self.setup.compile(self.settings, self.batches, members=count)
+        return compile_steps(self.setup, self.settings, self.batches, members=count)
 
     def _coming(self, first: int, steps: int) -> Sequence[int]:
         """Returns the padded lengths of these batches, in the order of their first use."""

@@ -17,7 +17,6 @@ from bertjax.optim.selection import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.zero1 import GradientExchange, ShardedMoments, is_data_parallel, shard_over_data, should_shard
-from bertjax.train.compiled_steps import CompiledSteps, SplitStep, StepLowering
 from bertjax.train.state import (
     TrainState,
     abstract_state,
@@ -74,6 +73,7 @@ class Setup:
       teacher: (abstract parameters,) if the objective has a `teacher_fn`. They are not part of the state.
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py).
       parts: The sharded moments if only these are sharded over the data axis.
+      compiled: The programs of the current phase, see `compiled_steps.compile_steps`.
     """
 
     model: nn.Module
@@ -87,6 +87,7 @@ class Setup:
     teacher: tuple[Any, ...] = ()
     exchange: GradientExchange | None = None
     parts: ShardedMoments | None = None
+    compiled: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False, init=False)
 
     def describe(self) -> str:
         """Describes the devices and what is sharded over the data axis."""
@@ -136,38 +137,6 @@ class Setup:
             donate_argnums=0,
             out_shardings=shardings_of(self.state),
         )
-
-    def compile(self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0) -> CompiledSteps:
-        """Returns the compiled steps of a phase, which compile at their first use; caches them for the same phase.
-
-        The cache distinguishes `batches` by their lengths. On a single CPU, several lengths share one update program.
-        """
-        key = (phase, tuple(batches), members)
-        if key not in self._programs:
-            self._programs.clear()  # programs of an earlier phase would stay in device memory
-            lowering = StepLowering(self, phase, members)
-            on_cpu = self.mesh.devices.flat[0].platform == 'cpu'
-            shared = on_cpu and self.mesh.size == 1 and len(batches) > 1
-            lower = SplitStep(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
-            self._programs[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
-        return self._programs[key]
-
-    @functools.cached_property
-    def _programs(self) -> dict[tuple, CompiledSteps]:
-        return {}
-
-    def lower(
-        self, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
-    ) -> dict[int, jax.stages.Lowered]:
-        """Lowers the whole train step of a phase for every batch shape.
-
-        Args:
-          phase: The phase the step belongs to.
-          batches: {padded length S: shapes and dtypes of a batch of one run}.
-          members: See `StepLowering`.
-        """
-        lowering = StepLowering(self, phase, members)
-        return {length: lowering.whole(batch) for length, batch in batches.items()}
 
 
 def build_setup(

@@ -29,6 +29,7 @@ from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.parallel.rules import mesh_axes
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.train.compiled_steps import compile_steps, lower_steps
 from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.train.phase import TrainStep
 from bertjax.train.state import abstract_state, put_like
@@ -66,7 +67,7 @@ class Taught:
         self.teacher = put_like(self.teacher_on_host, abstract)
 
     def steps(self, state, count):
-        programs = self.setup.compile(self.phase, self.batches)
+        programs = compile_steps(self.setup, self.phase, self.batches)
         numbers = (np.float32(self.phase.learning_rate), np.uint32(0))
         step = TrainStep(programs, *jax.device_put(numbers, replicated(self.mesh)), teacher=(self.teacher,))
         state = jax.tree.map(lambda x, a: jax.device_put(x, a.sharding), state, self.setup.state)
@@ -110,7 +111,7 @@ def test_the_teacher_is_neither_in_the_state_nor_a_constant(alone):
     ]:  # all parameters of student and projection are trained
         before = functools.reduce(lambda tree, name: tree[name], path_names(path), first.params)
         assert (x != before).any(), path_names(path)
-    lowered = run.setup.lower(run.phase, run.batches)[16]
+    lowered = lower_steps(run.setup, run.phase, run.batches)[16]
     given = (first, run.teacher, RandomExamples().batch(np.arange(2)), 'first', 'rate', 'seed')
     assert len(jax.tree.leaves(lowered.args_info)) == len(jax.tree.leaves(given))
     widest = max(len(line) for line in lowered.as_text().splitlines() if 'stablehlo.constant' in line)

@@ -20,6 +20,7 @@ from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.rules import PRESETS
 from bertjax.pretrain.run import Pretraining
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.state import TrainState
 from bertjax.workdir.lock import TRIALS
 
@@ -86,7 +87,7 @@ class Trained:
             found.append(metrics['sums'])
         batches.close()
         self.losses = [training.values(sums)['loss'] for sums in jax.device_get(found)]
-        self.text = next(iter(training.setup.compile(phase.settings, phase.batches).values())).as_text()
+        self.text = next(iter(compile_steps(training.setup, phase.settings, phase.batches).values())).as_text()
 
 
 @pytest.fixture(scope='module', autouse=True)

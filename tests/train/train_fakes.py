@@ -11,6 +11,7 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
+from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.phase import TrainStep
 
 S, P, B, VOCABULARY = 16, 4, 16, 200
@@ -72,7 +73,7 @@ class Run:
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)
-        programs = self.setup.compile(self.phase, self.phase.batches)
+        programs = compile_steps(self.setup, self.phase, self.phase.batches)
         self.program = programs[self.phase.seq_len]
         numbers = (np.float32(self.phase.learning_rate), np.uint32(settings.run_seeds.dropout))
         self.numbers = jax.device_put(numbers, replicated(self.mesh))  # the rate and the seed
