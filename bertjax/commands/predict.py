@@ -32,11 +32,12 @@ VERB = Verb(needs='task')
 def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     """Predicts for a file, for standard input, or for splits of the task.
 
-    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. If it is '-', the
-    predictions for standard input go to standard output as the input arrives, in batches of at most
-    config.eval_batch_size, each as soon as no more input is waiting. Without config.input, all records of config.split
-    ('test', or several: 'test,test_mismatched') are predicted. The files of the benchmark, or in the form of the input,
-    are written next to it, also zipped. The model is that of run=evaluate, or an ensemble with config.ensemble.
+    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. If it is '-',
+    the predictions for standard input go to standard output as the input arrives, in batches of at most
+    config.eval_batch_size. A batch is predicted when it is full, or when no more input is waiting. Without
+    config.input, all records of config.split ('test', or several: 'test,test_mismatched') are predicted. The files
+    of the benchmark, or in the form of the input, are written next to it, also zipped. The model is that of
+    run=evaluate, or an ensemble with config.ensemble.
 
     Args:
       config: The config of the recipe.

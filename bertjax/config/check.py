@@ -44,7 +44,7 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def check_ranges(config: Mapping[str, Any]) -> None:
-    """Checks every key on its own before anything is computed; the settings check combinations of keys.
+    """Checks every key on its own before anything is computed. The settings classes check combinations of keys later.
 
     Raises:
       UserError: The first key that is outside its range, unknown to its kind of recipe, or missing.

@@ -43,7 +43,7 @@ class TextKeys(ModelKeys):
         'float32', one_of(DTYPES), 'dtype of the computation; `bfloat16` is several times faster on TPUs and GPUs'
     )
     batch_size: int = key(64, ROWS, 'texts per batch')
-    max_length: int = key(0, _LENGTH, 'longer texts are cut to so many tokens; 0: the positions of the model')
+    max_length: int = key(0, _LENGTH, 'the most tokens of a text, longer ones are cut; 0: the positions of the model')
 
     def truncation_length(self, config: BertConfig, usual: int) -> int:
         """Returns the length in tokens that texts are cut to; `usual` if config.max_length is 0.
@@ -69,8 +69,8 @@ class ConvertKeys:
 class ExtractKeys:
     """config.extract."""
 
-    field: str = key('text', _FIELD, 'of records: the one with the text')
-    pair_field: str = key('', TEXT, 'of records: the one with a second text; of lines, any name: two texts a line')
+    field: str = key('text', _FIELD, 'the field of a record that holds the text')
+    pair_field: str = key('', TEXT, 'the field with a second text; for lines, any name means two texts a line')
     id: str = key('', TEXT, 'records: the field with an identifier, which is copied to the output')
     layers: tuple = key(
         (-1,), each(whole(-MANY, MANY)), 'hidden states: 0 the embeddings, 1 to L the blocks, -1 the last'
@@ -82,10 +82,8 @@ class ExtractKeys:
         one_of(('auto', *POOL)),
         'pooling of the tokens; `auto`: that of a sentence-transformers folder, else `mean`',
     )
-    normalize: bool | None = key(None, _NORMALIZE, 'scale to length 1; `None`: if `pool=auto` finds it')
-    format: str = key(
-        '', one_of(('', *FEATURE_FORMATS)), 'empty: `npy`; for standard input, JSON lines on standard output'
-    )
+    normalize: bool | None = key(None, _NORMALIZE, 'scale to length 1; `None`: if the model of `pool=auto` does so')
+    format: str = key('', one_of(('', *FEATURE_FORMATS)), 'empty: `npy`, or JSON lines if `input` is `-`')
     part: int = key(0, whole(0, MANY), 'texts in memory at once; 0: 4096, or 256 with `pool=none`')
 
 
@@ -119,7 +117,7 @@ class AttentionKeys:
     texts: tuple = key(
         (), each(_FIELD), 'texts (or pairs, separated by a tab) for the page; also measured if there is no `input`'
     )
-    show: int = key(12, whole(0, 1000), 'without `texts`: so many texts of `input`, from the first on, are on the page')
+    show: int = key(12, whole(0, 1000), 'how many of the first texts of `input` are on the page, if `texts` is empty')
     unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a checkpoint of the same encoder before a fine-tuning')
 

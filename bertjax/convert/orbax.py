@@ -60,7 +60,7 @@ def export_orbax(
       config: The config of the model.
       directory: DIR, a local path.
       tokenizer: The tokenizer; no run can start from a directory without one.
-      head: The entry of a task's head in model.json: `head_facts` and `saved_head`.
+      head: The 'head' object of model.json: the merged results of `head_facts` and `saved_head`.
       extra_files: {name: text} of further files.
     """
     params = jax.device_get(params)  # host arrays: they load on any number of devices

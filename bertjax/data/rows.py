@@ -79,7 +79,7 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
     Google's rule removes one token at a time from the longer segment, from B if both are equal, and tosses a coin to
     remove it from the front or the end. So the longer segment loses tokens until both are equal, then B and A take
-    turns. The number of tokens removed from the front is the number of heads among as many coins.
+    turns. For each removed token a coin is tossed; each head removes a token from the front.
     """
     a, b = segments.a_length, segments.b_length
     room = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
@@ -98,7 +98,7 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
 
 def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Counts the heads among the first `coins` (int64 [B]) coins of each n; coin t is bit t % 64 of hash t // 64."""
+    """Counts the heads in the first `coins` (int64 [B]) tosses of each key n; toss t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:

@@ -1,9 +1,9 @@
-"""Chooses the words to mask for the units word and span of masking.py, for a whole batch at once.
+"""Chooses the words to mask for the units "word" and "span" of masking.py, for a whole batch at once.
 
 Spans are selected in random order, and each selection depends on the earlier ones. Two ideas avoid a step for each
-span. While a row has budget for whole spans, a span depends only on the spans that share words with it: of the
-undecided spans that overlap, the first in order is selected and the others are rejected, for all rows and positions
-at once, until all are decided. The small rest of each row's budget is filled span by span in a few steps.
+span. First, while a row has budget for whole spans, a span depends only on the spans that share words with it. So these
+steps are repeated for all rows at once: select the first of each group of overlapping spans, and reject the others.
+Second, the small rest of each row's budget is filled span by span in a few steps.
 """
 
 import dataclasses
@@ -191,7 +191,7 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Returns the spans, bool [B, R], to select with unlimited budget: those that overlap none of lower rank."""
+    """Returns bool [B, R]: with unlimited budget, each span, in order of rank, that overlaps no selected one."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
     open_ = np.flatnonzero(sizes_in_words)  # spans that are neither selected nor rejected
     while open_.size:

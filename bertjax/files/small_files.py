@@ -1,4 +1,6 @@
-"""Read small files whole; a file that cannot be read or parsed is a UserError that names it, or None."""
+"""Read small files whole. If a file cannot be read or parsed, the functions raise a UserError that names it, or return
+None.
+"""
 
 import json
 import pathlib

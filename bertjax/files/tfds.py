@@ -15,7 +15,7 @@ class Dataset:
       where: The config key that names it, for messages.
       asked: The value of that key.
       expected: The values that the key accepts.
-      otherwise: Another next step, appended to the advice: ', or …'.
+      otherwise: Text appended to the fix in the message: an alternative that begins with ', or '.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.

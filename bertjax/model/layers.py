@@ -12,8 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import platform, with_axes
 
-# Added to a masked logit, or used in its place. The softmax of any other logit wins, and a row in which all logits are
-# masked gives no NaN, because the value is finite.
+# Added to a masked logit, or used in its place. Any unmasked logit takes all the weight of the softmax. The value is
+# finite, so that a row in which all logits are masked gives no NaN.
 NEGATIVE = -1e9
 
 
@@ -47,7 +47,7 @@ POOLER_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {'tanh': jnp.tan
 
 
 def weight_init(config: BertConfig) -> nn.initializers.Initializer:
-    """A normal of `init_stddev`, truncated at two of them and not rescaled (google-research/bert, modeling.py)."""
+    """A normal, truncated at two standard deviations and not rescaled (google-research/bert, modeling.py)."""
     # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the original models start
     # with 0.88 of `init_stddev`, and so do ours.
     return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
@@ -69,8 +69,8 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
       x: Any floating dtype.
       bias: Any floating dtype.
       by_product: Sum the gradient by a product with ones. Use it if the gradient of x comes from a kernel on TPU: the
-        compiler fuses a sum into any other operation, but after a kernel the sum is a pass over memory, of which the
-        product costs a small part. The same holds on CPU for very long rows.
+        compiler fuses a sum into any other operation, but after a kernel the sum needs its own pass over memory,
+        and the product costs a small part of that pass. The same holds on CPU for very long rows.
     """
     return x + bias.astype(x.dtype)
 
@@ -99,8 +99,8 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
       x: The input.
       kernel: The weights.
       save_x: Mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy of a marked
-        value for its other users. The compiler fuses that copy into the operation that computes x, unless a kernel
-        does.
+        value for its other users. The compiler fuses that copy into the operation that computes x, unless that
+        operation is a custom kernel.
     """
     return _product_forward(x, kernel, save_x)[0]
 

@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
-# Name of a class of transformers, without the name of its model family -> kind of task.
+# {ending of a Hugging Face class name: kind of task}.
 _KINDS = {
     'ForSequenceClassification': 'classification',
     'ForTokenClassification': 'tagging',
@@ -18,7 +18,7 @@ _KINDS = {
     'ForMultipleChoice': 'multiple_choice',
 }
 
-_OUTPUTS = whole(1, MANY)  # of a head
+_OUTPUTS = whole(1, MANY)  # the allowed number of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:

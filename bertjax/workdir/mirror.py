@@ -77,7 +77,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
-    """Yields a temporary mirror. With `inspect` it has more files, and errors of the bucket are left to the doctor."""
+    """Yields a temporary mirror. With `inspect` it has more files, and errors of the bucket are ignored."""
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
         mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
         make_directory(mirror.folder)
@@ -116,7 +116,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """Fetches the files that the primary process has published, whenever it hands over; only in the other processes."""
+    """In the other processes: fetches what the primary process has published, each time it hands over."""
 
     @contextlib.contextmanager
     def fetch() -> Iterator[None]:
@@ -166,8 +166,8 @@ class Publisher:
     """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
     It makes one pass at a time over the newest files: a checkpoint that is superseded before it was sent is skipped,
-    and the training never waits. If the time for retries is over, writing is denied, or another process has taken the
-    workdir, it interrupts the run as Ctrl-C does, and `finish` raises the reason.
+    and the training never waits. It interrupts the run as Ctrl-C does if the time for retries is over, if writing
+    is denied, or if another process has taken the workdir; `finish` then raises the reason.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):

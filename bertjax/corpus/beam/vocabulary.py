@@ -2,7 +2,7 @@
 
 A unit of work is a range of the text in its order. The folder of the job has these files, in JSON:
   K.json        unit K: the hashes of its parts, whether it has text, its first broken input, its number of sentences
-  counts-G-B    the counts of the words of corpus G of a mixture whose hashes are in bucket B
+  counts-G-B    for corpus G of the mixture: the counts of the words that hash to bucket B
   K.wanted      the numbers of the sampled sentences of unit K
   K.drawn       the sampled sentences of unit K
 """
@@ -32,7 +32,7 @@ from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import MAX_WORDS, count_words
 
-_BUCKET_BYTES = 1 << 30  # the bytes of text for each bucket of words, which is counted in one place
+_BUCKET_BYTES = 1 << 30  # one bucket of words per this many bytes of text; one worker adds up a bucket
 _Bucket = tuple[int, int]  # the corpus, and the number of the bucket
 
 
@@ -210,9 +210,9 @@ class BeamTextStatistics:
             return [([texts[index] for index in chosen], count) for chosen, count in drawn], known
 
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
-        """Returns {number: sentence} of the sentences with the given numbers, sorted.
+        """Returns {number: sentence} for the given numbers, which must be sorted.
 
-        `begins` has the number of each unit's first sentence, and the number of all sentences at the end.
+        `begins` holds the index of each unit's first sentence; its last entry is the total count.
         """
         numbers, remaining = {}, iter([*sentences, begins[-1]])
         sentence = next(remaining)

@@ -62,7 +62,8 @@ def best_spans(
     """Returns the positions of the first and last piece, int64, of the `count` best spans of a window, best first.
 
     All spans are considered. run_squad.py only considers spans between the n best starts and the n best ends of the
-    window. These can be pieces of the question, or pieces that count in other windows, so it can miss the best span.
+    window. Those starts and ends can lie in the question, or be scored in another window, so run_squad.py can miss the
+    best span.
 
     Args:
       start_logits, end_logits: The logits, float [S].

@@ -1,7 +1,7 @@
 """A check of one gradient of a tiny layer against stored numbers, to detect a faulty compiler before a run starts.
 
-Some XLA releases silently compiled a gradient into another function (see the issues of openxla/xla and jax). A model
-that trains on such a gradient only seems not to learn.
+Some XLA releases silently compiled a gradient into another function (see the issues of openxla/xla and jax). The only
+symptom of such a gradient is that the model does not learn.
 """
 
 import functools
@@ -29,8 +29,8 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# For the gradient by each input, its norm and its product with `numbers`, computed by JAX in float64.
-# tests/train/test_gradient_check.py computes them with PyTorch.
+# {input: (the norm of the loss's gradient with respect to it, the product of that gradient with `numbers(...)`)}. JAX
+# computed these in float64; tests/train/test_gradient_check.py computes them with PyTorch.
 DIGITS = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),
