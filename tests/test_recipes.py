@@ -215,11 +215,11 @@ def test_distillations_say_what_the_papers_say():
     of_half, thin = (load(path, '').model for path in DISTILLATIONS)
     student = dataclasses.replace(base, num_layers=of_half.num_layers)
     assert distilbert.student_layers(base, student.num_layers) == (0, 2, 4, 7, 9, 11)
-    lesson = distilbert.lesson(base, student)
+    lesson = distilbert.make_spec(base, student)
     assert {part: factor for part, factor in lesson.factors.items() if factor} == {'soft': 5, 'hard': 2, 'cosine': 1}
     assert (lesson.temperature, lesson.projection) == (2.0, False)
     assert (thin.num_layers, thin.width, thin.mlp_dim, thin.num_heads) == (4, 312, 1200, 12)
-    lesson = tinybert.lesson(base, dataclasses.replace(base, num_layers=4, width=24))
+    lesson = tinybert.make_spec(base, dataclasses.replace(base, num_layers=4, width=24))
     assert {part for part, factor in lesson.factors.items() if factor} == {'embeddings', 'hidden', 'attention'}
     assert lesson.layers == (2, 5, 8, 11) and lesson.projection
     task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
