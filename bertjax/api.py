@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import os
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,13 +34,9 @@ from bertjax.inference.arguments import (
     as_text_list,
     check_count,
     check_value,
-    check_values,
-    match_input,
-    to_python,
 )
-from bertjax.inference.attention import Attention, compute_attention
 from bertjax.inference.description import describe_model
-from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
+from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.masked_methods import MaskedMethods
 from bertjax.inference.runner import Runner
 from bertjax.inference.task_methods import TaskMethods
@@ -99,7 +95,7 @@ def load(
     return Bert(model, batch_size=batch_size, max_length=max_length)
 
 
-class Bert(MaskedMethods, TaskMethods):
+class Bert(EncodeMethods, MaskedMethods, TaskMethods):
     """A trained model, made by `load`.
 
     Attributes:
@@ -196,149 +192,6 @@ class Bert(MaskedMethods, TaskMethods):
         batch = features.batch(np.arange(len(features)), length, self.tokenizer.pad_id)
         return {name: batch[name] for name in INPUTS}
 
-    @overload
-    def encode(
-        self,
-        texts: str,
-        pairs: str | None = ...,
-        *,
-        layers: int | Sequence[int] = ...,
-        pool: str | None = ...,
-        combine: str = ...,
-        weights: Sequence[float] = ...,
-        normalize: bool | None = ...,
-    ) -> np.ndarray: ...
-
-    @overload
-    def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = ...,
-        *,
-        layers: int | Sequence[int] = ...,
-        pool: str = ...,
-        combine: str = ...,
-        weights: Sequence[float] = ...,
-        normalize: bool | None = ...,
-    ) -> np.ndarray: ...
-
-    @overload
-    def encode(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = ...,
-        *,
-        layers: int | Sequence[int] = ...,
-        pool: None,
-        combine: str = ...,
-        weights: Sequence[float] = ...,
-        normalize: bool | None = ...,
-    ) -> list[np.ndarray]: ...
-
-    def encode(
-        self,
-        texts: Texts,
-        pairs: Texts | None = None,
-        *,
-        layers: int | Sequence[int] = -1,
-        pool: str | None = 'auto',
-        combine: str = 'mean',
-        weights: Sequence[float] = (),
-        normalize: bool | None = None,
-    ) -> np.ndarray | list[np.ndarray]:
-        """Computes features of texts.
-
-        Args:
-          texts: One text or several.
-          pairs: The second texts, which the model reads together with the first.
-          layers: One or several hidden states: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
-          pool: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken', 'pooler'
-            (tanh of a projection of [CLS]), or None for one vector per token. For a folder of sentence-transformers,
-            'auto' computes the same as `SentenceTransformer(path).encode`, with prompt, Dense layers and normalization;
-            for other models it means 'mean'.
-          combine: The combination of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
-          weights: One weight per layer.
-          normalize: Whether to scale to length 1; None does so if 'auto' finds that in the folder.
-
-        Returns:
-          float32 [D] for one text, [N, D] for several. Without pooling, [S, D] for one text and a list of such arrays
-          for several, where S counts the tokens with [CLS] and [SEP]; see `pieces` and `spans`.
-
-        Raises:
-          UserError: The model lacks a layer or the pooler.
-        """
-        layers = to_python(layers)
-        options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
-        options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
-        values = check_values('extract', **{name: (name, value) for name, value in options.items()})
-        encoding, firsts = resolve_encoding(self._model, **values), as_text_list(texts)
-        rows = encode(self._runner, self._features(encoding.add_prompt(firsts), pairs), encoding) if firsts else []
-        if isinstance(texts, str):
-            return rows[0]
-        if encoding.pool == 'none':
-            return rows
-        return np.stack(rows) if rows else np.zeros((0, encoding.width(self.config)), np.float32)
-
-    @overload
-    def pieces(self, texts: str, pairs: str | None = ...) -> list[str]: ...
-
-    @overload
-    def pieces(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[list[str]]: ...
-
-    def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Returns a list of pieces per text, as the model reads them, including special tokens."""
-        if not as_text_list(texts):
-            return []
-        features = self._features(texts, pairs)
-        ids = np.split(features.tokens, features.offsets[1:-1])
-        return match_input(texts, [[self.tokenizer.pieces[i] for i in row] for row in ids])
-
-    @overload
-    def spans(self, texts: str, pairs: str | None = ...) -> np.ndarray: ...
-
-    @overload
-    def spans(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[np.ndarray]: ...
-
-    def spans(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Returns the character span of each of the `pieces`.
-
-        Returns:
-          For each text int32 [S, 2]: the first character and the one behind the last, or -1 for [CLS] and [SEP]. The
-          spans of a second text refer to that text.
-        """
-        if not as_text_list(texts):
-            return []
-        features = self._features(texts, pairs)
-        bounds = token_spans(self.tokenizer, features, *_as_lists(texts, pairs))
-        return match_input(texts, np.split(np.stack(bounds, axis=1), features.offsets[1:-1]))
-
-    @overload
-    def attention(self, texts: str, pairs: str | None = ...) -> Attention: ...
-
-    @overload
-    def attention(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[Attention]: ...
-
-    def attention(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Computes the attention weights of each head of each layer.
-
-        Args:
-          texts: One text or several.
-          pairs: The second texts, which the model reads together with the first.
-
-        Returns:
-          For each text `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S]: the first S is the
-          query, and the weights of a query sum to 1 over the last S. With dtype='bfloat16' the weights are computed
-          from rounded queries and keys.
-        """
-        if not as_text_list(texts):
-            return []
-        return match_input(texts, compute_attention(self._runner, self._features(texts, pairs)))
-
-    def _features(self, texts: Texts, pairs: Texts | None) -> Features:
-        firsts, seconds = _as_lists(texts, pairs)
-        check_count('pairs', seconds, firsts)
-        return build_sequences(self.tokenizer, firsts, seconds, self._max_length)
-
     def _choices(self, task: MultipleChoiceTask, texts: Texts, endings: Any) -> Features:
         if endings is None:
             fix = 'call bert.batch(text, [ending, …])'
@@ -355,7 +208,3 @@ class Bert(MaskedMethods, TaskMethods):
 
     def __repr__(self) -> str:
         return describe_model(self._model)
-
-
-def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:
-    return as_text_list(texts), None if pairs is None else as_text_list(pairs, 'pairs')

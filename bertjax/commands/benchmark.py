@@ -64,9 +64,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
                 fix='leave it True: their models are needed',
             )
     data = find_benchmark_data(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
-    if data.lacking:
-        titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in data.lacking.items())
-        console.print(f'no data for {len(data.lacking)} of {len(tasks)} tasks: {titles}', markup=False)
+    if data.missing_data:
+        titles = ', '.join(f'{TASKS[task].title} ({reason})' for task, reason in data.missing_data.items())
+        console.print(f'no data for {len(data.missing_data)} of {len(tasks)} tasks: {titles}', markup=False)
         console.print('  the average will be over fewer tasks than GLUE has')
     order = order_tasks(overrides, data.tasks)
     with lock_workdir(folder):
@@ -78,9 +78,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             if task not in finished:
                 _remove_server_files(folder / task)
                 finetune.run(configs[task], str(folder / task), task_recipe)
-            _predict(configs[task], folder / task, data.judged[task], replace=task not in finished)
+            _predict(configs[task], folder / task, data.server_splits[task], replace=task not in finished)
             record_result(folder, task, to_plain(configs[task]))
-        _finish(folder, data.lacking, data.judged, console)
+        _finish(folder, data.missing_data, data.server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     print_next_commands(
         console, [Command('a page of all tasks, and one of each', f'{same_run} --config.run=report', 'report')]
@@ -118,10 +118,10 @@ def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, rep
 
 
 def _finish(
-    folder: pathlib.Path, lacking: Mapping[str, str], judged: Mapping[str, list[str]], console: Console
+    folder: pathlib.Path, missing_data: Mapping[str, str], server_splits: Mapping[str, list[str]], console: Console
 ) -> None:
-    summary, rows = write_summary(folder, lacking)
-    missing = write_submission(folder, judged)
+    summary, rows = write_summary(folder, missing_data)
+    missing = write_submission(folder, server_splits)
     console.print()
     console.print(benchmark_table(rows, summary))
     files = {

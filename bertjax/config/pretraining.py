@@ -6,7 +6,7 @@ from typing import Any
 from bertjax.config.distillation import DistillationKeys
 from bertjax.config.ranges import COUNT, MANY, Range, duration, either, one_of, only, whole
 from bertjax.config.run import EPOCHS, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
-from bertjax.config.schema import STATE, TRAINING, VERB, group, key, keys_of, override, subset
+from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
@@ -35,7 +35,7 @@ class Vocab:
 
 def _inherited(allowed: Range, unset: Any) -> Any:
     """Declares a key of a phase that inherits the value of the run if it is `unset`."""
-    return key(unset, either(allowed, only(unset, "the run's own")), f"{unset!r}: the run's own")
+    return key(unset, either(allowed, only(unset, "the run's own")), f"{unset!r}: the run's own", inherited=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class PhaseKeys:
 
 
 # {key that a phase can inherit: the value that means inheriting}.
-INHERITED = {name: key.default for name, key in keys_of(PhaseKeys).items() if name not in ('steps', 'reset_optimizer')}
+INHERITED = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

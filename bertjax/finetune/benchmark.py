@@ -99,13 +99,13 @@ class BenchmarkData:
 
     Attributes:
       tasks: The tasks with data for training and evaluation.
-      lacking: {task: the missing data} of the other tasks.
-      judged: {task: the existing splits that the GLUE server scores}.
+      missing_data: {task: the missing data} of the other tasks.
+      server_splits: {task: the existing splits that the GLUE server scores}.
     """
 
     tasks: list[str]
-    lacking: dict[str, str]
-    judged: dict[str, list[str]]
+    missing_data: dict[str, str]
+    server_splits: dict[str, list[str]]
 
 
 def find_benchmark_data(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) -> BenchmarkData:
@@ -114,22 +114,22 @@ def find_benchmark_data(tasks: Sequence[str], build: Mapping[str, GlueTask], dat
     Raises:
       UserError: No task has data, or a row is malformed.
     """
-    lacking: dict[str, str] = {}
+    missing_data: dict[str, str] = {}
     for name in tasks:
         missing = build[name].describe_missing()
         if missing:
-            lacking[name] = missing
-    complete = [name for name in tasks if name not in lacking]
+            missing_data[name] = missing
+    complete = [name for name in tasks if name not in missing_data]
     if not complete:
-        titles = ', '.join(TASKS[name].title for name in lacking)
+        titles = ', '.join(TASKS[name].title for name in missing_data)
         found = f'{data!r}, which lacks the training or dev data of {titles}'
         fix = "give the folder that GLUE's download script wrote"
         raise UserError('config.data', found, 'the files of at least one task', fix)
-    judged = {name: build[name].server_splits() for name in complete}
+    server_splits = {name: build[name].server_splits() for name in complete}
     for name in complete:
-        for split in dict.fromkeys(('train', *build[name].splits(), *judged[name])):
+        for split in dict.fromkeys(('train', *build[name].splits(), *server_splits[name])):
             build[name].records(split)
-    return BenchmarkData(complete, lacking, judged)
+    return BenchmarkData(complete, missing_data, server_splits)
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:

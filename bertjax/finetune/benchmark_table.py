@@ -37,12 +37,12 @@ def read_task_results(folder: pathlib.Path) -> dict[str, Any]:
     return read_recorded_results(folder / RESULTS)
 
 
-def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) -> list[str]:
+def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[str]]) -> list[str]:
     """Writes WORKDIR/submission.zip with the predictions of all finished tasks.
 
     Args:
       folder: The workdir of the benchmark.
-      judged: {task: the splits that the server scores} of the tasks of this call. For other tasks, all existing
+      server_splits: {task: the splits that the server scores} of the tasks of this call. For other tasks, all existing
         predictions are included.
 
     Returns:
@@ -54,7 +54,7 @@ def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) 
         server_files |= {file.server: (model_task, split) for split, file in row.splits.items() if file.server}
     for name, (task, split) in sorted(server_files.items()):
         path = folder / task / 'predictions' / split / name
-        included = split in judged[task] if task in judged else is_finished(folder / task)
+        included = split in server_splits[task] if task in server_splits else is_finished(folder / task)
         if included and path.exists():
             texts[name] = path.read_text(encoding='utf-8')
     if texts:
@@ -62,9 +62,9 @@ def write_submission(folder: pathlib.Path, judged: Mapping[str, Sequence[str]]) 
     return [name for name in sorted(server_files) if name not in texts]
 
 
-def write_summary(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
+def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
     """Writes WORKDIR/results.json and table.md of all finished tasks; returns the result of `summarise`."""
-    summary, rows = summarise(folder, lacking)
+    summary, rows = summarise(folder, missing_data)
     write_atomic(folder / RESULTS, json.dumps(summary, indent=2) + '\n')
     write_atomic(folder / _TABLE, _markdown(rows, summary))
     return summary, rows
@@ -75,7 +75,7 @@ def is_benchmark(folder: pathlib.Path) -> bool:
     return (folder / REQUEST).exists()
 
 
-def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
+def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[dict[str, Any], list[list[str]]]:
     """Summarises the figures of all finished tasks.
 
     Returns:
@@ -85,7 +85,7 @@ def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[st
     figures: Figures = {task: results['splits'] for task, results in by_task.items()}
     summary = {
         'tasks': {task: {**results, 'task_score': task_score(figures, task)} for task, results in by_task.items()},
-        'lacking': dict(lacking),
+        'lacking': dict(missing_data),
         'averages': {
             'glue': official_average(figures),
             'glue_without_wnli': official_average(figures, without=('wnli',)),
@@ -96,7 +96,7 @@ def summarise(folder: pathlib.Path, lacking: Mapping[str, str]) -> tuple[dict[st
     rows = [
         _row(figures, task, by_task[task])
         if task in by_task
-        else [TASKS[task].title, '-', 'no data' if task in lacking else 'not run', '-']
+        else [TASKS[task].title, '-', 'no data' if task in missing_data else 'not run', '-']
         for task in OFFICIAL
     ]
     return summary, rows
