@@ -64,7 +64,7 @@ QUICK = """
     from bertjax.workdir import mirror
     from bertjax.remote import lease
 
-    lease.RENEW_EVERY, lease.EXPIRES_AFTER, bucket_workdir.PUBLISH_EVERY = 0.3, 3.0, 0.5
+    lease.RENEW_EVERY, lease.EXPIRES_AFTER, mirror.PUBLISH_EVERY = 0.3, 3.0, 0.5
 """
 
 

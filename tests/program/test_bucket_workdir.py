@@ -17,7 +17,7 @@ HERE = 's3://bucket/runs/one'
 AT_END = """
     from bertjax.workdir import mirror
 
-    bucket_workdir.PUBLISH_EVERY = 3600.0
+    mirror.PUBLISH_EVERY = 3600.0
 """
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import pathlib
-import types
+from unittest import mock
 
 import jax
 import pytest
@@ -81,18 +81,13 @@ def test_what_does_not_fit_is_said_with_what_does(program: Program, tmp_path: pa
         ('no figure at all', None, None),
     ],
 )
-def test_what_the_compiler_says_when_memory_is_short(message: str, needed: float | None, given: float | None):
-    class Short:
-        mesh = types.SimpleNamespace(devices=types.SimpleNamespace(flat=[types.SimpleNamespace(platform='tpu')]))
-
-        def lower(self, phase, batches):
-            return {'step': self}
-
-        def compile(self, options):
-            raise jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
-
-    phase = types.SimpleNamespace(batches={})
-    found = memory_search.compile_step(Short(), phase)
+def test_what_the_compiler_says_when_memory_is_short(monkeypatch, message, needed, given):
+    lowered = mock.Mock()
+    lowered.compile.side_effect = jax.errors.JaxRuntimeError(f'RESOURCE_EXHAUSTED: {message}')
+    monkeypatch.setattr(memory_search, 'lower_steps', lambda *_: {'step': lowered})
+    setup, phase = mock.MagicMock(), mock.Mock()
+    setup.mesh.devices.flat = [mock.Mock(platform='tpu')]
+    found = memory_search.compile_step(setup, phase)
     assert not found['fits'] and found['hbm_bytes_per_chip'] == (needed and needed * 2**30)
     assert found.get('hbm_bytes_available') == (given and given * 2**30)
 
