@@ -44,22 +44,24 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 1024  # The number of texts in memory.
+_CHUNK = 1024  # The number of texts in memory at once.
 _MIN_WORDS = 100  # The terminal shows relations with at least this many words.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Measures the attention of config.init, or of the workdir's model, in config.input or config.attention.texts.
+    """Measures the attention of the model of config.init, or of the workdir.
+
+    The texts come from config.input or config.attention.texts.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, or the model to compare with has another shape.
+      UserError: There is no model or no text, a file is malformed, or config.attention.compare has another shape.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
     texts = [make_texts(split_texts(options['texts'], 'config.attention.texts'))] if options['texts'] else []
     if not path and not texts:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
-        raise UserError('config.input', 'nothing', 'texts to look at', fix)
+        raise UserError('config.input', 'nothing', 'texts to analyse', fix)
     if texts and (options['field'] != 'text' or options['pair_field']):
         fix = 'leave them out, or give the records in a file, as config.input'
         raise UserError('config.attention.field, pair_field', 'fields of config.attention.texts', 'none', fix)
@@ -86,7 +88,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             )
         if not totals.sums:
             found = f'only sentences of more than {longest} tokens'
-            raise UserError(path, found, 'shorter ones', 'raise config.max_length, or give other sentences')
+            raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
         part, count = (texts[0], len(texts[0].first)) if texts else (first, options['show'])
         examples = make_shown_texts(runner, part, relations, options['unit'], count)
         findings = make_findings(totals, options['unit'], relations, model, before)
@@ -97,9 +99,10 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
-    """Returns the relations of the input and its number of texts, or None for a pipe.
+    """Returns the syntactic relations in the input, and its number of texts; None if the input is a pipe.
 
-    A file is read to its end, so that mistakes in it are reported first. Without input, the number is `num_texts`.
+    It reads a file to the end, so that mistakes are reported before anything is computed. Without an input, the number
+    is `num_texts`.
     """
     if not source.path:
         return [], num_texts
@@ -109,7 +112,7 @@ def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None
         return [], None
     count, blank = count_texts(source)
     if blank:
-        print(f'{blank:,} of {count + blank:,} are blank, and passed over')
+        print(f'{blank:,} of {count + blank:,} texts are blank, and skipped')
     return [], count
 
 
@@ -156,7 +159,7 @@ def _relations_table(rows: Sequence[dict]) -> Table:
             row['relation'], f'{row["words"]:,}', head, f'{row["accuracy"]:.1%}', offset, f'{row["baseline"]:.1%}'
         )
     single_relations = [row for row in rows if row['relation'] != WORDS]
-    table.caption = f'each relation by its own best head: {best_heads_accuracy(single_relations):.1%}'
+    table.caption = f'each relation by its best head: {best_heads_accuracy(single_relations):.1%}'
     table.caption_justify = 'left'
     return table
 

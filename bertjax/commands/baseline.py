@@ -1,4 +1,4 @@
-"""run=baseline: score simple methods on a task: the most frequent answer, and TF-IDF with a linear model."""
+"""run=baseline: score simple methods on a task, the most frequent answer and TF-IDF with a linear model."""
 
 import itertools
 import json
@@ -31,13 +31,13 @@ BASELINES = 'baseline.json'
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Trains simple methods on the training records and scores them on every labelled split.
 
-    The figures are written to WORKDIR/baseline.json, and printed next to those of the workdir's model, if it has any.
-    No model and no config.init are needed.
+    The figures are written to WORKDIR/baseline.json, and printed next to the figures of the workdir's model, if there
+    is one. The verb needs neither a model nor config.init.
 
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.
@@ -46,16 +46,16 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     settings = finetuning_settings(merge_run_config(config, folder, command_line_keys))
     task = settings.build_task()
     if not task.has_baselines:
-        fix = 'leave it out: papers compare spans with nothing as simple'
-        raise UserError('config.run', 'baseline', f'a task with simple answers, which {task.name} has not', fix)
+        fix = 'leave it out: papers report no such simple method for spans'
+        raise UserError('config.run', 'baseline', f'a task that has simple methods, unlike {task.name}', fix)
     train = task.records('train')
     task.learn(train)
     names = [name for name in task.splits() if name != 'train']
     if not names:
-        raise UserError('config.data', 'no labelled split but train', 'one to be judged by', 'add a dev file')
+        raise UserError('config.data', 'no labelled split but train', 'a split to score on', 'add a dev file')
     train = _sample_records(train, settings.max_train_records)
     splits = {name: _sample_records(task.records(name), settings.max_eval_records) for name in names}
-    print(f'simple answers of {len(train):,} records; TF-IDF of many takes minutes …', flush=True)
+    print(f'simple methods on {len(train):,} records; TF-IDF on many records takes minutes …', flush=True)
     begin = time.perf_counter()
     answers = task.baselines(train, [record for records in splits.values() for record in records])
     seconds = time.perf_counter() - begin
@@ -76,12 +76,15 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 
 def _sample_records(records: Sequence[Any], limit: int) -> Sequence[Any]:
-    """Returns at most `limit` records, the same as a fine-tuning with this limit; 0 means all records."""
+    """Returns at most `limit` records, the same sample that a fine-tuning with this limit uses; 0 means all records."""
     return records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
 
 
 def _model_figures(results: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
-    """Returns {title: figures} of the workdir's model for a split; the title states the sample of records, if any."""
+    """Returns {title: figures} of the workdir's model on the split `name`; {} if it has no such figures.
+
+    The title states the sample of records that the figures are based on, if any.
+    """
     part = results.get('parts', {}).get(name)
     figures = results.get('splits', {}).get(name)
     return {'this model' + (f' ({part})' if part else ''): figures} if figures else {}

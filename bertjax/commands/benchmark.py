@@ -1,4 +1,4 @@
-"""run=benchmark: fine-tune on each task of GLUE; write their table, the average and the file to submit."""
+"""run=benchmark: fine-tune on each task of GLUE; write the table of scores, the average and the file to submit."""
 
 import pathlib
 import shlex
@@ -32,7 +32,7 @@ VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Runs the tasks of config.task.task, each in WORKDIR/TASK; finished tasks are not repeated.
+    """Fine-tunes on each task of config.task.task in its folder WORKDIR/TASK; skips finished tasks.
 
     Args:
       config: The config of all tasks; config.benchmark overrides keys of single tasks.
@@ -40,14 +40,15 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
       recipe: The recipe as the command line names it.
 
     Raises:
-      UserError: The kind of task is not GLUE, there is no data, or see `finetune`; raised before any training.
+      UserError: The kind of task is not GLUE, or there is no data, or for a reason of `finetune`. It is raised before
+        any training.
       PreemptedError, NonFiniteError: See `finetune`.
     """
     if config.task.kind != 'glue':
-        expected = "'glue', the one kind that has a benchmark of several tasks"
+        expected = "'glue', the only kind that has a benchmark of several tasks"
         raise UserError('config.task.kind', repr(config.task.kind), expected, 'give --config=glue:all')
     if config.push_to:
-        fix = 'leave it out, and push with --config.run=export what you choose'
+        fix = 'leave it out, and push a model of your choice with --config.run=export'
         raise UserError('config.push_to', repr(config.push_to), 'nothing: each task has a model', fix)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     tasks = parse_tasks(config.task.task)
@@ -59,9 +60,9 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         if not one.export and (make_trials(one) or any(values.get('init') in TASKS for values in overrides.values())):
             raise UserError(
                 'config.export',
-                found='False with a sweep, or a task whose init is another',
+                found='False with a sweep, or with a task that starts from the model of another task',
                 expected='True',
-                fix='leave it True: their models are needed',
+                fix='leave it True: the exported models are needed',
             )
     data = find_benchmark_data(tasks, {task: one.build_task() for task, one in settings.items()}, config.data)
     if data.missing_data:
@@ -83,7 +84,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         _finish(folder, data.missing_data, data.server_splits, console)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     print_next_commands(
-        console, [Command('a page of all tasks, and one of each', f'{same_run} --config.run=report', 'report')]
+        console, [Command('a page about all tasks, and a page per task', f'{same_run} --config.run=report', 'report')]
     )
 
 
@@ -101,7 +102,10 @@ def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], fo
 
 
 def _remove_server_files(folder: pathlib.Path) -> None:
-    """Removes the server's files of a task that runs again, so that no zip has predictions of an earlier model."""
+    """Removes the files for the server in the folder of a task that runs again.
+
+    Otherwise the zip could have predictions of an earlier model.
+    """
     for row in TASKS.values():
         for name, file in row.splits.items():
             if file.server:
@@ -109,7 +113,7 @@ def _remove_server_files(folder: pathlib.Path) -> None:
 
 
 def _predict(config: ConfigDict, folder: pathlib.Path, splits: list[str], *, replace: bool) -> None:
-    """Writes the server's files of a task; without `replace`, existing files are kept."""
+    """Writes a task's files for the server; overwrites existing files only if `replace` is true."""
     row = {**TASKS['ax'].splits, **TASKS[config.task.task].splits}
     missing = [name for name in splits if replace or not (folder / 'predictions' / name / row[name].server).exists()]
     if missing:

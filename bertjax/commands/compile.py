@@ -1,4 +1,4 @@
-"""run=compile: compile the train step for a TPU slice that need not be attached; say whether it fits."""
+"""run=compile: compile the train step for a TPU slice that need not be attached; print whether the step fits."""
 
 import json
 import math
@@ -21,21 +21,22 @@ VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
-    """Compiles every phase that has steps, and writes compile.json.
+    """Compiles the step of every phase, and writes WORKDIR/compile.json.
 
-    The file has the figures of each phase, and at its top level those of the phase that needs the most memory.
+    The file has the figures of each phase. At its top level it repeats the figures of the phase that needs the most
+    memory. Phases without steps are skipped.
 
-    With config.find_batch it searches the largest batch of each phase that fits. For a phase that does not fit, other
-    ways to compute the same step are compiled, too.
+    With config.find_batch it searches, for each phase, the largest batch that fits. If a phase does not fit, it also
+    compiles other ways to compute the same step.
 
     Args:
       config: The config of a pre-training.
       workdir: The folder for compile.json.
-      flag_keys: Config keys that the command line sets one by one.
+      flag_keys: The config keys that flags set.
 
     Raises:
       UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
-        Also, after the file is written: a phase does not fit the memory of a chip.
+        After the file is written: a phase does not fit the memory of a chip.
     """
     settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
     if not settings.topology:
@@ -52,10 +53,10 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
             compiled.append(result)
             console.print(_line(result), markup=False)
             _print_cost(result, console)
-        # The largest batch that fits, or else the batch of the config.
+        # The result for the largest batch that fits, or for the batch of the config if none fits.
         result = max((result for result in compiled if result['fits']), key=_batch_size, default=compiled[0])
         if settings.find_batch and result['fits']:
-            console.print(f'  the largest batch that fits: {result["batch_size"]}', markup=False)
+            console.print(f'  the largest batch that fits is {result["batch_size"]}', markup=False)
         if not result['fits']:
             result['tried'] = _try_others(search, phase, result, console)
             errors.append(_error(search, phase, result))
@@ -77,7 +78,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
 
 
 def _print_cost(result: dict[str, Any], console: Console) -> None:
-    """Prints the time and the memory traffic of a step that fits."""
+    """Prints the estimated time and traffic of a step; nothing for a step that does not fit."""
     if result['fits']:
         for line in cost_lines(result):
             console.print(line, markup=False)
@@ -91,7 +92,7 @@ def _try_others(
     """Compiles other ways to compute a phase that does not fit.
 
     Returns:
-      {'flags', 'fits', 'hbm_bytes_per_chip'} of each way; they are also printed.
+      A dict with 'flags', 'fits' and 'hbm_bytes_per_chip' for each way. The function also prints these values.
     """
     tried = []
     for way, other in search.search_plans(phase, result):
@@ -104,9 +105,9 @@ def _try_others(
 def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]) -> UserError:
     fitting_ways = [f'{t["flags"]} ({_gib(t["hbm_bytes_per_chip"])})' for t in result['tried'] if t['fits']]
     if fitting_ways:
-        fix = f'compiled just now, and fits: {"; or ".join(fitting_ways)}'
+        fix = f'each of these was compiled and fits: {"; or ".join(fitting_ways)}'
     else:
-        fix = 'nothing that was tried fits: compile for more chips, or make the model smaller'
+        fix = 'no other way that was compiled fits: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '

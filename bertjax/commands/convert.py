@@ -1,4 +1,4 @@
-"""run=convert: write a finished model, of any readable format, in other formats, without training; WORKDIR/export."""
+"""run=convert: write a finished model in other formats; WORKDIR/export."""
 
 import pathlib
 
@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       workdir: A new folder; without config.init, the workdir of the model.
 
     Raises:
-      UserError: There is no model, a format cannot hold it, or a folder would be replaced.
+      UserError: There is no model, a format cannot hold the model, or a folder would be replaced.
     """
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.options['formats'])
@@ -44,11 +44,11 @@ def _check_target(folder: pathlib.Path, formats: tuple[str, ...], has_init: bool
     """Raises a UserError if an export would be replaced, or the workdir has the run or the export of another model."""
     export = folder / 'export'
     if has_init and (has_run(folder) or (folder / 'config.json').exists() or export.exists()):
-        found = f'{display_path(folder)}, which has a model of its own'
+        found = f'{display_path(folder)}, which has a model already'
         raise UserError(
-            '--workdir', found, 'a new folder', 'give another one, or leave config.init out to convert that'
+            '--workdir', found, 'a new folder', 'give another folder, or leave config.init out to convert this model'
         )
     for name in formats:
         if (export / name).exists():
-            fix = 'remove it, or leave this format out'
+            fix = 'remove the folder, or leave this format out'
             raise UserError(display_path(export / name), 'a folder that would be replaced', 'nothing', fix)

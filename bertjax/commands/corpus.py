@@ -1,4 +1,4 @@
-"""run=corpus: build the token store of config.corpus, WORKDIR/store, and print the corpus report."""
+"""run=corpus: build the token store of config.corpus and print the corpus report; WORKDIR/store."""
 
 import pathlib
 
@@ -13,11 +13,11 @@ VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes WORKDIR/store, which --config.data reads; without a given vocabulary, it trains one first.
+    """Writes the token store WORKDIR/store, which --config.data reads. It first trains a vocabulary if there is none.
 
     Raises:
-      UserError: There is no text, the text is broken and config.corpus_options.strict is set, or the store has another
-        tokenizer.
+      UserError: There is no text, the text is broken and config.corpus_options.strict is set, or the store was made
+        with another tokenizer.
     """
     settings, folder = pretraining_settings(config), pathlib.Path(workdir)
     with lock_workdir(folder):

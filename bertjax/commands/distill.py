@@ -1,4 +1,4 @@
-"""run=distill: train a smaller model to imitate a trained one, on text or on a task."""
+"""run=distill: train a smaller model to imitate a trained model, on text or on a task."""
 
 import pathlib
 from collections.abc import Collection
@@ -32,13 +32,13 @@ VERB = Verb(needs='distill', trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
-    """Distils a student; the same call in the same workdir continues.
+    """Trains a student by distillation. The same call in the same workdir continues an interrupted run.
 
     Args:
       config: The config of the run, a pre-training (general distillation) or a task.
       workdir: The workdir of the run.
       recipe: The recipe as the command line names it, for the commands to run next.
-      flag_keys: Config keys that the command line sets one by one.
+      flag_keys: The config keys that flags set.
 
     Raises:
       UserError: See docs/distillation.md.
@@ -82,14 +82,14 @@ def _distil_general(
 
 
 def _check_initial_weights(settings: PretrainingSettings, distill: DistillationSettings) -> None:
-    """Raises a UserError for initial weights that a pre-training may have and a student may not."""
+    """Raises a UserError for keys about the initial weights that a pre-training allows and a distillation does not."""
     if settings.vocab.add:
         found = f'words of {settings.vocab.add}'
-        expected = 'none: a student has the pieces of its teacher, which does not know these words'
+        expected = 'none: a student has the vocabulary of its teacher, which lacks these words'
         raise UserError('config.vocab.add', found, expected, 'leave it empty, or teach the words to the teacher first')
     if settings.embeddings and distill.student_init not in ('init', 'random'):
-        expected = f"nothing: the student begins with its teacher's (student_init={distill.student_init})"
-        fix = 'leave it empty, or begin with --config.distill.student_init=random'
+        expected = f"nothing: the student copies its teacher's embeddings (student_init={distill.student_init})"
+        fix = 'leave it empty, or give --config.distill.student_init=random'
         raise UserError('config.embeddings', settings.embeddings, expected, fix)
 
 
@@ -98,7 +98,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     if make_trials(settings) or (folder / TRIALS).exists():
-        raise UserError('config.sweep', 'a sweep', 'a single run, where there is a teacher', 'start one run a setting')
+        raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')
     mesh = make_mesh(settings.mesh_axes, training_devices())
     check_row_count(settings.batch_size, settings.grad_accum_steps, row_shards(mesh))
     with lock_workdir(folder):

@@ -24,16 +24,16 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. It writes nothing, and does not disturb a run in progress.
+    """Prints a line for each check. It leaves no file, and does not disturb a run in progress.
 
     Args:
-      config: The config of a run that will be started, or that is in the workdir.
+      config: The config of a run, which is in the workdir or will be started.
       workdir: The workdir of the run.
       recipe: The recipe as the command line names it.
-      flag_keys: Config keys that the command line sets one by one.
+      flag_keys: The config keys that flags set.
 
     Raises:
-      UserError: A check failed: a run cannot start, or its result is unusable.
+      UserError: A check failed, because a run cannot start or its result is unusable.
     """
     folder, findings = pathlib.Path(workdir), CheckPrinter(Console(highlight=False, soft_wrap=True))
     address = display_path(folder)
@@ -53,8 +53,8 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
     if failed:
         message = f'{failed} of {sum(findings.counts.values())} checks that failed'
-        raise UserError('--config.run=doctor', message, 'none', f'follow the advice of each {FAIL} above')
-    review = {0: '', 1: '; a line is worth a look'}.get(warned, f'; {warned} lines are worth a look')
+        raise UserError('--config.run=doctor', message, 'none', f'follow the advice in each {FAIL} line above')
+    review = {0: '', 1: '; one line is worth a look'}.get(warned, f'; {warned} lines are worth a look')
     print(f'\nnothing stands in the way{review}')
 
 
@@ -67,7 +67,7 @@ def _config_checks(
     *,
     at_work: bool,
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config that trains a model; a config that uses a finished model has none."""
+    """Yields the checks of a config that trains a model; nothing for a config that uses a finished model."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:

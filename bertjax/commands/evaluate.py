@@ -21,21 +21,23 @@ from bertjax.workdir.lock import exported_trial, lock_workdir
 
 VERB = Verb(needs='task', processes=True)
 
-_MAX_WIDTH = 4096  # The maximal width of a table in columns, the length of the longest possible path.
+_MAX_WIDTH = 4096  # The maximal width of a table in characters, which is the length of the longest possible path.
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test').
+    """Evaluates the workdir's model, or the model of config.init, on config.split ('dev', or several: 'dev,test').
 
-    With config.ensemble it evaluates the models of several workdirs, together and alone. The model is the checkpoint
-    that config.step and config.use_checkpoint choose, whether its run is finished or not. The figures are added to
-    WORKDIR/results.json; predictions/ has one line per record and the benchmark's files. The thresholds of a finished
-    run (the null threshold of SQuAD 2.0) are kept; those of any other model are tuned here, if config.split has dev.
+    With config.ensemble it evaluates the models of several workdirs, together and alone. config.step and
+    config.use_checkpoint choose the checkpoint; the run need not be finished. The figures are added to
+    WORKDIR/results.json. WORKDIR/predictions gets one line per record and the benchmark's files.
+
+    A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run are used
+    unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
 
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
@@ -51,7 +53,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         results = {'task': task.name, 'score': task.score, **_earlier(path, facts)}
         measured, alone = {}, {}
         console = Console(highlight=False, soft_wrap=True)
-        # Dev comes first, because the thresholds tuned on it are used for all splits.
+        # Dev comes first, because all splits use the thresholds that are tuned on dev.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
             predictions = tuned.predictions(split)
             if name == 'dev' and not tuned.finished:
@@ -68,7 +70,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         if alone:
             results['alone'] = {**results.get('alone', {}), **alone}
             table = ensemble_table(task.score, alone, measured)
-            # The table is as wide as its folders, because a wrapped path cannot be copied.
+            # The table is as wide as its paths need, because a wrapped path cannot be copied.
             width = console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
             Console(width=max(width, console.width)).print(table)
         write_atomic(path, json.dumps(results, indent=2) + '\n')
@@ -77,9 +79,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 
 def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
-    """Returns the facts that identify a model among those of a workdir: config.init, step, trial, or ensemble.
+    """Returns the facts that tell which model of a workdir was evaluated: config.init, step and trial, or the ensemble.
 
-    The final model of a finished run has no step.
+    The facts of a finished run's final model have no step.
     """
     if isinstance(tuned, Ensemble):
         return {'ensemble': [str(member) for member in tuned.members]}
@@ -91,7 +93,7 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
 
 
 def _earlier(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of results.json if it is about the same model, else only `model`."""
+    """Returns the content of results.json with the facts `model`; only `model` if the file is about another model."""
     results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())
     same &= all(results.get(key) == model.get(key) for key in (STEP, 'ensemble'))

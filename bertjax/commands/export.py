@@ -24,14 +24,15 @@ VERB = Verb()
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Exports the checkpoint of config.step; 0 is the newest, or with config.use_checkpoint='best' the best on dev.
+    """Exports the checkpoint of config.step.
 
-    Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
+    Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
+    Model and tokenizer come from the workdir. The recipe must be the recipe of its training.
 
     Args:
       config: The config of the recipe.
       workdir: The workdir of a training.
-      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot hold the model.
@@ -51,7 +52,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 
 def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
-    """Exports the model of a task; returns a description of it and the folders."""
+    """Exports the model of a task; returns a description of the model and the written folders."""
     settings = finetuning_settings(config)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
@@ -67,7 +68,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         recorded |= {'steps': tuned.step, 'epochs': epochs}
         results = results if results.get(STEP) == tuned.step else {'splits': {}}
     elif STEP in results or results.get('use_checkpoint', settings.use_checkpoint) != settings.use_checkpoint:
-        # The recorded figures are of another checkpoint.
+        # The recorded figures belong to another checkpoint.
         results = {'splits': {}}
     recorded |= {'card': to_plain(settings.card), 'push_to': settings.push_to}
     written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
@@ -75,7 +76,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
 
 
 def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pathlib.Path]]:
-    """Exports a checkpoint of a pre-training; returns a description of it and the folders."""
+    """Exports a checkpoint of a pre-training; returns a description of the checkpoint and the written folders."""
     settings = with_architecture(pretraining_settings(config), folder)
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)

@@ -30,10 +30,12 @@ _DEFAULT_FORMAT = 'npy'  # The format for the features of a file.
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the features of the texts of config.input to WORKDIR/features/NAME.FORMAT, with a description as JSON.
 
-    The whole input is read first, so that mistakes in it are reported before anything is computed. The features are
-    saved part by part: after a kill, the same command continues behind the last part, and the result has the same
-    bytes. The texts of standard input, '-', are saved in the workdir during the run, and NAME is stdin. Without a
-    format, they are answered as they arrive instead, as JSON lines on standard output.
+    It reads all input first, so that mistakes in the input are reported before anything is computed. The features are
+    saved part by part: after a kill, the same command continues after the last part, and the result has the same bytes.
+
+    If config.input is '-', standard input, there are two cases. With config.extract.format, the texts are saved in the
+    workdir during the run, and NAME is stdin. Without it, the features of each text are written as JSON lines to
+    standard output as the texts arrive.
 
     Args:
       config: The config of the recipe `extract`.
@@ -49,7 +51,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     source.check()
     streaming = settings.input == STANDARD_INPUT and not options['format']
     if streaming and options['part']:
-        found = f'{options["part"]}, where each text is answered as it comes'
+        found = f'{options["part"]}, but each text is answered as it arrives'
         raise UserError('config.extract.part', found, '0', "name a file's format with config.extract.format")
     if options['format'] == 'parquet':
         import_arrow()
@@ -98,7 +100,7 @@ def _target(settings: TextKeys, folder: pathlib.Path, source: InputSource) -> pa
     target = folder / 'features' / f'{source.name}.{settings.options["format"] or _DEFAULT_FORMAT}'
     if pathlib.Path(source.origin) in (target.resolve(), target.with_name(f'{target.name}.json').resolve()):
         found = f'{settings.input}, which would be replaced'
-        raise UserError('config.input', found, 'a file elsewhere', 'move it, or give another --workdir')
+        raise UserError('config.input', found, 'a file elsewhere', 'move the file, or give another --workdir')
     return target
 
 
@@ -108,7 +110,7 @@ def _extract_file(settings: TextKeys, extractor: Extractor, source: InputSource,
     extraction = Extraction(extractor, source, target, options['id'], size)
     texts = extraction.read()
     if extraction.is_done():
-        print(f'{target} is there already, of these texts and this model')
+        print(f'{target} exists already, with the features of these texts by this model')
         return
     extraction.check()
     with show_progress('texts', texts, lines=True) as advance:

@@ -29,16 +29,16 @@ from bertjax.workdir.lock import lock_workdir
 
 VERB = Verb()
 
-_CHUNK = 256  # The number of texts of a file that are answered together.
+_CHUNK = 256  # The number of texts of a file that are answered in one go.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Answers config.fill.ask about texts.
+    """Answers the question config.fill.ask about texts.
 
-    The answer to the text config.fill.text is a printed table. Those to the file config.input are JSON lines in
-    WORKDIR/fill/NAME.ASK.jsonl, or NAME.jointly.jsonl for masks that are filled jointly. Those to standard input, '-',
-    are JSON lines on standard output as the texts arrive, or tables on a terminal. NAME.ASK.json names the input of
-    the answers, and has the sum of scores.
+    For a single text, config.fill.text, the answer is printed as a table. For a file, config.input, the answers are
+    JSON lines in WORKDIR/fill/NAME.ASK.jsonl, or in NAME.jointly.jsonl if masks are filled jointly; NAME.ASK.json names
+    the input and has the sum of the scores. For standard input, '-', the answers are JSON lines on standard output, or
+    tables on a terminal, as the texts arrive.
 
     Args:
       config: The config of the recipe `fill`.
@@ -56,10 +56,10 @@ def run(config: ConfigDict, workdir: str) -> None:
         settings.input, make_columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
     )
     if options['text'] and settings.input:
-        raise UserError('config.fill.text', 'a text, beside config.input', 'one of the two', 'leave one out')
+        raise UserError('config.fill.text', 'a text, beside config.input', 'one of the two keys', 'leave one out')
     if bool(options['second']) != (paired and bool(options['text'])):
         expected = "the text that may follow config.fill.text, with ask='pairs'"
-        raise UserError('config.fill.second', repr(options['second']), expected, 'give it there, and only there')
+        raise UserError('config.fill.second', repr(options['second']), expected, 'give both texts, or neither')
     if not options['text']:
         source.check()
     with lock_workdir(folder, results_only=True):
@@ -109,7 +109,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
     kind, total, blank = 'jointly' if ask == 'masks' and settings.options['jointly'] else ask, 0, 0
     target = folder / 'fill' / f'{source.name}.{kind}.jsonl'
     facts = target.with_suffix('.json')
-    # A file of answers without facts may be overwritten, too.
+    # Without a file of facts, the file of answers may be overwritten, too.
     known = recorded_files([facts]) or {target.name}
     check_overwrite([facts], source.origin, [target], known)
     for items in split_chunks(source.items(), _CHUNK):
@@ -117,7 +117,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
         total, blank = total + len(items), blank + sum(not isinstance(item, Row) for item in items)
     description = {INPUT: source.origin, FILES: [target.name]}
     write_atomic(facts, json.dumps(description, indent=2) + '\n')
-    for partial in target.parent.glob('.*.tmp-*'):  # Files that a killed run left.
+    for partial in target.parent.glob('.*.tmp-*'):  # Incomplete files of a killed run.
         partial.unlink()
     scores: list[dict[str, Any]] = []
     with AtomicFile(target) as file, show_progress('texts', total - blank, lines=True) as advance:
@@ -127,7 +127,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
                 scores.append(corpus_score(answers))
             file.write(json_lines(_rows(items, answers)).encode())
     if blank:
-        print(f'{blank:,} of {total:,} are blank, and their lines say so')
+        print(f'{blank:,} of {total:,} texts are blank, and their lines of the output say so')
     print(target)
     if ask == 'score':
         total_score = corpus_score(scores)
@@ -137,7 +137,7 @@ def _answer_file(settings: TextKeys, folder: pathlib.Path, source: InputSource) 
 
 
 def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each item: the fields of the record and the answer, or the place of a blank line."""
+    """Yields a row for each item: the fields of the record and the answer; or for a blank item, its file and line."""
     remaining = iter(answers)
     for item in items:
         row = next(remaining) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}

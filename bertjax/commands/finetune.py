@@ -24,7 +24,9 @@ VERB = Verb(needs='task', teacher=False, trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
-    """Fine-tunes once, or for each trial of config.sweep; the same call in the same workdir continues.
+    """Fine-tunes a model, or one model for each trial of config.sweep.
+
+    The same call in the same workdir continues an interrupted run.
 
     Args:
       config: The config of the run.

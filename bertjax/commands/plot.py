@@ -1,4 +1,4 @@
-"""run=plot: draw the learning curve of WORKDIR, WORKDIR/learning_curve.png."""
+"""run=plot: draw the learning curve of the run in WORKDIR, WORKDIR/learning_curve.png."""
 
 import io
 import itertools
@@ -28,7 +28,7 @@ _COLORS = {
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Draws the losses and accuracies on the page of a run (see report/curves.py), whatever the recipe.
+    """Draws the losses and accuracies that the page of a run shows (report/curves.py), for any recipe.
 
     Raises:
       UserError: metrics.jsonl is missing or has no row, or matplotlib is not installed.
@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         import matplotlib
     except ImportError:
         fix = "install the extra 'plot': pip install -e '.[plot]'"
-        raise UserError('--config.run=plot', 'no matplotlib', 'matplotlib to draw with', fix) from None
+        raise UserError('--config.run=plot', 'no matplotlib', 'the package matplotlib', fix) from None
     matplotlib.use('Agg')
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')

@@ -30,19 +30,23 @@ VERB = Verb(needs='task')
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
-    """Predicts for a file, for standard input, or for splits of the task.
+    """Writes the predictions for a file, for standard input, or for splits of the task.
 
-    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. If it is '-',
-    the predictions for standard input go to standard output as the input arrives, in batches of at most
-    config.eval_batch_size. A batch is predicted when it is full, or when no more input is waiting. Without
-    config.input, all records of config.split ('test', or several: 'test,test_mismatched') are predicted. The files
-    of the benchmark, or in the form of the input, are written next to it, also zipped. The model is that of
-    run=evaluate, or an ensemble with config.ensemble.
+    If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record.
+
+    If config.input is '-', the predictions for standard input go to standard output as the input arrives, in batches of
+    at most config.eval_batch_size. A batch is predicted when it is full, or when no more input is waiting.
+
+    Without config.input, all records of config.split ('test', or several: 'test,test_mismatched') are predicted. The
+    files that the benchmark asks for, or files in the format of the input, are written next to the JSON lines, also
+    zipped.
+
+    The model is chosen as in run=evaluate; config.ensemble predicts with several models together.
 
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, no such file or split, or a record is malformed.
@@ -82,11 +86,11 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     predictions = tuned.predictions(tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
-        print(f'{settings.input}: {blank:,} blank lines or records, whose lines of the predictions say so')
+        print(f'{settings.input}: {blank:,} lines or records are blank, and their lines of the predictions say so')
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
-    # The folder differs from that of the splits, because a file may be named dev, too.
+    # This folder is not the folder of the splits, because a file may have the name of a split, such as dev.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 
@@ -101,7 +105,7 @@ def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> TaskS
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
         raise UserError('config.input', 'no record', 'at least one', 'give some input')
-    split = data.tokenise(records, keep=False)  # The texts of a user are not cached on disk.
+    split = data.tokenise(records, keep=False)  # A user's texts are not cached on disk.
     for note in split.features.notes:
         print(note)
     return dataclasses.replace(split, open=open)

@@ -1,4 +1,4 @@
-"""run=pretrain: pre-train BERT on text files: vocabulary, token store, training, evaluation, export."""
+"""run=pretrain: pre-train BERT on text files; build the vocabulary and the token store, train, evaluate, export."""
 
 import pathlib
 from collections.abc import Collection
@@ -23,13 +23,13 @@ VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
-    """Pre-trains a model; the same call in the same workdir continues.
+    """Pre-trains a model. The same call in the same workdir continues an interrupted run.
 
     Args:
       config: The config of the run.
       workdir: The workdir of the run.
       recipe: The recipe as the command line names it, for the commands to run next.
-      flag_keys: Config keys that the command line sets one by one.
+      flag_keys: The config keys that flags set.
 
     Raises:
       UserError: See docs/pretraining.md.

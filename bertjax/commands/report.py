@@ -1,4 +1,4 @@
-"""run=report: write one HTML page about WORKDIR, WORKDIR/report.html."""
+"""run=report: write an HTML page about the run in WORKDIR, WORKDIR/report.html."""
 
 import pathlib
 from collections.abc import Mapping
@@ -22,14 +22,15 @@ VERB = Verb(devices=False)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
-    """Writes the page of a run, a sweep or an evaluation, finished or not, whatever its recipe.
+    """Writes the page of a run, a sweep or an evaluation, with any recipe, finished or not.
 
-    A benchmark gets a page about all tasks, and one about each. A page states which of its parts are missing.
+    For a benchmark it writes a page about all tasks and a page about each task. A page states which of its parts are
+    missing.
 
     Args:
-      config: The config of the command line, used if the workdir has no run, only a corpus or an evaluation.
+      config: The config of the command line, used if the workdir has only a corpus or an evaluation and no run.
       workdir: The workdir of the run.
-      recipe: The recipe as the command line names it, which the run is compared with.
+      recipe: The recipe as the command line names it. The page compares the run's config with this recipe.
 
     Raises:
       UserError: The workdir has no files of a run, its config.json is damaged, or Plotly is not installed.
@@ -43,8 +44,8 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
 
 
 def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> list[str]:
-    """Writes a page in the workdir of each task; returns the tasks with a page."""
-    written = []
+    """Writes a page in the workdir of each task; returns the names of the tasks that have a page."""
+    tasks = []
     for task in TASKS:
         if not (folder / task / 'config.json').exists():
             continue
@@ -52,10 +53,10 @@ def _write_task_pages(config: Mapping[str, Any], folder: pathlib.Path, recipe: s
         try:
             _write(folder / task, build_page(read_run(config, folder / task, name)))
         except UserError as error:
-            print(f'no page of {TASKS[task].title}: {error}')
+            print(f'no page about {TASKS[task].title}: {error}')
             continue
-        written.append(task)
-    return written
+        tasks.append(task)
+    return tasks
 
 
 def _write(folder: pathlib.Path, text: str) -> None:

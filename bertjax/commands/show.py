@@ -1,4 +1,4 @@
-"""run=show: print the config as it would run; how it differs from the recipe and from the run in WORKDIR."""
+"""run=show: print the config, and how it differs from the recipe and from the run in WORKDIR."""
 
 import pathlib
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ VERB = Verb(devices=False, workdir=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
-    """Prints the config and its differences, without computing, writing or locking anything.
+    """Prints the config and its differences; computes, writes and locks nothing.
 
-    Each key has a line, in alphabetical order, so that two such lists can be compared with `diff`.
+    Each key has a line, in alphabetical order, so that `diff` can compare two outputs.
 
     Args:
       config: The config with the changes of the command line.
-      workdir: The workdir of a run; None for none.
+      workdir: The workdir of a run, or None.
       recipe: The recipe as the command line names it.
 
     Raises:

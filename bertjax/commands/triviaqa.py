@@ -1,4 +1,4 @@
-"""run=triviaqa: convert TriviaQA to the format of SQuAD 1.1, to train on before SQuAD or with it."""
+"""run=triviaqa: convert TriviaQA to the format of SQuAD 1.1, for training before SQuAD or together with SQuAD."""
 
 import json
 import pathlib
@@ -23,15 +23,15 @@ _SPLITS = {'train': 'qa/wikipedia-train.json', 'dev': 'qa/wikipedia-dev.json'}
 def run(config: ConfigDict, workdir: str) -> None:
     """Converts config.data, the folder of triviaqa-rc, to WORKDIR/train-v1.1.json and dev-v1.1.json.
 
-    config.task.train_file and dev_file may name other question files in it, such as qa/web-train.json. A split without
-    any file is left out.
+    config.task.train_file and dev_file may name other question files in config.data, such as qa/web-train.json. A split
+    that has no file is left out.
 
     Raises:
       UserError: The task is of another kind, the files have another layout, or there is no question file.
     """
     settings, folder = finetuning_settings(config), pathlib.Path(workdir)
     if settings.task['kind'] != 'squad' or settings.task['version'] != '1.1':
-        expected = 'the recipe of SQuAD 1.1, whose form it gives TriviaQA'
+        expected = 'the recipe of SQuAD 1.1, because this verb writes the format of SQuAD 1.1'
         raise UserError('config.run', 'triviaqa with another recipe', expected, 'give --config=squad:v1')
     data = data_directory(settings.data, 'the folder of triviaqa-rc, with qa/ and evidence/')
     named = {split: settings.task[f'{split}_file'] for split in _SPLITS}
@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         elif not path.is_file():
             raise UserError(f'config.task.{split}_file', f'no file {path}', 'questions of TriviaQA', 'check the name')
     if not files:
-        found, fix = f'{data} without {" or ".join(_SPLITS.values())}', 'name others in config.task.train_file'
+        found, fix = f'{data} without {" or ".join(_SPLITS.values())}', 'name other files in config.task.train_file'
         raise UserError('config.data', found, 'questions of TriviaQA', fix)
     with lock_workdir(folder):
         for split, path in files.items():
@@ -59,7 +59,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts) -> None:
-    """Writes the questions of a file in SQuAD's form, one by one."""
+    """Writes the questions of a file in the format of SQuAD 1.1, one by one."""
     questions = read_questions(path)
     separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:
@@ -70,5 +70,5 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
             separator = ', '
     if not counts.kept:
         found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
-        raise UserError(str(path), found, 'one at least', 'check that evidence/ belongs to it')
+        raise UserError(str(path), found, 'at least one answer', 'check that evidence/ belongs to these questions')
     file.write(b']}\n')

@@ -1,4 +1,4 @@
-"""run=vocab: train a vocabulary on config.corpus, WORKDIR/tokenizer, or list words to add to a given one."""
+"""run=vocab: train a vocabulary on config.corpus, or list words to add to an existing one; WORKDIR/tokenizer."""
 
 import pathlib
 
@@ -16,14 +16,14 @@ from bertjax.workdir.tokenizer import check_replaceable
 
 VERB = Verb(needs='corpus', teacher=False, devices=False)
 
-_MAX_PRINTED = 12  # The number of candidates that are printed.
+_MAX_PRINTED = 12  # The maximal number of candidates to print.
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes WORKDIR/tokenizer, which transformers and --config.tokenizer read.
+    """Trains a vocabulary and writes it to WORKDIR/tokenizer, which transformers and --config.tokenizer read.
 
-    With config.vocab.candidates it writes WORKDIR/candidates.txt instead: words of the corpus that the vocabulary of
-    config.tokenizer or config.init splits, from which the user chooses words for config.vocab.add.
+    With config.vocab.candidates it writes WORKDIR/candidates.txt instead. This file lists words of the corpus that the
+    vocabulary of config.tokenizer or config.init splits; the user chooses words for config.vocab.add from it.
 
     Raises:
       UserError: There is no text, the size is impossible, or the workdir has checkpoints.
@@ -53,8 +53,9 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
         console.print(f'{word}  {count:,} times  {" ".join(pieces)}', markup=False)
     path = folder / CANDIDATES
     if not candidates:
-        console.print(f'no words in {path}: the vocabulary splits none that comes twice in the text', markup=False)
+        console.print(f'no words in {path}: the vocabulary splits no word that the text has twice', markup=False)
         return
     console.print(
-        f'{len(candidates):,} words in {path}: remove what is none, then --config.vocab.add={path}', markup=False
+        f'{len(candidates):,} words in {path}: remove what is not a word, then use --config.vocab.add={path}',
+        markup=False,
     )

@@ -27,7 +27,7 @@ def test_a_tuned_model_in_other_formats(program: Program, tuned: pathlib.Path, t
             assert (found / name).read_bytes() == (source / name).read_bytes(), found / name
     # Nothing is replaced, and the workdir of one model takes no other.
     line = program.error(f'--workdir={workdir}', given, **CONVERT)
-    assert f'--workdir: found {workdir}, which has a model of its own, expected a new folder; give another' in line
+    assert f'--workdir: found {workdir}, which has a model already, expected a new folder; give another folder' in line
     line = program.error(f'--workdir={workdir}', formats, **CONVERT)
     assert f'{workdir / "export" / "orbax"}: found a folder that would be replaced, expected nothing' in line
 
@@ -52,7 +52,7 @@ def test_what_cannot_be_converted(program: Program, trained: pathlib.Path, tuned
     new = f'--workdir={tmp_path / "new"}'
     assert 'config.init: found nothing, and no model in' in program.error(new, **CONVERT)
     line = program.error(f'--workdir={trained}', f'--config.init={tuned}', **CONVERT)
-    assert f'--workdir: found {trained}, which has a model of its own' in line
+    assert f'--workdir: found {trained}, which has a model already' in line
     line = program.error(new, f'--config.init={trained}', '--config.convert.formats=hf,tflite', **CONVERT)
     assert "config.convert.formats: found 'hf,tflite', expected some of hf, orbax, google, stablehlo, onnx" in line
     line = program.error(f'--workdir={trained}', '--config.run=convert')

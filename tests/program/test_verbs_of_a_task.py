@@ -183,4 +183,4 @@ def test_baseline_stands_beside_the_model(
     told = program.run(f'--workdir={tmp_path / "new"}', *ask, **GLUE).stdout
     assert 'learned from 10 records' in told and 'this model' not in told
     line = program.error(f'--workdir={tmp_path / "new"}', *ask, recipe='configs/squad.py', small=False)
-    assert 'a task with simple answers, which SQuAD 1.1 has not' in line
+    assert 'a task that has simple methods, unlike SQuAD 1.1' in line
