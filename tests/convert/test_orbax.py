@@ -27,6 +27,7 @@ np.testing.assert_array_equal(params['kernel'], np.arange(16.0).reshape(8, 2))
 """
 
 
+@pytest.mark.slow
 def test_one_device_reads_the_export_of_eight_devices(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1})
     kernel = jax.device_put(np.arange(16.0, dtype=np.float32).reshape(8, 2), batch_sharding(mesh))

@@ -87,6 +87,7 @@ def test_a_piece_from_two_merges_counts_once():
     assert len(pieces) == len(set(pieces))
 
 
+@pytest.mark.slow
 def test_texts_have_as_few_pieces_as_with_the_trainer_of_tokenizers(paragraphs):
     reference = tokenizers.Tokenizer(models.WordPiece(unk_token='[UNK]'))
     reference.normalizer = normalizers.BertNormalizer(lowercase=True)
