@@ -53,6 +53,7 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
     assert load_tokenizer(tmp_path / 'model').fingerprint == tokenizer.fingerprint
 
 
+@pytest.mark.slow
 def test_a_task_s_model_that_transformers_lacks(small_config, make_params, assert_same_params, tmp_path):
     """The model has a BiLSTM on a mix of four layers; its head is not used for labels in another order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')

@@ -78,6 +78,7 @@ def test_heads_and_queries_are_independent():
         assert abs(correlation(moved[1:], moved[:-1])) < 5, axis
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_the_size_of_the_batch():
     short, long = dropped((4, 32, 16), first=7), dropped((16, 48, 16), first=3)
     np.testing.assert_array_equal(short, long[4:8, :32])

@@ -79,6 +79,7 @@ def test_scanned_and_unrolled_start_and_drop_alike(make_model, inputs):
         np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_start_different_from_each_other_and_as_spread_as_asked(make_model, small_config):
     _, params = make_model(init_stddev=0.05)
     kernel = np.asarray(params['encoder']['layers']['mlp']['up']['kernel'])

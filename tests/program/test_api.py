@@ -51,6 +51,7 @@ def test_features_of_one_text_are_those_among_many(bert):
     np.testing.assert_allclose(np.linalg.norm(bert.encode(TEXTS, normalize=np.True_), axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_and_pooling_are_what_they_say(bert):
     tokens = bert.encode(TEXTS, pool=None)
     assert [len(row) for row in bert.encode(TEXTS, pool='none')] == [len(row) for row in tokens]
@@ -127,6 +128,7 @@ def test_a_checkpoint_of_a_run_is_its_export(trained):
         bertjax.load(trained, step=7)
 
 
+@pytest.mark.slow
 def test_an_empty_text_is_a_text(bert):
     assert bert.pieces('') == ['[CLS]', '[SEP]'] and bert.spans('').tolist() == [[-1, -1]] * 2
     np.testing.assert_allclose(bert.encode(''), bert.encode(['', 'a'])[0], atol=1e-5)
@@ -265,6 +267,7 @@ def test_it_can_be_pickled(bert):
     assert not again.encode(TEXTS[0]).any()
 
 
+@pytest.mark.slow
 def test_answers_have_the_forms_that_are_said(bert):
     assert bert.fill('a [MASK]')[0].keys() == Filling.__annotations__.keys()
     assert bert.fill('a [MASK]', jointly=True).keys() == JointFilling.__annotations__.keys()
