@@ -21,9 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from bertjax.config.inference import TextKeys
 from bertjax.config.ranges import format_value
 from bertjax.config.schema import keys_of
-from bertjax.config.using import TextKeys
 from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import find_buckets
 from bertjax.errors import UserError

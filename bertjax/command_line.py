@@ -198,7 +198,7 @@ def find_verb(config: ConfigDict) -> types.ModuleType:
 
 def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
     """Returns the facts of the command line that the parameters of a verb's `run` name; see `config.verb.Verb`."""
-    known = {'recipe': named_recipe, 'overridden': overridden_keys, 'given': lambda: given_keys(config)}
+    known = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
     return {name: known[name]() for name in inspect.signature(run).parameters if name in known}
 
 
@@ -215,19 +215,19 @@ def describe_default_argument(config: ConfigDict) -> str:
     if 'task' not in config or ':' in inner:
         return ''
     named = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
-    values = [f'task.{name}={config.task[name]}' for name in named if f'task.{name}' not in overridden_keys()]
+    values = [f'task.{name}={config.task[name]}' for name in named if f'task.{name}' not in flag_keys()]
     return f'--config={recipe} without an argument means {", ".join(values)}' if values else ''
 
 
-def overridden_keys() -> set[str]:
+def flag_keys() -> set[str]:
     """Returns the keys that the command line sets one by one."""
     return set(config_flags.get_override_values(flags.FLAGS['config']))
 
 
-def given_keys(config: ConfigDict) -> set[str]:
+def command_line_keys(config: ConfigDict) -> set[str]:
     """Returns the keys that the command line sets one by one, or that the argument of the recipe changes or names."""
     flag = flags.FLAGS['config']
-    keys = overridden_keys()
+    keys = flag_keys()
     recipe, _, argument = flag.config_filename.partition(':')
     if argument:
         values = flatten(load_recipe(flag.config_filename))

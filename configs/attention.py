@@ -15,9 +15,9 @@ Hardware: any; on 2 CPU cores a model of 6 layers and width 384 reads 2,001 sent
 
 from ml_collections import ConfigDict
 
-from bertjax.config.recipes import using_config
+from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
     """Returns the defaults; set config.attention.compare to compare with the model before fine-tuning."""
-    return using_config('attention')
+    return inference_config('attention')

@@ -12,9 +12,9 @@ Hardware: any with memory for the model; a CPU is enough.
 
 from ml_collections import ConfigDict
 
-from bertjax.config.recipes import using_config
+from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
     """Returns the defaults."""
-    return using_config('convert', formats='hf')  # some of hf, orbax, google, stablehlo, onnx, separated by commas
+    return inference_config('convert', formats='hf')  # some of hf, orbax, google, stablehlo, onnx, separated by commas

@@ -24,13 +24,13 @@ Hardware: any; two CPU cores process some hundred sentences per second with a mo
 
 from ml_collections import ConfigDict
 
-from bertjax.config.recipes import parse_argument, using_config
+from bertjax.config.recipes import inference_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
     chosen = parse_argument(argument, sentences=False, last_four=False)
-    config = using_config('extract')
+    config = inference_config('extract')
     if chosen.sentences:
         config.extract.normalize = True
     if chosen.last_four:

@@ -22,13 +22,13 @@ much as one mask per piece of the text.
 
 from ml_collections import ConfigDict
 
-from bertjax.config.recipes import parse_argument, using_config
+from bertjax.config.recipes import inference_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
     chosen = parse_argument(argument, ask='masks')
-    return using_config(
+    return inference_config(
         'fill',
         ask=chosen.ask,  # masks, score, pairs, continue
     )

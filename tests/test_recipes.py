@@ -13,10 +13,10 @@ import pytest
 
 from bertjax import usage
 from bertjax.config.check import check_ranges, config_keys
+from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten
 from bertjax.config.schema import keys_of
 from bertjax.config.suggestions import KEYS, VERBS, nearest_name
-from bertjax.config.using import USING as BY_VERB
 from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
@@ -57,11 +57,11 @@ def load(path: pathlib.Path, argument: str):
 
 
 TASKS = [path for path in CONFIGS if 'task' in load(path, '')]
-USING = [path for path in CONFIGS if load(path, '').run in BY_VERB]  # a finished model
+FINISHED_MODEL = [path for path in CONFIGS if load(path, '').run in INFERENCE_KEYS]  # a finished model
 CASES = {path: [(path, argument) for argument in ARGUMENTS.get(path.stem, [''])] for path in CONFIGS}
 NAME = {'ids': lambda value: getattr(value, 'stem', value)}
 DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # of tasks, too, by their argument
-PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *USING) for case in cases]
+PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *FINISHED_MODEL) for case in cases]
 TASK_CASES = [case for path in TASKS for case in CASES[path]]
 TASK_CASES += [(path, task) for path in DISTILLATIONS for task in ('glue:rte', 'squad:v1', 'ner', 'swag', 'classify')]
 
@@ -193,11 +193,11 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     assert all(x.dtype == np.float32 and x.shape[0] == 2 for x in outputs.values())
 
 
-@pytest.mark.parametrize('path', USING, ids=lambda path: path.stem)
+@pytest.mark.parametrize('path', FINISHED_MODEL, ids=lambda path: path.stem)
 def test_recipe_that_uses_a_model_has_every_key(path: pathlib.Path):
     config = load(path, '')
     verb = config.run
-    assert path.stem == verb and set(flatten(config)) == set(keys_of(BY_VERB[verb]))
+    assert path.stem == verb and set(flatten(config)) == set(keys_of(INFERENCE_KEYS[verb]))
     for argument in ARGUMENTS.get(path.stem, ['']):
         check_ranges(load(path, argument))
 
@@ -229,7 +229,7 @@ def test_distillations_say_what_the_papers_say():
             load(path, 'pretrain_tiny')
 
 
-@pytest.mark.parametrize('path', [*TASKS, *(path for path in USING if path.stem in ARGUMENTS)], **NAME)
+@pytest.mark.parametrize('path', [*TASKS, *(path for path in FINISHED_MODEL if path.stem in ARGUMENTS)], **NAME)
 def test_every_argument_of_the_docstring_is_tried(path: pathlib.Path):
     """The first cells of its table of arguments, and what follows the colon in its commands."""
     text = path.read_text(encoding='utf-8').split('"""')[1]

@@ -32,7 +32,7 @@ LEVELS = [
     {'config.resume', 'config.recipes', 'config.files'},
     {'config.check'},
     {'tasks'},
-    {'config.pretraining', 'config.finetuning', 'config.using'},
+    {'config.pretraining', 'config.finetuning', 'config.inference'},
     {'config.distillation'},
     {'config.run'},
     {'losses', 'checkpoint', 'convert'},

@@ -29,7 +29,7 @@ from bertjax.attention_analysis.findings import (
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import make_shown_texts
-from bertjax.config.using import TextKeys, using_settings
+from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import unusual_kind
@@ -54,7 +54,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: There is no model or no text, a file is malformed, or the model to compare with has another shape.
     """
-    settings, folder = using_settings(config, 'attention'), pathlib.Path(workdir)
+    settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
     texts = [make_texts(split_texts(options['texts'], 'config.attention.texts'))] if options['texts'] else []
     if not path and not texts:

@@ -28,7 +28,7 @@ VERB = Verb(needs='task')
 BASELINES = 'baseline.json'
 
 
-def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Trains simple methods on the training records and scores them on every labelled split.
 
     The figures are written to WORKDIR/baseline.json, and printed next to those of the workdir's model, if it has any.
@@ -37,13 +37,13 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      given: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.
     """
     folder = pathlib.Path(workdir)
-    settings = finetuning_settings(merge_run_config(config, folder, given))
+    settings = finetuning_settings(merge_run_config(config, folder, command_line_keys))
     task = settings.build_task()
     if not task.has_baselines:
         fix = 'leave it out: papers compare spans with nothing as simple'

@@ -20,7 +20,7 @@ from bertjax.terminal import Console
 VERB = Verb(needs='corpus', teacher=False, bucket='look')
 
 
-def run(config: ConfigDict, workdir: str, overridden: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> None:
     """Compiles every phase that has steps, and writes compile.json.
 
     The file has the figures of each phase, and at its top level those of the phase that needs the most memory.
@@ -31,13 +31,13 @@ def run(config: ConfigDict, workdir: str, overridden: Collection[str] = ()) -> N
     Args:
       config: The config of a pre-training.
       workdir: The folder for compile.json.
-      overridden: Config keys that the command line sets one by one.
+      flag_keys: Config keys that the command line sets one by one.
 
     Raises:
       UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
         Also, after the file is written: a phase does not fit the memory of a chip.
     """
-    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), overridden)
+    settings = with_architecture(pretraining_settings(config), pathlib.Path(workdir), flag_keys)
     if not settings.topology:
         raise UserError('config.topology', 'nothing', 'a TPU slice', 'for example --config.topology=v5e:4x4')
     search = MemorySearch(settings, settings.topology)

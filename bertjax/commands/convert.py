@@ -4,7 +4,7 @@ import pathlib
 
 from ml_collections import ConfigDict
 
-from bertjax.config.using import using_settings
+from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path
@@ -29,7 +29,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     Raises:
       UserError: There is no model, a format cannot hold it, or a folder would be replaced.
     """
-    settings, folder = using_settings(config, 'convert'), pathlib.Path(workdir)
+    settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.options['formats'])
     _check_target(folder, formats, bool(settings.init))
     return_freed_memory()

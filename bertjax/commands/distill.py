@@ -31,14 +31,14 @@ from bertjax.workdir.lock import TRIALS, lock_workdir
 VERB = Verb(needs='distill', trains=True, processes=True)
 
 
-def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
     """Distils a student; the same call in the same workdir continues.
 
     Args:
       config: The config of the run, a pre-training (general distillation) or a task.
       workdir: The workdir of the run.
       recipe: The recipe as the command line names it, for the commands to run next.
-      overridden: Config keys that the command line sets one by one.
+      flag_keys: Config keys that the command line sets one by one.
 
     Raises:
       UserError: See docs/distillation.md.
@@ -46,20 +46,20 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Coll
       NonFiniteError: Three steps in a row were not finite.
     """
     distill = DistillationSettings(**config.distill)
-    distill.check(config.init, overridden)
+    distill.check(config.init, flag_keys)
     folder = pathlib.Path(workdir)
     if 'task' in config:
         _distil_task(config, distill, folder, recipe)
     else:
-        _distil_general(config, distill, folder, recipe, overridden)
+        _distil_general(config, distill, folder, recipe, flag_keys)
 
 
 def _distil_general(
-    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, overridden: Collection[str]
+    config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str, flag_keys: Collection[str]
 ) -> None:
     settings = pretraining_settings(config)
     _check_initial_weights(settings, distill)
-    settings = with_architecture(settings, folder, overridden)
+    settings = with_architecture(settings, folder, flag_keys)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     mesh = make_mesh(settings.mesh_axes, training_devices())

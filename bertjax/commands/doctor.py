@@ -23,14 +23,14 @@ from bertjax.terminal import Console
 VERB = Verb(bucket='inspect')
 
 
-def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
     """Prints a line for each check. It writes nothing, and does not disturb a run in progress.
 
     Args:
       config: The config of a run that will be started, or that is in the workdir.
       workdir: The workdir of the run.
       recipe: The recipe as the command line names it.
-      overridden: Config keys that the command line sets one by one.
+      flag_keys: Config keys that the command line sets one by one.
 
     Raises:
       UserError: A check failed: a run cannot start, or its result is unusable.
@@ -47,7 +47,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[st
         findings.section('the bucket', lease, bucket.rights(address))
     done, total = past.steps_done(before) if before else (0, None)
     if before is None or (done != total and not before.is_sweep):
-        findings.section('this config', *_config_checks(config, folder, overridden, done, total, at_work=at_work))
+        findings.section('this config', *_config_checks(config, folder, flag_keys, done, total, at_work=at_work))
     if before is not None:
         findings.section(f'the run in {address}', *past.outcome(before, at_work=at_work))
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
@@ -61,7 +61,7 @@ def run(config: ConfigDict, workdir: str, recipe: str, overridden: Collection[st
 def _config_checks(
     config: ConfigDict,
     folder: pathlib.Path,
-    overridden: Collection[str],
+    flag_keys: Collection[str],
     done: int,
     total: int | None,
     *,
@@ -76,7 +76,7 @@ def _config_checks(
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:
-        settings = with_architecture(pretraining_settings(config), folder, overridden)
+        settings = with_architecture(pretraining_settings(config), folder, flag_keys)
         yield from _pretraining_checks(settings, folder, done, total, at_work=at_work)
 
 

@@ -24,7 +24,7 @@ VERB = Verb(needs='task', processes=True)
 _MAX_WIDTH = 4096  # The maximal width of a table in columns, the length of the longest possible path.
 
 
-def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Evaluates the workdir's model, or that of config.init, on config.split ('dev', or several: 'dev,test').
 
     With config.ensemble it evaluates the models of several workdirs, together and alone. The model is the checkpoint
@@ -35,14 +35,14 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      given: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    request = [(finetuning_settings(merge_run_config(config, one, given)), one) for one in folders]
+    request = [(finetuning_settings(merge_run_config(config, one, command_line_keys)), one) for one in folders]
     with lock_workdir(folder, *folders):
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labelled(data, name) for name in names})

@@ -23,7 +23,7 @@ from bertjax.workdir.lock import has_checkpoints, lock_workdir
 VERB = Verb()
 
 
-def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Exports the checkpoint of config.step; 0 is the newest, or with config.use_checkpoint='best' the best on dev.
 
     Model and tokenizer are those of the workdir; the recipe must be the one that it was trained with.
@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a training.
-      given: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot hold the model.
@@ -42,7 +42,7 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
         raise UserError('--workdir', f'no checkpoints in {workdir}', 'the workdir of a training run', 'train first')
     with lock_workdir(folder):
         if 'task' in config:
-            description, written = _export_task(merge_run_config(config, folder, given), folder)
+            description, written = _export_task(merge_run_config(config, folder, command_line_keys), folder)
         else:
             description, written = _export_pretraining(config, folder)
     for path in written:

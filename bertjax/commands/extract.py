@@ -7,7 +7,7 @@ from typing import TextIO
 
 from ml_collections import ConfigDict
 
-from bertjax.config.using import TextKeys, using_settings
+from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.inference.encode import resolve_encoding
@@ -43,7 +43,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: There is no model or no such file, the model lacks a layer, a record is malformed, or the features of
         another input would be replaced.
     """
-    settings = using_settings(config, 'extract')
+    settings = inference_settings(config, 'extract')
     options, folder = settings.options, pathlib.Path(workdir)
     source = InputSource(settings.input, make_columns(options['field'], options['pair_field'], 'config.extract'))
     source.check()

@@ -9,7 +9,7 @@ from typing import Any, TextIO
 
 from ml_collections import ConfigDict
 
-from bertjax.config.using import TextKeys, using_settings
+from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
@@ -48,7 +48,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: There is no model or no such file, the model lacks the head, a text has no mask, an option has no
         effect, or the answers to another input would be replaced.
     """
-    settings = using_settings(config, 'fill')
+    settings = inference_settings(config, 'fill')
     options, folder = settings.options, pathlib.Path(workdir)
     check_options(options)
     paired = options['ask'] == 'pairs'

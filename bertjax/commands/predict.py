@@ -29,7 +29,7 @@ from bertjax.workdir.lock import lock_workdir
 VERB = Verb(needs='task')
 
 
-def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Predicts for a file, for standard input, or for splits of the task.
 
     If config.input is a file, WORKDIR/predictions/input/NAME.jsonl gets one JSON object per record. If it is '-',
@@ -42,14 +42,14 @@ def run(config: ConfigDict, workdir: str, given: Collection[str] = ()) -> None:
     Args:
       config: The config of the recipe.
       workdir: The workdir of a fine-tuning, or a new folder.
-      given: Config keys that the command line sets, see `merge_run_config`.
+      command_line_keys: Config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, no such file or split, or a record is malformed.
     """
     folder = pathlib.Path(workdir)
     folders = member_folders(config.ensemble, folder) if config.ensemble else [folder]
-    request = [(finetuning_settings(merge_run_config(config, one, given)), one) for one in folders]
+    request = [(finetuning_settings(merge_run_config(config, one, command_line_keys)), one) for one in folders]
     with lock_workdir(folder, *folders):
         if config.input == '-':
             out = data_output()

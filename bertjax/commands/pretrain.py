@@ -22,14 +22,14 @@ from bertjax.workdir.resolve_path import huggingface_directory
 VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 
 
-def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Collection[str] = ()) -> None:
+def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
     """Pre-trains a model; the same call in the same workdir continues.
 
     Args:
       config: The config of the run.
       workdir: The workdir of the run.
       recipe: The recipe as the command line names it, for the commands to run next.
-      overridden: Config keys that the command line sets one by one.
+      flag_keys: Config keys that the command line sets one by one.
 
     Raises:
       UserError: See docs/pretraining.md.
@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', overridden: Coll
       NonFiniteError: Three steps in a row were not finite.
     """
     folder = pathlib.Path(workdir)
-    settings = with_architecture(pretraining_settings(config), folder, overridden)
+    settings = with_architecture(pretraining_settings(config), folder, flag_keys)
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     if settings.init and not has_checkpoints(folder):

@@ -1,4 +1,4 @@
-"""Checks a config against the declarations of its keys."""
+"""Check a config against the declarations of its keys."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -6,28 +6,28 @@ from typing import Any
 
 from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys
+from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.plain import flatten
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import check_value, format_value, one_of
 from bertjax.config.schema import Change, Key, Trained, keys_of
 from bertjax.config.suggestions import nearest_name
-from bertjax.config.using import USING
 from bertjax.errors import UserError
 from bertjax.tasks.registry import KINDS, options
 
-# A run also records these computed values in its config.json.
+# Values that a run computes and also records in its config.json.
 COMPUTED_KEYS = ('fingerprints', 'model.vocab_size')
 
 
 def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
-    """Returns every key that a config of this kind has.
+    """Returns {name: key} with every key that a config of this kind has.
 
     Raises:
       UserError: The kind of task is unknown.
     """
-    verb = next((verb for verb in USING if verb in config), None)
+    verb = next((verb for verb in INFERENCE_KEYS if verb in config), None)
     if verb:
-        return keys_of(USING[verb])
+        return keys_of(INFERENCE_KEYS[verb])
     distilled = {'prefix': 'distill.', 'change': Change.TRAINING} if 'distill' in config else None
     if 'task' in config:
         kinds, kind = one_of(KINDS), flatten(config).get('task.kind')
@@ -44,10 +44,10 @@ def config_keys(config: Mapping[str, Any]) -> dict[str, Key]:
 
 
 def check_ranges(config: Mapping[str, Any]) -> None:
-    """Checks every key on its own before anything is computed. The settings classes check combinations of keys later.
+    """Checks the value of every key against its range. The settings classes check combinations of keys later.
 
     Raises:
-      UserError: The first key that is outside its range, unknown to its kind of recipe, or missing.
+      UserError: A key is outside its range, unknown to this kind of recipe, or missing. The error names the first.
     """
     values, known = flatten(config), config_keys(config)
     for name, value in values.items():
@@ -61,10 +61,15 @@ def check_ranges(config: Mapping[str, Any]) -> None:
 
 
 def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
-    """Checks a config that a run recorded in the file `where`: all keys of its kind, and the computed values.
+    """Checks a config that a run recorded: it has all keys of its kind, and may have the computed values.
+
+    Args:
+      config: The recorded config.
+      where: The file it was read from.
+      fix: The last part of the error message.
 
     Raises:
-      UserError: Names the file and the first key that is missing, unknown or outside its range.
+      UserError: A key is missing, unknown or outside its range. The error names the file and the first such key.
     """
     known, values = config_keys(config), flatten(config)
     for name, value in values.items():
@@ -87,9 +92,9 @@ def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
 
 
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
-    """Returns the error for an unknown config key; it names the nearest known key."""
-    branches = {path[:i] for path in known for i, letter in enumerate(path) if letter == '.'}
-    near = nearest_name(key, [*known, *branches])
+    """Returns the error for an unknown config key, which names the most similar known key."""
+    groups = {name[:i] for name in known for i, letter in enumerate(name) if letter == '.'}
+    near = nearest_name(key, [*known, *groups])
     return UserError(
         f'--config.{key if len(key) <= 60 else key[:56] + " …"}',
         'an unknown config key',

@@ -25,7 +25,7 @@ def find_recipe(recipe: str) -> str:
     """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; a path is returned unchanged.
 
     Raises:
-      UserError: It is neither the name nor the path of a recipe.
+      UserError: `recipe` is neither the name nor the path of a recipe.
     """
     name, colon, argument = recipe.partition(':')
     if pathlib.Path(name).is_file():
@@ -40,15 +40,15 @@ def find_recipe(recipe: str) -> str:
         fix = suggestion(name.removesuffix('.py'), names) or 'there is ' + ', '.join(names)
         raise UserError('--config', f'no recipe {name!r}', expected, fix)
     paths = [*pathlib.Path(name).parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]
-    existing = sorted(map(str, paths)) or [f'--config={name}' for name in recipe_names()]
-    raise UserError('--config', f'no file {name}', expected, 'there is ' + ', '.join(existing))
+    choices = sorted(map(str, paths)) or [f'--config={name}' for name in recipe_names()]
+    raise UserError('--config', f'no file {name}', expected, 'there is ' + ', '.join(choices))
 
 
 def load_recipe(recipe: str) -> ConfigDict:
     """Loads the config of `FILE.py[:ARGUMENT]`.
 
     Raises:
-      UserError: The file is not a recipe, the recipe fails, or it does not take the argument.
+      UserError: The file is not a recipe, the recipe raises, or the recipe takes no argument.
     """
     path, _, argument = recipe.partition(':')
     spec = importlib.util.spec_from_file_location('recipe', path)
@@ -67,7 +67,7 @@ def load_recipe(recipe: str) -> ConfigDict:
         raise
     except SyntaxError as e:
         raise UserError(f'{path}:{e.lineno}', e.msg, 'Python', 'correct the recipe') from None
-    except Exception as e:  # a user's recipe may raise anything
+    except Exception as e:  # a recipe may raise anything
         lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == path]
         where = f'{path}:{lines[-1]}' if lines else path
         reason = ' '.join(f'{type(e).__name__}: {e}'.split())

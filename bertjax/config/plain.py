@@ -1,4 +1,4 @@
-"""Convert configs to the plain form of config.json, dicts, lists and scalars, and back."""
+"""Convert configs to and from their plain form, the dicts, lists and scalars of config.json."""
 
 import dataclasses
 import json
@@ -8,8 +8,7 @@ import ml_collections
 
 
 def to_plain(config: Any) -> Any:
-    """Returns a config or settings as JSON-ready dicts, lists and scalars with sorted keys, without groups that are
-    None."""
+    """Returns the plain form of a config or of settings, with sorted keys and without groups that are None."""
     if dataclasses.is_dataclass(config):
         values = {field.name: (getattr(config, field.name), field.metadata) for field in dataclasses.fields(config)}
         config = {name: value for name, (value, about) in values.items() if value is not None or not about.get('group')}
@@ -20,15 +19,15 @@ def to_plain(config: Any) -> Any:
     return config
 
 
-def from_plain(saved: Any) -> Any:
-    """Returns the config of a plain form, such as the content of config.json."""
-    if isinstance(saved, dict):
-        return ml_collections.ConfigDict({key: from_plain(value) for key, value in saved.items()})
-    return tuple(map(from_plain, saved)) if isinstance(saved, list) else saved
+def from_plain(plain: Any) -> Any:
+    """Returns the config that has this plain form, such as the content of config.json."""
+    if isinstance(plain, dict):
+        return ml_collections.ConfigDict({key: from_plain(value) for key, value in plain.items()})
+    return tuple(map(from_plain, plain)) if isinstance(plain, list) else plain
 
 
 def dump(config: Any) -> str:
-    """Returns the text of config.json."""
+    """Returns a config as the text of a config.json."""
     return json.dumps(to_plain(config), indent=2, sort_keys=True, ensure_ascii=False) + '\n'
 
 

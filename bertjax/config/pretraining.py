@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
-from bertjax.config.ranges import COUNT, MANY, Range, duration, either, one_of, only, whole
+from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, one_of, special
 from bertjax.config.run import EPOCHS, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
@@ -13,7 +13,7 @@ from bertjax.data.pairs import PairOptions
 from bertjax.model.config import BertConfig
 from bertjax.optim.schedules import SCHEDULES
 
-_LENGTH = whole(8, MANY)
+_LENGTH = integer(8, MANY)
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
 
@@ -21,21 +21,28 @@ _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 class Vocab:
     """config.vocab."""
 
-    family: str = key('wordpiece', one_of(_FAMILIES), '`bpe` is byte-level; in `symbols` each symbol is a piece')
-    size: int = key(30522, whole(8, 10_000_000), 'pieces of a trained vocabulary')
+    family: str = key(
+        'wordpiece',
+        one_of(_FAMILIES),
+        'the kind of tokenizer; `bpe` is byte-level; with `symbols` each symbol is a piece',
+    )
+    size: int = key(30522, integer(8, 10_000_000), 'the number of pieces of a trained vocabulary')
     lowercase: bool = key(True, about='lower-case the text')
-    unused: int = key(0, whole(0, MANY), '`[unusedN]` slots reserved for your own words')
-    model_type: str = key('unigram', one_of(('unigram', 'bpe')), 'the model of `sentencepiece`')
-    sample_sentences: int = key(1_000_000, whole(1, COUNT), 'most sentences that `sentencepiece` is trained on')
+    unused: int = key(0, integer(0, MANY), 'the number of pieces `[unusedN]`, reserved for words that you add later')
+    model_type: str = key('unigram', one_of(('unigram', 'bpe')), '`sentencepiece`: the kind of model')
+    sample_sentences: int = key(
+        1_000_000, integer(1, COUNT), '`sentencepiece`: the maximal number of sentences to train on'
+    )
     add: str = key('', TEXT, 'a file with one word per line; the words become pieces of an existing vocabulary')
     candidates: int = key(
-        0, whole(0, MANY), '`run=vocab`: list so many words for `vocab.add` instead of training a vocabulary'
+        0, integer(0, MANY), '`run=vocab`: list this many words for `vocab.add` instead of training a vocabulary'
     )
 
 
 def _inherited(allowed: Range, unset: Any) -> Any:
-    """Declares a key of a phase that inherits the value of the run if it is `unset`."""
-    return key(unset, either(allowed, only(unset, "the run's own")), f"{unset!r}: the run's own", inherited=True)
+    """Declares a key of a phase; the value `unset` means the value of the run."""
+    about = f'as for the run; {unset!r}: the value of the run'
+    return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,7 +50,7 @@ class PhaseKeys:
     """An entry of config.phases."""
 
     steps: int | str = key(
-        '100%', duration('%'), 'steps, or a percentage of `steps`; the phases together make the whole run'
+        '100%', duration('%'), 'the length in steps, or as a percentage of the run; all phases make 100%'
     )
     reset_optimizer: bool = key(False, about='reset the moments of the optimiser at the start')
     seq_len: int = _inherited(_LENGTH, 0)
@@ -55,7 +62,7 @@ class PhaseKeys:
     schedule: str = _inherited(one_of(SCHEDULES), '')
 
 
-# {key that a phase can inherit: the value that means inheriting}.
+# {key that a phase can inherit from the run: the value that means inheriting}.
 INHERITED = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
 
 
@@ -66,21 +73,25 @@ class PretrainingKeys(RunKeys):
     run: str = override(RunKeys, 'run', 'pretrain')
 
     corpus: str = key(
-        'pydoc:', TEXT, 'text: files, globs, `A=0.7,B=0.3` by weight or `=auto` by size, `tfds:NAME`, `pydoc:`'
+        'pydoc:',
+        TEXT,
+        'the text: files, globs, a mixture `A=0.7,B=0.3` by weight or `A=auto,B=auto` by size, `tfds:NAME`, `pydoc:`',
     )
     corpus_options: CorpusOptions = group(CorpusOptions())
     beam: str = key(
-        '', TEXT, 'flags such as `--runner=DirectRunner`, with which Apache Beam reads the text', change=VERB
+        '', TEXT, 'read the text by Apache Beam with these flags, such as `--runner=DirectRunner`', change=VERB
     )
     data: str = override(RunKeys, 'data', about='a finished token store; empty: `WORKDIR/store`, built from `corpus`')
-    tokenizer: str = override(RunKeys, 'tokenizer', about='a vocabulary; empty: that of `init`, else one is trained')
+    tokenizer: str = override(RunKeys, 'tokenizer', about='a vocabulary; empty: the vocabulary of `init`, or a new one')
     vocab: Vocab = group(Vocab())
     architecture_from: str = key(
-        'model', one_of(('model', 'init')), '`model`: config.model; `init`: the checkpoint of `init`'
+        'model',
+        one_of(('model', 'init')),
+        'the source of the architecture: the keys of `model`, or the model of `init`',
     )
-    embeddings: str = key('', TEXT, 'a matrix, .npy or .safetensors, of initial token embeddings')
+    embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the matrix of initial token embeddings')
     heldout_texts: str = key(
-        '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each`: each part of a mixture'
+        '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds every corpus of a mixture'
     )
 
     # The tokenizer sets the vocabulary size, and config.pairs.mode decides whether there is a head for pairs.
@@ -89,24 +100,30 @@ class PretrainingKeys(RunKeys):
     pair_plans: int = override(PairOptions, 'plans', change=TRAINING)
     masking: MaskOptions = group(MaskOptions(), change=TRAINING)
 
-    seq_len: int = key(128, _LENGTH, 'S, positions per sequence', change=TRAINING)
+    seq_len: int = key(128, _LENGTH, 'S, the number of positions per sequence', change=TRAINING)
     max_predictions: int = key(
-        20, ROWS, 'P, most predicted positions per sequence (per row if packed)', change=TRAINING
+        20, ROWS, 'P, the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
     )
     packing: bool = key(False, about='pack several examples into a row, for less padding', change=STATE)
-    batch_size: int = key(256, ROWS, 'sequences (rows if packed) per update, over all devices', change=TRAINING)
-    steps: int | str = key(1_000_000, duration('epochs'), 'length of the run, a duration')
-    epochs: float = key(0.0, EPOCHS, 'above 0: passes over the corpus, replaces `steps`')
+    batch_size: int = key(
+        256, ROWS, 'the number of sequences (rows if packed) per update, over all devices', change=TRAINING
+    )
+    steps: int | str = key(1_000_000, duration('epochs'), 'the length of the run')
+    epochs: float = key(0.0, EPOCHS, 'the length of the run in passes over the corpus, instead of `steps`; 0: `steps`')
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)
-    phases: tuple[PhaseKeys, ...] = group((), each=PhaseKeys, about='phases of the run, see below', change=TRAINING)
+    phases: tuple[PhaseKeys, ...] = group(
+        (), entry=PhaseKeys, about='the phases of the run, see below', change=TRAINING
+    )
 
-    eval_examples: int = key(4096, whole(1, COUNT), 'held-out examples per evaluation')
-    topology: str = key('', TEXT, '`run=compile`: the machine: `v5e:4x4`, `2*v5e:16x16`, or `h200:8`', change=VERB)
-    find_batch: bool = key(False, about='`run=compile`: look for the largest batch that fits', change=VERB)
+    eval_examples: int = key(4096, integer(1, COUNT), 'the number of held-out examples per evaluation')
+    topology: str = key(
+        '', TEXT, '`run=compile`: the machine, such as `v5e:4x4`, `2*v5e:16x16` or `h200:8`', change=VERB
+    )
+    find_batch: bool = key(False, about='`run=compile`: search the largest batch that fits', change=VERB)
     distill: DistillationKeys | None = group(None, record=DistillationKeys, change=TRAINING)
 
     @property
     def pair_options(self) -> PairOptions:
-        """config.pairs and config.pair_plans."""
+        """The options of config.pairs, and config.pair_plans."""
         return PairOptions(plans=self.pair_plans, **dataclasses.asdict(self.pairs))

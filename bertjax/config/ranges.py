@@ -1,4 +1,4 @@
-"""Ranges of config values: each has a predicate, and words that describe the allowed values."""
+"""Ranges of config values. A range has a predicate, and a description of the allowed values for messages."""
 
 import dataclasses
 import math
@@ -8,9 +8,9 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# Above every size that a machine of today can hold, and far below an overflow.
+# The upper limit of sizes: larger than today's machines can hold, and far below an overflow.
 MANY = 2**20
-COUNT = 2**31 - 1  # steps and examples, which a checkpoint counts in int32
+COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,15 +18,15 @@ class Range:
     """The values that a config key may have.
 
     Attributes:
-      words: A description, such as 'a whole number from 1 to 100'.
-      holds: Whether a value of any type is allowed.
+      words: A description of the values, such as 'a whole number from 1 to 100'.
+      holds: A function that takes a value of any type, and returns whether the value is allowed.
     """
 
     words: str
     holds: Callable[[Any], bool]
 
 
-def whole(least: int, most: int) -> Range:
+def integer(least: int, most: int) -> Range:
     """Allows ints from `least` to `most`, but not True or 2.0."""
     return Range(
         f'a whole number from {least:,} to {most:,}',
@@ -63,7 +63,7 @@ def one_of(names: Iterable[str]) -> Range:
 
 
 def text(*, empty: bool = True) -> Range:
-    """Allows text that can be a path or a name; `empty` also allows ''."""
+    """Allows text that can be a path or a name; '' is allowed if `empty` is true."""
 
     def holds(value: Any) -> bool:
         return isinstance(value, str) and (empty or bool(value.strip())) and _writable(value)
@@ -72,30 +72,30 @@ def text(*, empty: bool = True) -> Range:
 
 
 def word(pattern: str, words: str) -> Range:
-    """Allows text that fully matches a regular expression, described in `words`."""
+    """Allows text that fully matches the regular expression `pattern`, which `words` describes."""
     return Range(words, lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None)
 
 
-def each(items: Range) -> Range:
-    """Allows lists of values of this range."""
+def list_of(items: Range) -> Range:
+    """Allows lists whose entries are all in the range `items`."""
     return Range(
-        f'a list, each of it {items.words}',
+        f'a list, each entry {items.words}',
         lambda value: isinstance(value, list | tuple) and all(map(items.holds, value)),
     )
 
 
 def either(first: Range, second: Range) -> Range:
-    """Allows the values of both ranges."""
+    """Allows a value that is in at least one of two ranges."""
     return Range(f'{first.words}, or {second.words}', lambda value: first.holds(value) or second.holds(value))
 
 
-def only(value: Any, why: str) -> Range:
-    """Allows one value with a special meaning, as in `only(0, "the run's own")`."""
+def special(value: Any, why: str) -> Range:
+    """Allows one value with a special meaning, as in `special(0, 'the value of the run')`."""
     return Range(f'{value!r} for {why}', lambda other: type(other) is type(value) and other == value)
 
 
 def duration(*relative: str) -> Range:
-    """Allows numbers of steps, and relative durations in the units `relative`: '%' of the run, 'epochs'."""
+    """Allows numbers of steps, and durations in the units of `relative`: '%' for percentages of the run, 'epochs'."""
     forms = {'%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}
 
     def holds(value: Any) -> bool:
@@ -109,17 +109,19 @@ def duration(*relative: str) -> Range:
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:
-    """Returns amount and unit: '' for `1000` and `'1000'`, '%' for `'10%'`, 'epochs' for `'2 epochs'`.
+    """Parses a duration to its amount and its unit.
+
+    The unit is '' for `1000` and `'1000'`, '%' for `'10%'`, and 'epochs' for `'2 epochs'`.
 
     Raises:
-      ValueError: The form is another, or the amount is not finite.
+      ValueError: `value` has another form, or its amount is not finite.
     """
     if not isinstance(value, int | float | str) or isinstance(value, bool):
         raise ValueError(value)
     match = re.fullmatch(r'(.*?)\s*(%|epochs?|)', str(value).strip().lower())
-    written, unit = match.groups() if match else ('', '')
-    amount = int(written) if written.lstrip('+-').isdecimal() else float(written)
-    if not abs(amount) < 1e18:  # also true for nan
+    digits, unit = match.groups() if match else ('', '')
+    amount = int(digits) if digits.lstrip('+-').isdecimal() else float(digits)
+    if not abs(amount) < 1e18:  # nan raises, too
         raise ValueError(value)
     return amount, 'epochs' if unit == 'epoch' else unit
 
@@ -130,7 +132,8 @@ def in_steps(
     """Converts a duration to steps: `1000`, `'1000'`, `'10%'` of `total`, `'2 epochs'` of `steps_per_epoch` steps.
 
     Raises:
-      UserError: The form is another, the steps are negative or exceed int32, or a relative duration lacks its base.
+      UserError: `value` has another form, the steps are negative or exceed int32, or the duration is relative to
+        `total` or `steps_per_epoch` and that argument is None.
     """
     try:
         amount, unit = parse_duration(value)
@@ -156,7 +159,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     """Checks that a value of config.KEY is in its range.
 
     Raises:
-      UserError: Names the key, the value, the range, and `example` in the form of the command line.
+      UserError: The value is outside its range. The fix shows the value `example` as a flag.
     """
     if not allowed.holds(value):
         several = isinstance(example, list | tuple)
@@ -170,13 +173,13 @@ def format_value(value: Any) -> str:
         return f'a whole number of about {math.log10(abs(value)):.0f} digits'
     try:
         text = repr(value)
-    except Exception:  # such a number inside a list, or a foreign object
+    except Exception:  # a list with such a number, or an object whose repr fails
         text = f'a {type(value).__name__}'
     return text if len(text) <= 60 else f'{text[:56]} …'
 
 
 def _writable(value: str) -> bool:
-    """Whether text has neither a NUL, which paths cannot contain, nor a lone surrogate, which UTF-8 cannot encode."""
+    """Returns False for text with a NUL, which paths cannot contain, or a lone surrogate, which UTF-8 cannot encode."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Make the base configs that recipes change, for pre-training, tasks, distillation and finished models."""
+"""Make the base configs of recipes, for pre-training, tasks, distillation and the use of finished models."""
 
 import dataclasses
 import types
@@ -8,16 +8,16 @@ from ml_collections import ConfigDict, config_dict
 
 from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys, SweepKeys
+from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
 from bertjax.config.suggestions import suggestion
-from bertjax.config.using import USING
 from bertjax.errors import UserError
 from bertjax.model.config import SIZES
 from bertjax.tasks.registry import KINDS, options
 
 
 def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
-    """Returns the recipe of BERT in one phase; `changes` replace top-level keys.
+    """Returns the config of BERT's pre-training in one phase; `changes` replace the values of top-level keys.
 
     See `config.pretraining.PretrainingKeys`.
     """
@@ -29,14 +29,19 @@ def pretraining_config(size: str = 'base', **changes: Any) -> ConfigDict:
 
 
 def phase(**values: Any) -> ConfigDict:
-    """Returns an entry of config.phases: `steps`, a duration (percentages of config.steps), and the keys that differ
-    from those of the run. See `config.pretraining.PhaseKeys`."""
+    """Returns an entry of config.phases, see `config.pretraining.PhaseKeys`.
+
+    Args:
+      **values: `steps`, a number or a percentage of config.steps, and the keys whose values differ from the run's.
+    """
     return _changed(as_config(PhaseKeys()), values)
 
 
 def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
-    """Returns BERT's phases: 90 % of the steps with 128 positions, the rest with 512 to train the position embeddings
-    (arXiv 1810.04805, appendix A.2)."""
+    """Returns BERT's two phases: 90 % of the steps with 128 positions, then the rest with 512.
+
+    The second phase trains the position embeddings (arXiv 1810.04805, appendix A.2); `second` changes its keys.
+    """
     return (
         phase(steps='90%', seq_len=128, max_predictions=20),
         phase(steps='10%', seq_len=512, max_predictions=80, **second),
@@ -44,7 +49,7 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
 
 
 def finetuning_config(kind: str, **task: Any) -> ConfigDict:
-    """Returns the base of every recipe for a task; see `config.finetuning.FinetuningKeys`.
+    """Returns the base config of a recipe for a task; see `config.finetuning.FinetuningKeys`.
 
     Args:
       kind: The kind of the task.
@@ -60,9 +65,9 @@ def sweep(**values: tuple) -> ConfigDict:
 
 
 def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
-    """Adds config.distill to a recipe of a pre-training or a task, so that a student learns from a teacher.
+    """Adds config.distill to the config of a pre-training or a task, so that it trains the student of a teacher.
 
-    `values` replace keys of config.distill; see `config.distillation.DistillationKeys`.
+    `values` replace the values of keys of config.distill; see `config.distillation.DistillationKeys`.
     """
     config.run = 'distill'
     keys = TaskDistillationKeys() if 'task' in config else DistillationKeys()
@@ -70,20 +75,20 @@ def distillation(config: ConfigDict, **values: Any) -> ConfigDict:
     return config
 
 
-def using_config(verb: str, **options: Any) -> ConfigDict:
-    """Returns the base of every recipe for a verb that uses a finished model; `options` replace keys of config.VERB.
+def inference_config(verb: str, **options: Any) -> ConfigDict:
+    """Returns the base config of a recipe for a verb that uses a finished model; `options` replace keys of config.VERB.
 
-    See `config.using`.
+    See `config.inference`.
     """
-    config = as_config(USING[verb]())
+    config = as_config(INFERENCE_KEYS[verb]())
     _changed(config[verb], options)
     return config
 
 
 def as_config(record: Any) -> ConfigDict:
-    """Returns the ConfigDict of a dataclass of keys, without groups that are None.
+    """Converts a dataclass of keys to a ConfigDict, without groups that are None.
 
-    A key whose field declares several types accepts all of them.
+    If a field declares several types, the key of the ConfigDict accepts values of all these types.
     """
     config = ConfigDict()
     for field in dataclasses.fields(record):
@@ -100,20 +105,20 @@ def as_config(record: Any) -> ConfigDict:
 
 
 def _changed(config: ConfigDict, values: dict[str, Any]) -> ConfigDict:
-    """Sets values of a config and returns it; an unknown key is added too, so that `check_ranges` reports it."""
+    """Sets values of a config and returns the config; it also adds unknown keys, which `check_ranges` reports."""
     for key, value in values.items():
         config[key] = value
     return config
 
 
 def parse_argument(argument: str, **defaults: Any) -> types.SimpleNamespace:
-    """Parses the typed arguments of a recipe from the text after the colon of `--config=FILE.py:ARGUMENT`.
+    """Parses the argument of a recipe, the text after the colon in `--config=FILE.py:ARGUMENT`, to typed values.
 
     `large,seq=512,cased` sets the first key of `defaults` to 'large', `seq` to the integer 512 and the boolean `cased`
-    to True. A value takes the type of its default.
+    to True. A value is converted to the type of its default.
 
     Raises:
-      UserError: A name is unknown, a value has another type, or a bare word is not allowed.
+      UserError: A name is unknown, a value cannot be converted, or a word without a name is not the first.
     """
     values = dict(defaults)
     kinds = {name: f'{name} ({type(default).__name__}, default {default!r})' for name, default in defaults.items()}

@@ -13,9 +13,9 @@ _SILENT = (Change.OUTPUT, Change.VERB)
 
 
 def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
-    """Returns {key: (value before, value now, whether it may change)} of two configs; None stands for a missing value.
+    """Returns {key: (value before, value now, its Change)} for the keys that differ between two configs.
 
-    Values that a run computes, such as its fingerprints, must not change.
+    None stands for a missing value. Values that a run computes, such as its fingerprints, must never change.
     """
     known, old, new = config_keys(now), flatten(before), flatten(now)
     changes = {}
@@ -30,20 +30,20 @@ def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
 
 
 def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *, finished: bool = False) -> list[str]:
-    """Compares the resolved config of a checkpoint with the config of the run that resumes from it.
+    """Checks that a run may resume from a checkpoint: compares the two resolved configs.
 
     Args:
       saved: the config of the checkpoint.
       now: the config of the run.
-      where: the workdir.
-      finished: whether no step is left to train.
+      where: the path of the workdir, for the error.
+      finished: whether the run has no step left to train.
 
     Returns:
-      One line for each change that is allowed: `batch_size: 256 -> 512`.
+      One line for each change that is allowed and reported, such as `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: Names the first difference that is not allowed: in the model, tokenizer, store or optimiser, or for a
-        finished run in the settings of training.
+      UserError: A difference is not allowed: the model, tokenizer, store or optimiser changed, or the settings of
+        training of a finished run. The error names the first such difference.
     """
     reported = []
     for name, (old, new, change) in changed_keys(saved, now).items():
@@ -60,23 +60,23 @@ def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *
 
 
 def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:
-    """Returns a plain config without `group` and without the top-level keys that declare one of these changes."""
+    """Returns a plain config without `group`, and without each top-level key whose `change` is one of `changes`."""
     left_out = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
     return {name: value for name, value in config.items() if name not in (group, *left_out)}
 
 
 def place_of(name: str) -> str:
-    """Returns how a message names a key of a resolved config: `config.seed`, `the tokenizer`."""
+    """Returns the name of a key of a resolved config for a message: `config.seed`, or `the tokenizer`."""
     group, _, rest = name.partition('.')
     return f'the {rest}' if group == 'fingerprints' else f'config.{name}'
 
 
 def _short(value: Any, other: Any) -> str:
-    """Returns `value` as text; a long one is cut to the part where it begins to differ from `other`."""
+    """Returns `value` as text. A long text is cut to 16 characters, from where it begins to differ from `other`."""
     text = str(value)
     if len(text) <= 24:
         return text
-    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, str(other), strict=False))
-    same = len(list(alike))
-    start = same if same >= 16 else 0
+    common = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(text, str(other), strict=False))
+    common_length = len(list(common))
+    start = common_length if common_length >= 16 else 0
     return ('…' if start else '') + text[start : start + 16] + ('…' if start + 16 < len(text) else '')

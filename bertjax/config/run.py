@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from bertjax.config.ranges import COUNT, MANY, duration, either, number, one_of, only, text, whole, word
+from bertjax.config.ranges import COUNT, MANY, duration, either, integer, number, one_of, special, text, word
 from bertjax.config.schema import COMMAND_LINE, MACHINE, OUTPUT, RECIPE, SAME, STATE, TRAINING, VERB, group, key
 from bertjax.optim.optimizers import OPTIMIZERS
 from bertjax.optim.schedules import SCHEDULES
@@ -11,13 +11,13 @@ from bertjax.parallel.zero1 import ZERO1
 from bertjax.writers.services import SERVICES
 from bertjax.writers.tracker import Tracking
 
-SEED = whole(0, 2**32 - 1)
-ROWS = whole(1, MANY)
+SEED = integer(0, 2**32 - 1)
+ROWS = integer(1, MANY)
 RATE = number(0, 10, above=True)
 EPOCHS = number(0, 1e6)
-_OWN_SEED = either(SEED, only(-1, 'config.seed'))
-_DEVICES = either(whole(1, MANY), only(-1, 'the remaining devices'))
-_BETA = number(0, 0.999999)  # closer to 1, the divisor of the bias correction vanishes in float32
+_SEED_OR_DEFAULT = either(SEED, special(-1, 'config.seed'))
+_DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
+_BETA = number(0, 0.999999)  # for values closer to 1, the divisor of the bias correction vanishes in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
 MINUTES = number(0, 1e6)
@@ -28,7 +28,7 @@ _DATASETS = word(f'|{_NAME}(,{_NAME})*', "names on the hub, separated by commas,
 _BASE = word(f'|{_NAME}', "a name on the hub, or ''")
 _REPOSITORY = word(r'|[\w.-]+/[\w.-]+', "a name on the hub, such as org/name, or ''")
 _PROFILE = word(r'|\d{1,10}:\d{1,10}', "FIRST:END such as 100:105, the steps 100 to 104, or ''")
-_STEP = 'the checkpoint for `evaluate`, `predict` and `export`; 0: the newest, or the best'
+_STEP = 'the step of the checkpoint for `evaluate`, `predict` and `export`; 0: the newest or the best checkpoint'
 _FORMAT = 'hf|orbax|google|stablehlo|onnx'
 FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stablehlo, onnx, separated by commas')
 
@@ -37,9 +37,9 @@ FORMATS = word(f'({_FORMAT})(,({_FORMAT}))*', 'some of hf, orbax, google, stable
 class Seeds:
     """config.seeds: the seeds of the initial parameters, the order of the data, and dropout."""
 
-    init: int = key(-1, _OWN_SEED, 'seed of the initial weights; -1: `seed`')
-    data: int = key(-1, _OWN_SEED, 'seed of the order of examples, and of pairs and masks; -1: `seed`')
-    dropout: int = key(-1, _OWN_SEED, 'seed of dropout; -1: `seed`')
+    init: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the initial weights; -1: `seed`')
+    data: int = key(-1, _SEED_OR_DEFAULT, 'the seed of the order of examples, the pairs and the masks; -1: `seed`')
+    dropout: int = key(-1, _SEED_OR_DEFAULT, 'the seed of dropout; -1: `seed`')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,44 +47,46 @@ class Schedule:
     """config.schedule."""
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
-    power: float = key(1.0, number(0, 100), 'exponent of `polynomial`')
+    power: float = key(1.0, number(0, 100), 'the exponent of the schedule `polynomial`')
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """config.optimizer: the keyword arguments of `optim.optimizers.make_optimizer`."""
 
-    name: str = key('adamw', one_of(OPTIMIZERS), "`bert_adam` is BERT's own, without bias correction", change=STATE)
-    b1: float = key(0.9, _BETA, 'decay of the first moment')
-    b2: float = key(0.999, _BETA, 'decay of the second moment')
-    # Not 0, as the moments of a parameter without a gradient are 0.
-    eps: float = key(1e-6, number(1e-30, 1), 'added to the root of the second moment')
-    weight_decay: float = key(0.01, number(0, 10), 'decoupled weight decay, not applied to biases and LayerNorm')
-    clip_norm: float = key(1.0, number(0, 1e12), 'largest global norm of the gradient; 0: no clipping')
-    momentum: float = key(0.95, number(0, 1, below=True), '`muon`: momentum for the matrices of the blocks')
+    name: str = key(
+        'adamw', one_of(OPTIMIZERS), "the optimiser; `bert_adam` is BERT's Adam without bias correction", change=STATE
+    )
+    b1: float = key(0.9, _BETA, 'the decay of the first moment')
+    b2: float = key(0.999, _BETA, 'the decay of the second moment')
+    # It must not be 0, because both moments of a parameter without a gradient are 0.
+    eps: float = key(1e-6, number(1e-30, 1), 'the number that is added to the root of the second moment')
+    weight_decay: float = key(0.01, number(0, 10), 'the decoupled weight decay; biases and LayerNorm do not decay')
+    clip_norm: float = key(1.0, number(0, 1e12), 'the largest global norm of the gradient; 0: no clipping')
+    momentum: float = key(0.95, number(0, 1, below=True), '`muon`: the momentum for the matrices of the blocks')
     adam_lr_ratio: float = key(
-        0.3, number(0, 1000, above=True), '`muon`: learning rate of the other parameters, relative to `learning_rate`'
+        0.3, number(0, 1000, above=True), '`muon`: the ratio of the other learning rates to `learning_rate`'
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class MeshKeys:
-    """config.mesh. The preset sets the axes that keep their defaults."""
+    """config.mesh. The preset sets the sizes of the axes that keep their defaults."""
 
-    preset: str = key('data', one_of(PRESETS), 'sets the sizes of the axes below that keep their defaults')
-    data: int = key(-1, _DEVICES, 'copies of the model; -1: all remaining devices')
-    fsdp: int = key(1, _DEVICES, 'devices over which each weight is split by width')
-    tensor: int = key(1, _DEVICES, 'devices over which heads, MLP and vocabulary are split')
+    preset: str = key('data', one_of(PRESETS), 'a preset; it sets the sizes of the axes that keep their defaults')
+    data: int = key(-1, _DEVICES, 'the number of copies of the model; -1: all remaining devices')
+    fsdp: int = key(1, _DEVICES, 'the number of devices that split each weight by width')
+    tensor: int = key(1, _DEVICES, 'the number of devices that split the heads, the MLP and the vocabulary')
 
 
 @dataclasses.dataclass(frozen=True)
 class Card:
-    """config.card: entries of an export's model card that only the author knows; '' is left out."""
+    """config.card: entries of an export's model card that only the author knows. An empty entry is left out."""
 
     license: str = key('', _LICENSE, 'the license in the model card')
     language: str = key('', _LANGUAGES, 'the languages in the model card')
     datasets: str = key('', _DATASETS, 'the data sets in the model card')
-    base_model: str = key('', _BASE, 'the base model in the model card: the name of `init` on the hub')
+    base_model: str = key('', _BASE, 'the base model in the model card, for example the name of `init` on the hub')
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,29 +96,35 @@ class RunKeys:
     run: str = key('', text(empty=False), 'the verb, see --help', change=VERB, trained=RECIPE)
     data: str = key('')
     init: str = key('', TEXT, "a workdir, a model's directory or `org/name` on the hub to start from", trained=SAME)
-    tokenizer: str = key('', TEXT, 'a vocabulary file or a directory; empty: that of `init`', trained=SAME)
-    seed: int = key(0, SEED, 'the default of all seeds', change=TRAINING)
+    tokenizer: str = key('', TEXT, 'a vocabulary file or a directory; empty: the vocabulary of `init`', trained=SAME)
+    seed: int = key(0, SEED, 'the seed of everything that `seeds` leaves at -1', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
     grad_accum_steps: int = key(
-        1, ROWS, 'parts in which a batch is processed, a divisor of `batch_size`', change=TRAINING
+        1, ROWS, 'the number of parts in which a batch is processed; it divides `batch_size`', change=TRAINING
     )
     learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
-    warmup_fraction: float = key(0.1, WARMUP, 'share of the steps of a phase for the warm-up', change=TRAINING)
+    warmup_fraction: float = key(0.1, WARMUP, 'the fraction of the steps of a phase that warm up', change=TRAINING)
     schedule: Schedule = group(Schedule(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
-    log_every: int = key(100, whole(1, COUNT), 'steps between training rows', change=MACHINE)
-    eval_every: int | str = key('1%', duration('%'), 'a duration; 0: only at the start and the end')
-    checkpoint_every: int | str = key('1%', duration('%'), 'a duration; 0: only at the end')
-    checkpoint_minutes: float = key(0.0, MINUTES, 'above 0: also save after so many minutes', change=MACHINE)
-    checkpoint_keep: int = key(3, whole(1, MANY), 'newest checkpoints kept, besides the best', change=MACHINE)
-    step: int = key(0, whole(0, COUNT), _STEP, change=VERB, trained=RECIPE)
+    log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', change=MACHINE)
+    eval_every: int | str = key('1%', duration('%'), 'the time between evaluations; 0: only at the start and the end')
+    checkpoint_every: int | str = key('1%', duration('%'), 'the time between checkpoints; 0: only at the end')
+    checkpoint_minutes: float = key(0.0, MINUTES, 'also save after this many minutes; 0: do not', change=MACHINE)
+    checkpoint_keep: int = key(
+        3, integer(1, MANY), 'how many of the newest checkpoints stay, besides the best', change=MACHINE
+    )
+    step: int = key(0, integer(0, COUNT), _STEP, change=VERB, trained=RECIPE)
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
-    hang_minutes: float = key(30.0, MINUTES, 'stop a run after so long without progress; 0: never', change=VERB)
+    hang_minutes: float = key(
+        30.0, MINUTES, 'stop the run after this many minutes without progress; 0: never', change=VERB
+    )
 
     mesh: MeshKeys = group(MeshKeys(), change=MACHINE, trained=RECIPE)
-    zero1: str = key('auto', one_of(ZERO1), 'split parameters and optimiser state over `mesh.data` too', change=MACHINE)
+    zero1: str = key(
+        'auto', one_of(ZERO1), 'whether to split parameters and optimiser state over `mesh.data`, too', change=MACHINE
+    )
 
     export: bool = key(True, about='export the model to `WORKDIR/export` at the end', change=OUTPUT, trained=RECIPE)
     export_formats: str = key('hf,orbax', FORMATS, 'the formats of the export', change=OUTPUT, trained=RECIPE)
@@ -125,29 +133,29 @@ class RunKeys:
     card: Card = group(Card(), change=VERB, trained=COMMAND_LINE)
     tracker: str = key('', one_of(('', *SERVICES)), 'an experiment tracker that also receives the metrics', change=VERB)
     tracker_project: str = key('bertjax', text(empty=False), 'the project of the run in the tracker', change=VERB)
-    tracker_run: str = key('', TEXT, 'the name of the run in the tracker; empty: that of the workdir', change=VERB)
+    tracker_run: str = key('', TEXT, 'the name of the run in the tracker; empty: the name of the workdir', change=VERB)
 
     @property
     def run_seeds(self) -> Seeds:
-        """config.seeds, with config.seed in place of -1."""
+        """The seeds of config.seeds, with -1 replaced by config.seed."""
         return Seeds(**{name: self.seed if seed < 0 else seed for name, seed in vars(self.seeds).items()})
 
     @property
     def mesh_axes(self) -> dict[str, int]:
-        """The mesh size of each axis; see `parallel.mesh.make_mesh`."""
+        """The size of each mesh axis, {axis: size}; see `parallel.mesh.make_mesh`."""
         return mesh_axes(vars(self.mesh))
 
     @property
     def tracking(self) -> Tracking:
-        """config.tracker, tracker_project and tracker_run."""
+        """The tracker, its project and the name of the run: config.tracker, tracker_project and tracker_run."""
         return Tracking(self.tracker, self.tracker_project, self.tracker_run)
 
     @property
     def moments(self) -> int:
-        """The fewest arrays per parameter in the optimiser state."""
+        """The minimal number of arrays that the optimiser keeps for each parameter."""
         return 1 if self.optimizer.name == 'muon' else 2
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The formats of config.export_formats without repetitions; none without config.export."""
+        """The formats of config.export_formats without repetitions; () if config.export is False."""
         return tuple(dict.fromkeys(self.export_formats.split(','))) if self.export else ()

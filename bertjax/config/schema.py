@@ -1,9 +1,10 @@
-"""Declare config keys as fields of dataclasses, one line per key, from which everything else follows.
+"""Declare config keys as fields of dataclasses, one line per key.
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
-`recipes.as_config` makes the ConfigDict of a recipe from such a dataclass, and `from_config` makes the frozen settings
-of a run. `keys_of` lists the keys for the checks of values, the rules of resuming, --help, and docs/keys.md.
+All else is derived from these declarations. `recipes.as_config` makes the ConfigDict of a recipe from such a dataclass,
+and `from_config` makes the frozen settings of a run. `keys_of` lists the keys for the checks of values, the rules of
+resuming, --help, and docs/keys.md.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ Record = TypeVar('Record')
 
 
 class Change(enum.Enum):
-    """Whether a run that has begun may continue with another value of a key. docs/keys.md prints the enum's value."""
+    """Whether a resumed run may have another value of a key. docs/keys.md prints the enum's value."""
 
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
     TRAINING = 'until finished'  # the key decides the result of training
@@ -32,7 +33,7 @@ STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change
 
 
 class Trained(enum.Enum):
-    """The source from which the verbs evaluate, predict, export and baseline take the value of a key."""
+    """Where the verbs evaluate, predict, export and baseline take the value of a key from."""
 
     RUN = "the run's config.json"
     SAME = "the run's config.json; another value on the command line is refused"
@@ -51,9 +52,9 @@ class Key:
       default: the value in a base config.
       allowed: the values that the key may have.
       about: one line of documentation.
-      change: whether a run may continue with another value.
-      trained: the source of the value in the verbs about a trained model.
-      named: whether the first argument of a recipe sets it, as in configs/glue.py:rte.
+      change: whether a resumed run may have another value.
+      trained: where the verbs that use a trained model take the value from.
+      named: whether the first argument of a recipe sets the key, as in configs/glue.py:rte.
     """
 
     default: Any
@@ -77,30 +78,30 @@ def key(
 
     Args:
       default: the value in a base config.
-      allowed: the range; None allows True and False, or any text, according to the default.
-      about: one line of documentation; '' takes the entry of the attribute from the docstring of the class.
-      change, trained: see Key; None takes the value that the group of the key declares.
+      allowed: the range; None allows True and False if the default is a bool, and any text if it is a string.
+      about: one line of documentation; '' means the entry of the field in the docstring of its class.
+      change, trained: see Key; None means the value that the group of the key declares.
       **metadata: further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
     return dataclasses.field(default=default, metadata={**declared, **metadata})
 
 
-def group(default: Any, *, record: type | None = None, each: type | None = None, **metadata: Any) -> Any:
+def group(default: Any, *, record: type | None = None, entry: type | None = None, **metadata: Any) -> Any:
     """Returns a dataclass field that holds a group of keys.
 
     Args:
-      default: a dataclass with the default of each key; None if only some recipes have the group; () with `each`.
-      record: the class, if the default is None.
-      each: the class of the entries, if the field is a list of entries.
-      **metadata: `change` and `trained` of the keys that do not declare their own.
+      default: a dataclass with the default of each key; None if only some recipes have the group; () with `entry`.
+      record: the class of the group; needed only if the default is None.
+      entry: the class of an entry, if the field is a list of groups.
+      **metadata: `change` and `trained` for the keys of the group that do not declare these themselves.
     """
-    record = record or each or type(default)
-    return dataclasses.field(default=default, metadata={'group': record, 'each': each is not None, **metadata})
+    record = record or entry or type(default)
+    return dataclasses.field(default=default, metadata={'group': record, 'is_list': entry is not None, **metadata})
 
 
 def override(record: type, name: str, default: Any = None, **metadata: Any) -> Any:
-    """Returns a field of `record` for another dataclass, with another default, range, `about` or `change`."""
+    """Returns a copy of a field of `record` for another dataclass, with another default, range, `about` or `change`."""
     (field,) = (field for field in dataclasses.fields(record) if field.name == name)
     about = metadata.get('about') or _about(record, field)
     default = field.default if default is None else default
@@ -108,7 +109,10 @@ def override(record: type, name: str, default: Any = None, **metadata: Any) -> A
 
 
 def subset(record: type, keep: Callable[[dataclasses.Field], bool], **defaults: Any) -> Any:
-    """Returns an instance of a new dataclass: the fields of `record` that `keep` accepts, with some other defaults."""
+    """Returns an instance of a new dataclass with the fields of `record` that `keep` accepts.
+
+    `defaults` replace the defaults of some of these fields.
+    """
     fields = [
         (field.name, field.type, override(record, field.name, defaults.get(field.name)))
         for field in dataclasses.fields(record)
@@ -120,18 +124,20 @@ def subset(record: type, keep: Callable[[dataclasses.Field], bool], **defaults: 
 def keys_of(
     record: Any, prefix: str = '', change: Change | None = None, trained: Trained | None = None
 ) -> dict[str, Key]:
-    """Returns the keys of a dataclass by name; a key of a group is 'GROUP.KEY'. Fields without a default are skipped.
+    """Returns {name: key} for a dataclass. The name of a key in a group is 'GROUP.KEY'.
+
+    Fields without a default are skipped.
 
     Args:
       record: the class, or an instance whose values are the defaults.
       prefix: the text before each name.
-      change, trained: the values for keys that do not declare their own; None takes the defaults of Key.
+      change, trained: the values for keys that do not declare these themselves; None means the defaults of Key.
     """
     keys: dict[str, Key] = {}
     for field in dataclasses.fields(record):
         default = field.default if isinstance(record, type) else getattr(record, field.name)
-        record_of, each = field.metadata.get('group'), field.metadata.get('each')
-        if default is dataclasses.MISSING or (record_of and default is None):
+        group_class, is_list = field.metadata.get('group'), field.metadata.get('is_list')
+        if default is dataclasses.MISSING or (group_class and default is None):
             continue
         options = {
             name: value
@@ -139,7 +145,7 @@ def keys_of(
             if (value := field.metadata.get(name) or default_option)
         }
         name = f'{prefix}{field.metadata.get("key", field.name)}'
-        if record_of and not each:
+        if group_class and not is_list:
             keys |= keys_of(default, f'{name}.', **options)
         else:
             keys[name] = Key(default, _range(record, field), _about(record, field), **options)
@@ -149,7 +155,7 @@ def keys_of(
 def _range(record: Any, field: dataclasses.Field) -> Range:
     if field.metadata.get('range'):
         return field.metadata['range']
-    if field.metadata.get('each'):
+    if field.metadata.get('is_list'):
         return Range('a list of entries, as bertjax.config.recipes makes them', lambda value: value in ([], ()))
     if isinstance(field.default, bool):
         return flag()
@@ -160,8 +166,10 @@ def _range(record: Any, field: dataclasses.Field) -> Range:
 
 
 def _about(record: Any, field: dataclasses.Field) -> str:
-    """Returns the `about` of a field, or its entry in the docstring of the class or of a base class, such as
-    `text_a, text_b: names of columns.`"""
+    """Returns the documentation of a field: its `about`, or its entry in the docstring of its class or a base class.
+
+    An entry may document several fields: `text_a, text_b: names of columns.`
+    """
     if field.metadata.get('about'):
         return field.metadata['about']
     for kind in (record if isinstance(record, type) else type(record)).__mro__:
@@ -173,10 +181,10 @@ def _about(record: Any, field: dataclasses.Field) -> str:
 
 
 def check_fields(record: Any, prefix: str) -> None:
-    """Checks the fields of a dataclass against their ranges. An error names config.PREFIX.FIELD.
+    """Checks the fields of a dataclass against their ranges.
 
     Raises:
-      UserError: The first value that is outside its range.
+      UserError: A value is outside its range. The error names config.PREFIX.FIELD for the first such value.
     """
     for field in dataclasses.fields(record):
         if field.default is not dataclasses.MISSING:
@@ -185,16 +193,16 @@ def check_fields(record: Any, prefix: str) -> None:
 
 
 def from_config(record: type[Record], config: Mapping[str, Any]) -> Record:
-    """Makes an instance of `record`, frozen settings, from a config. A key that the config lacks keeps its default."""
+    """Makes frozen settings, an instance of `record`, from a config. A key that the config lacks keeps its default."""
     values = {}
     for field in dataclasses.fields(record):
         if field.name not in config:
             continue
-        value, group_of = config[field.name], field.metadata.get('group')
-        if field.metadata.get('each'):
-            value = tuple(from_config(group_of, entry) for entry in value)
-        elif group_of:
-            value = from_config(group_of, value)
+        value, group_class = config[field.name], field.metadata.get('group')
+        if field.metadata.get('is_list'):
+            value = tuple(from_config(group_class, entry) for entry in value)
+        elif group_class:
+            value = from_config(group_class, value)
         elif hasattr(value, 'items'):
             value = dict(value)
         values[field.name] = tuple(value) if isinstance(value, list) else value

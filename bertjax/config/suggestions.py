@@ -1,10 +1,10 @@
-"""Suggest the name that a user may have meant: the nearest one, or ours for a name of another program."""
+"""Suggest the name that a user may have meant: the most similar name, or our word for a name in another program."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# Arguments of transformers (TrainingArguments, its configs and example scripts), google-research/bert and others, with
-# our keys for them. The first key that the recipe has is suggested.
+# {argument in another program: our keys for it}. The arguments come from transformers (TrainingArguments, its configs
+# and example scripts), google-research/bert and others. The first of our keys that the recipe has is suggested.
 KEYS: Mapping[str, tuple[str, ...]] = {
     'adam_beta1': ('optimizer.b1',),
     'adam_beta2': ('optimizer.b2',),
@@ -109,26 +109,26 @@ FLAGS: Mapping[str, tuple[str, ...]] = {
 def nearest_name(
     name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS, *, similarity: float = 0.5
 ) -> str:
-    """Returns the known name that `name` probably means; '' if none is similar.
+    """Returns the known name that the user probably meant; '' if no known name is similar.
 
     Args:
       name: The unknown name.
       known: The known names.
-      others: Names in other programs, each with our names for it; the first known one is taken.
-      similarity: The least similarity from 0 to 1 (see difflib).
+      others: {name in another program: our names for it}; the first of our names that is known is returned.
+      similarity: The minimal similarity, from 0 to 1 (see difflib).
     """
     known = list(known)
     tail = name.rpartition('.')[2]
     near = [ours for ours in others.get(tail.lower().replace('-', '_'), ()) if ours in known]
     if not near:
         near = difflib.get_close_matches(name, known, n=1, cutoff=similarity)
-    if not near:  # for `--config.widht`, compare the last part alone
+    if not near:  # compare only the last parts of the names, for `--config.widht`
         tails = {key.rpartition('.')[2]: key for key in known}
         near = [tails[match] for match in difflib.get_close_matches(tail, tails, n=1, cutoff=similarity)]
     return near[0] if near else ''
 
 
 def suggestion(name: str, known: Iterable[str], others: Mapping[str, tuple[str, ...]] = KEYS) -> str:
-    """Returns 'did you mean X?' with the name of `nearest_name`; '' if none is similar."""
+    """Returns 'did you mean X?' with X from `nearest_name`; '' if no known name is similar."""
     near = nearest_name(name, known, others)
     return f'did you mean {near}?' if near else ''

@@ -7,18 +7,18 @@ from collections.abc import Iterable, Mapping
 
 from bertjax.config.distillation import TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys
+from bertjax.config.inference import INFERENCE_KEYS, TextKeys
 from bertjax.config.plain import to_plain
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
 from bertjax.config.schema import TRAINING, Change, Key, keys_of
-from bertjax.config.using import USING, TextKeys
 from bertjax.tasks.registry import KINDS, options
 
 _INTRODUCTION = """# Config keys
 
-Each key is set with `--config.KEY=VALUE`, or in a recipe. The defaults are those of the base configs; recipes change
-some, and `--help` beside `--config=RECIPE` shows those of a recipe. `python -m bertjax.config.tables` writes this page.
+A key is set with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
+some of them: `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
-The last column of a training says whether a run that has begun may continue with another value:
+In the tables about training, the last column says whether a resumed run may have another value:
 
 | | |
 |---|---|
@@ -28,7 +28,7 @@ _CHANGES = {
     Change.TRAINING: 'the change is reported; a finished run refuses it',
     Change.RUN: 'the change is reported; a sweep or a benchmark refuses it',
     Change.MACHINE: 'the change is reported, and holds within a sweep or a benchmark as well',
-    Change.OUTPUT: 'the end of a run is written with the new value; a sweep refuses it',
+    Change.OUTPUT: 'what a run writes at its end has the new value; a sweep refuses the change',
     Change.VERB: 'no training depends on the key',
 }
 
@@ -50,11 +50,14 @@ def page() -> str:
         parts += _section(
             f'The task {kind}', f'The options of `task.kind={kind}`, in addition to the keys of fine-tuning.', known
         )
-    about = 'In addition to the keys of pre-training or fine-tuning; from `distill.num_layers` on, for tasks only.'
+    about = (
+        'In addition to the keys of pre-training or fine-tuning. '
+        '`distill.num_layers` and the keys below it are for tasks only.'
+    )
     parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
-    about = 'The keys of every verb that uses a finished model; `convert` reads no texts and has only the first two.'
+    about = 'The keys of every verb that uses a finished model. `convert` has only the first two, as it reads no texts.'
     parts += _section('Using a finished model', about, shared, changes=False)
-    for verb, record in USING.items():
+    for verb, record in INFERENCE_KEYS.items():
         verb_keys = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
         about = 'In addition to the keys of every verb that uses a finished model.'
         parts += _section(f'The verb {verb}', about, verb_keys, changes=False)
@@ -70,7 +73,7 @@ def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes:
     lines = ['', f'## {title}', '', ' '.join((about or '').partition('Attributes:')[0].split()), '']
     lines += [_row(head), _row(['---'] * len(head))]
     for name, key in keys.items():
-        cells = (f'`{name}`', f'`{_written(key.default)}`', key.about, key.allowed.words)
+        cells = (f'`{name}`', f'`{_format_default(key.default)}`', key.about, key.allowed.words)
         lines.append(_row((*cells, *([key.change.value] if changes else []))))
     return lines
 
@@ -80,8 +83,8 @@ def _row(cells: Iterable[str]) -> str:
     return f'| {" | ".join(escaped)} |'
 
 
-def _written(value: object) -> str:
-    """Formats a default in the form of the command line."""
+def _format_default(value: object) -> str:
+    """Formats a default as it is written on the command line."""
     value = to_plain(value)
     if isinstance(value, float):
         return f'{value:g}'

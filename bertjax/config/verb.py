@@ -1,4 +1,4 @@
-"""The declaration of a verb, the constant VERB in its file of bertjax/commands/."""
+"""The declaration of a verb. Each file of bertjax/commands/ has one, its constant VERB."""
 
 import dataclasses
 from typing import Literal
@@ -6,21 +6,24 @@ from typing import Literal
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verb:
-    """The needs of a verb.
+    """What a verb needs and does.
 
-    Besides the config and the workdir, its `run` may take three parameters: `recipe`, the recipe as the command line
-    names it; `overridden`, the keys that the command line sets; and `given`, these and the keys that the recipe's
-    argument decides.
+    The function `run` of a verb takes the config and the workdir. It may also take
+
+      recipe: The recipe as the command line spells it.
+      flag_keys: The config keys that flags `--config.KEY=VALUE` set.
+      command_line_keys: The same keys, and those that the argument of the recipe sets.
 
     Attributes:
-      needs: The config key that its recipes must have, see EXAMPLES; '' for none.
-      teacher: Whether it accepts a recipe with config.distill, because it uses the teacher or trains nothing.
-      trains: Whether it trains a model.
-      processes: Whether several processes can compute it together.
-      devices: Whether it computes on devices.
-      workdir: Whether it needs a workdir.
-      bucket: How it uses a workdir in a bucket. 'write' holds the lease and publishes changes. 'look' reads it, also
-        while a run is active, and publishes at most one file. 'inspect' reads even if other rights are denied.
+      needs: The config key that the recipe must have, see EXAMPLES; '' for none.
+      teacher: Whether the verb accepts a recipe with config.distill, because it uses the teacher or trains nothing.
+      trains: Whether the verb trains a model.
+      processes: Whether several processes can run the verb together.
+      devices: Whether the verb computes on devices.
+      workdir: Whether the verb needs a workdir.
+      bucket: How the verb uses a workdir in a bucket. 'write' holds the lease and publishes changes. 'look' reads the
+        workdir, also while a run is active, and publishes at most one file. 'inspect' reads the workdir
+        even if all other rights are denied.
     """
 
     needs: Literal['', 'corpus', 'task', 'distill'] = ''

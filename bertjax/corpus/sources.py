@@ -8,7 +8,7 @@ from typing import Any
 
 from etils import epath
 
-from bertjax.config.ranges import number, one_of, text, whole
+from bertjax.config.ranges import integer, number, one_of, text
 from bertjax.config.schema import Change, check_fields, key
 from bertjax.corpus import datasets, sequences
 from bertjax.errors import UserError
@@ -56,14 +56,14 @@ class CorpusOptions:
 
     format: str = key('auto', one_of(FORMATS))
     text_key: str = key('text', text(empty=False))
-    segments: int = key(0, whole(0, sequences.MAX_SEGMENTS))
+    segments: int = key(0, integer(0, sequences.MAX_SEGMENTS))
     strict: bool = False
     heldout: float = key(0.02, number(0, 1, below=True))
     split_sentences: bool = True
     sentences: str = 'rules'
     drop_duplicates: bool = False
     smoothing: float = key(0.7, number(0, 1))
-    workers: int = key(0, whole(0, 4096), change=Change.VERB)
+    workers: int = key(0, integer(0, 4096), change=Change.VERB)
 
     def __post_init__(self):
         check_fields(self, 'corpus_options')

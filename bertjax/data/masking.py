@@ -16,7 +16,7 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.config.ranges import number, one_of, whole
+from bertjax.config.ranges import integer, number, one_of
 from bertjax.config.schema import check_fields, key
 from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
 from bertjax.data.spans import choose_spans, find_words
@@ -44,7 +44,7 @@ class MaskOptions:
     mask: float = key(0.8, number(0, 1))
     random: float = key(0.1, number(0, 1))
     unit: str = key('token', one_of(UNITS))
-    max_span: int = key(3, whole(1, 1000))
+    max_span: int = key(3, integer(1, 1000))
     static: bool = False
     eval_rate: float = key(0.15, number(0, 1, above=True))
 

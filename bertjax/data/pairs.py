@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bertjax.config.ranges import number, one_of, whole
+from bertjax.config.ranges import integer, number, one_of
 from bertjax.config.schema import Change, check_fields, key
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.errors import UserError
@@ -56,7 +56,7 @@ class PairOptions:
 
     mode: str = key('nsp', one_of(MODES), change=Change.STATE)
     # All plans are made before the first step.
-    plans: int = key(10, whole(1, 10_000), 'passes over the text that differ, before they repeat', key='pair_plans')
+    plans: int = key(10, integer(1, 10_000), 'passes over the text that differ, before they repeat', key='pair_plans')
     short_probability: float = key(0.1, number(0, 1))
     balanced: bool = False
 

@@ -14,12 +14,12 @@ _AUGMENT_KEYS = ('augment_probability', 'augment_candidates', 'augment_model')
 class DistillationSettings(TaskDistillationKeys):
     """config.distill, and properties derived from it. In a pre-training, the keys that only tasks use have defaults."""
 
-    def check(self, init: str, given: Collection[str] = ()) -> None:
+    def check(self, init: str, flag_keys: Collection[str] = ()) -> None:
         """Checks everything that can be checked without reading the teacher.
 
         Args:
           init: config.init.
-          given: Config keys that the command line sets, such as 'distill.layers'.
+          flag_keys: Config keys that the command line sets, such as 'distill.layers'.
 
         Raises:
           UserError: A value is impossible or unused; the error names its key.
@@ -52,7 +52,7 @@ class DistillationSettings(TaskDistillationKeys):
             raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
 
         for key, reason in self._unused_keys.items():
-            if f'distill.{key}' in given and getattr(self, key):
+            if f'distill.{key}' in flag_keys and getattr(self, key):
                 found = f'{getattr(self, key)!r} {reason}'
                 raise UserError(f'config.distill.{key}', found, 'nothing, as it is not read then', 'leave it out')
 

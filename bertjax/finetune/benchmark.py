@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bertjax.config.finetuning import FinetuningKeys
-from bertjax.config.ranges import whole
+from bertjax.config.ranges import integer
 from bertjax.config.resume import changed_keys
 from bertjax.config.schema import MACHINE, OUTPUT, VERB, Key, keys_of
 from bertjax.config.suggestions import suggestion
@@ -23,7 +23,7 @@ ALL = 'all'
 _KEY = 'config.benchmark'
 # The keys that config.benchmark may set for a single task, with their ranges.
 _TASK_KEYS = {name: keys_of(FinetuningKeys)[name] for name in ('learning_rate', 'epochs', 'batch_size', 'seed', 'init')}
-_TASK_KEYS['seeds'] = Key(1, whole(1, 1000), 'how many seeds')
+_TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'how many seeds')
 
 
 def parse_tasks(text: str) -> list[str]:

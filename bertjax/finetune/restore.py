@@ -34,7 +34,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 from bertjax.workdir.tokenizer import load_workdir_tokenizer
 
 
-def merge_run_config(config: ConfigDict, folder: pathlib.Path, given: Collection[str] = ()) -> ConfigDict:
+def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the config that the workdir's model was trained with, updated by the command line.
 
     Without a run in the workdir it is `config` itself: the model is then that of config.init.
@@ -42,7 +42,7 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, given: Collection
     Args:
       config: The config of the recipe.
       folder: The workdir.
-      given: Config keys that the command line sets, such as 'task.dev_file'.
+      command_line_keys: Config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
       UserError: The recipe is for another kind of task, or the command line sets a key that cannot be changed.
@@ -53,9 +53,9 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, given: Collection
     saved = read_recorded_config(path, to_plain(config))
     merged, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
     for name, key in config_keys(config).items():
-        if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in given):
+        if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in command_line_keys):
             config_path.set_value(name, merged, config_path.get_value(name, config), accept_new_attributes=True)
-        elif key.trained is Trained.SAME and name in given and ours[name] != theirs.get(name):
+        elif key.trained is Trained.SAME and name in command_line_keys and ours[name] != theirs.get(name):
             fix = 'leave it out, or give the workdir of another run'
             raise UserError(f'config.{name}', repr(ours[name]), f'{theirs.get(name)!r}, as in {path}', fix)
     merged.data = config.data or saved['data']

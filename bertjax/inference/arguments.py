@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.ranges import Range, format_value
 from bertjax.config.schema import keys_of
-from bertjax.config.using import USING
 from bertjax.errors import UserError
 from bertjax.text.special import replace_surrogates
 
@@ -88,7 +88,7 @@ def check_values(verb: str, **values: Any) -> dict[str, Any]:
     Raises:
       UserError: A value is outside its range.
     """
-    checked, keys = {}, keys_of(USING[verb])
+    checked, keys = {}, keys_of(INFERENCE_KEYS[verb])
     for argument, (name, value) in values.items():
         key = keys[f'{verb}.{name}']
         checked[argument] = check_value(argument, value, key.allowed, f'for example {argument}={key.default!r}')

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from bertjax.config.using import FEATURE_FORMATS
+from bertjax.config.inference import FEATURE_FORMATS
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none

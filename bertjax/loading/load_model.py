@@ -11,9 +11,9 @@ from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
 
+from bertjax.config.inference import ModelKeys
 from bertjax.config.plain import from_plain, to_plain
 from bertjax.config.recipes import finetuning_config, pretraining_config
-from bertjax.config.using import ModelKeys
 from bertjax.convert.formats import read_source
 from bertjax.convert.huggingface import read as huggingface
 from bertjax.convert.huggingface.read import CONFIG

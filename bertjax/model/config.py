@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from bertjax.config.ranges import MANY, Range, number, one_of, whole
+from bertjax.config.ranges import MANY, Range, integer, number, one_of
 from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
 
@@ -78,13 +78,13 @@ class BertConfig:
       UserError: A value is outside its range, or `num_heads` does not divide `width`.
     """
 
-    vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522, whole(1, 10_000_000))
-    num_layers: int = _field(FieldKind.ARCHITECTURE, 12, whole(1, 10_000))
-    width: int = _field(FieldKind.ARCHITECTURE, 768, whole(1, 2**17))
-    num_heads: int = _field(FieldKind.ARCHITECTURE, 12, whole(1, 2**17))
-    mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072, whole(1, MANY))
-    max_positions: int = _field(FieldKind.ARCHITECTURE, 512, whole(1, MANY))
-    num_segments: int = _field(FieldKind.ARCHITECTURE, 2, whole(0, MANY))
+    vocab_size: int = _field(FieldKind.ARCHITECTURE, 30522, integer(1, 10_000_000))
+    num_layers: int = _field(FieldKind.ARCHITECTURE, 12, integer(1, 10_000))
+    width: int = _field(FieldKind.ARCHITECTURE, 768, integer(1, 2**17))
+    num_heads: int = _field(FieldKind.ARCHITECTURE, 12, integer(1, 2**17))
+    mlp_dim: int = _field(FieldKind.ARCHITECTURE, 3072, integer(1, MANY))
+    max_positions: int = _field(FieldKind.ARCHITECTURE, 512, integer(1, MANY))
+    num_segments: int = _field(FieldKind.ARCHITECTURE, 2, integer(0, MANY))
     dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
     attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
     activation: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(ACTIVATIONS))

@@ -23,7 +23,7 @@ _DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
 
 
 def with_architecture(
-    settings: PretrainingSettings, folder: pathlib.Path, given: Collection[str] = ()
+    settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str] = ()
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
@@ -33,12 +33,12 @@ def with_architecture(
     Args:
       settings: The settings of the pre-training.
       folder: The workdir.
-      given: Config keys that the command line sets. Their values must agree with the checkpoint; defaults need not.
+      flag_keys: Config keys that the command line sets. Their values must agree with the checkpoint; defaults need not.
 
     Raises:
       UserError: config.init has no checkpoint, or a value of config.model differs from the checkpoint's.
     """
-    layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in given}
+    layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
     settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
     if settings.architecture_from != 'init':
         return settings
@@ -50,7 +50,7 @@ def with_architecture(
         theirs = {name: getattr(config, name) for name in defaults}
     for name, value in theirs.items():
         ours = getattr(settings.model, name)
-        if ours != value and (ours != defaults[name] or f'model.{name}' in given):
+        if ours != value and (ours != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
     return _with_fields(settings, theirs)

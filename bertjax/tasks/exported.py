@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bertjax.config.ranges import MANY, format_value, whole
+from bertjax.config.ranges import MANY, format_value, integer
 from bertjax.errors import UserError
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
@@ -18,7 +18,7 @@ _KINDS = {
     'ForMultipleChoice': 'multiple_choice',
 }
 
-_OUTPUTS = whole(1, MANY)  # the allowed number of outputs of a head
+_OUTPUTS = integer(1, MANY)  # the allowed number of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:

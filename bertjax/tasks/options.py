@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from bertjax.config.ranges import Range, whole
+from bertjax.config.ranges import Range, integer
 from bertjax.config.schema import Change, Key, Trained, key, keys_of
 
 # The part of a run that an option affects; it limits when the option may still change:
@@ -14,7 +14,7 @@ _POLICIES = {
     'training': (Change.TRAINING, Trained.SAME),
     'reading': (Change.RUN, Trained.COMMAND_LINE),
 }
-BILSTM_UNITS = whole(0, 65_536)  # units of each direction, for the kinds that can have a BiLSTM; 0 for none
+BILSTM_UNITS = integer(0, 65_536)  # units of each direction, for the kinds that can have a BiLSTM; 0 for none
 
 
 def option(

@@ -4,9 +4,9 @@ import inspect
 import pathlib
 
 from bertjax.config.check import config_keys
-from bertjax.config.recipes import distillation, finetuning_config, phase, pretraining_config, using_config
+from bertjax.config.inference import INFERENCE_KEYS
+from bertjax.config.recipes import distillation, finetuning_config, inference_config, phase, pretraining_config
 from bertjax.config.tables import page
-from bertjax.config.using import USING
 from bertjax.config.verb import EXAMPLES, Verb
 from bertjax.tasks.registry import KINDS
 from bertjax.usage import load_verb, verbs
@@ -19,7 +19,7 @@ def test_the_page_of_keys_is_written_anew(repository: pathlib.Path):
 
 def test_every_key_has_a_line_of_documentation():
     configs = [pretraining_config(), pretraining_config(phases=(phase(),)), *map(finetuning_config, KINDS)]
-    configs += [distillation(finetuning_config('glue')), *map(using_config, USING)]
+    configs += [distillation(finetuning_config('glue')), *map(inference_config, INFERENCE_KEYS)]
     known = {name: key for config in configs for name, key in config_keys(config).items()}
     assert len(known) > 180 and not [name for name, key in known.items() if not key.about]
     text = page()
@@ -31,4 +31,10 @@ def test_every_key_has_a_line_of_documentation():
 def test_each_verb_declares_what_it_needs():
     for module in map(load_verb, verbs()):
         assert isinstance(module.VERB, Verb) and module.VERB.needs in ('', *EXAMPLES)
-        assert set(inspect.signature(module.run).parameters) <= {'config', 'workdir', 'recipe', 'overridden', 'given'}
+        assert set(inspect.signature(module.run).parameters) <= {
+            'config',
+            'workdir',
+            'recipe',
+            'flag_keys',
+            'command_line_keys',
+        }

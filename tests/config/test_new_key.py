@@ -5,7 +5,7 @@ import shutil
 import subprocess
 import sys
 
-LINE = "    patches: int = key(3, whole(1, 9), 'how many patches a quilt has', change=TRAINING)\n"
+LINE = "    patches: int = key(3, integer(1, 9), 'how many patches a quilt has', change=TRAINING)\n"
 BEFORE = '    eval_examples: int = key('
 
 PROGRAM = """

@@ -183,7 +183,7 @@ def test_a_field_must_declare_a_range():
     class Options:
         known: bool = True
         name: str = ''
-        size: int = key(1, ranges.whole(0, 2))
+        size: int = key(1, ranges.integer(0, 2))
 
     assert set(keys_of(Options)) == {'known', 'name', 'size'}
     undeclared = dataclasses.make_dataclass('Undeclared', [('size', int, 1)])
@@ -194,11 +194,16 @@ def test_a_field_must_declare_a_range():
 @pytest.mark.parametrize(
     ('allowed', 'inside', 'outside', 'words'),
     [
-        (ranges.whole(1, 2**20), (1, 2**20), (0, 2**20 + 1, 1.0, True), 'a whole number from 1 to 1,048,576'),
+        (ranges.integer(1, 2**20), (1, 2**20), (0, 2**20 + 1, 1.0, True), 'a whole number from 1 to 1,048,576'),
         (ranges.number(0, 1), (0, 1, 0.5), (-1e-9, 1.1, math.nan, True, '1'), 'a number from 0 to 1'),
         (ranges.number(0, 1, above=True, below=True), (0.5,), (0, 1), 'a number above 0, to below 1'),
         (ranges.one_of(('', 'f1')), ('', 'f1'), ('f2', None, ()), "one of '', f1"),
-        (ranges.each(ranges.whole(0, 9)), ((), [1]), ((10,), 3, 'a'), 'a list, each of it a whole number from 0 to 9'),
+        (
+            ranges.list_of(ranges.integer(0, 9)),
+            ((), [1]),
+            ((10,), 3, 'a'),
+            'a list, each entry a whole number from 0 to 9',
+        ),
         (ranges.duration('%'), (0, '5', '10%', 1e3), ('1epochs', -1, 1.5, '%', '1s', True), None),
         (ranges.duration('%', 'epochs'), ('1epochs', '0.5 epoch'), ('epochs', 'nanepochs', '1%%'), None),
         (ranges.text(empty=False), ('a',), ('', ' ', 'a\0', '\udc80', 3), 'text that is not empty'),

@@ -76,4 +76,4 @@ def test_a_run_that_has_begun_keeps_its_tree_of_parameters(tmp_path):
     begun = with_architecture(settings, tmp_path)
     assert begun.model.scan_layers and not settings.model.scan_layers
     assert with_architecture(settings, tmp_path / 'new') == settings
-    assert with_architecture(settings, tmp_path, given=['model.scan_layers']) == settings
+    assert with_architecture(settings, tmp_path, flag_keys=['model.scan_layers']) == settings

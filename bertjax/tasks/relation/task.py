@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertjax.config.ranges import each, one_of, text
+from bertjax.config.ranges import list_of, one_of, text
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION, Head
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -51,7 +51,7 @@ class RelationTask(TextTask):
     markers: str = option('entity', one_of(MARKERS), decides='model')
     pool: str = option('cls', one_of(POOLS), decides='model')
     negative: str = 'no_relation'
-    labels: Sequence[str] = option((), each(text(empty=False)))
+    labels: Sequence[str] = option((), list_of(text(empty=False)))
     text_a: str = option('text', text(empty=False), decides='reading')
     label: str = option('', decides='reading')
     metric: str = option('micro_f1', one_of(_METRICS))

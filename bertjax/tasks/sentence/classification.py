@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from bertjax.config.ranges import each, number, one_of, text
+from bertjax.config.ranges import list_of, number, one_of, text
 from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
 from bertjax.metrics.classification import OF_VALUES
@@ -55,11 +55,11 @@ class ClassificationTask(TextTask):
     dev: str = option('', decides='reading')
     test: str = option('', decides='reading')
     dev_fraction: float = option(0.1, number(0, 1, below=True))
-    labels: Sequence[str] = option((), each(text(empty=False)))
+    labels: Sequence[str] = option((), list_of(text(empty=False)))
     regression: bool = False
     class_weights: str = ''
     metric: str = ''
-    columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    columns: Sequence[str] = option((), list_of(text(empty=False)), decides='reading')
     format: str = option('auto', one_of(('auto', *dict.fromkeys(FORMATS.values()))), decides='reading')
     dataset: str = option('', decides='reading')
 

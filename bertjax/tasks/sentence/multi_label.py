@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bertjax.config.ranges import each, number, text
+from bertjax.config.ranges import list_of, number, text
 from bertjax.errors import UserError
 from bertjax.losses import MULTI_LABEL, Objective, build_label_weighted
 from bertjax.metrics.multi_label import FIGURES, label_scores, multi_label_figures
@@ -41,7 +41,7 @@ class MultiLabelTask(ClassificationTask):
       threshold: the probability above which a label is predicted.
     """
 
-    label_columns: Sequence[str] = option((), each(text(empty=False)), decides='reading')
+    label_columns: Sequence[str] = option((), list_of(text(empty=False)), decides='reading')
     separator: str = option('', decides='reading')
     threshold: float = option(0.5, number(0, 1, above=True, below=True), decides='reading')
 

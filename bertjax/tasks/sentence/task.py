@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.ranges import MANY, one_of, whole
+from bertjax.config.ranges import MANY, integer, one_of
 from bertjax.config.schema import check_fields
 from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.data.features import Features
@@ -102,7 +102,7 @@ class TextTask(Task[Example, Scores]):
     data: str
     seq_len: int
     long: str = option('truncate', one_of(LONG))
-    stride: int = option(0, whole(0, MANY))
+    stride: int = option(0, integer(0, MANY))
     bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = SEQUENCE_CLASSIFICATION

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from bertjax.config.ranges import MANY, one_of, whole
+from bertjax.config.ranges import MANY, integer, one_of
 from bertjax.config.schema import check_fields
 from bertjax.convert.heads import QUESTION_ANSWERING
 from bertjax.data.features import Features
@@ -62,10 +62,10 @@ class SquadTask(Task[SquadQuestion, Answers]):
     train_file: str = option('', decides='reading')
     dev_file: str = option('', decides='reading')
     test_file: str = option('', decides='reading')
-    stride: int = option(128, whole(1, MANY))
-    max_query: int = option(64, whole(1, MANY))
-    n_best: int = option(20, whole(1, 1000), decides='reading')
-    max_answer: int = option(30, whole(1, MANY), decides='reading')
+    stride: int = option(128, integer(1, MANY))
+    max_query: int = option(64, integer(1, MANY))
+    n_best: int = option(20, integer(1, 1000), decides='reading')
+    max_answer: int = option(30, integer(1, MANY), decides='reading')
     bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
 
     head = QUESTION_ANSWERING

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.ranges import MANY, each, one_of, text, whole
+from bertjax.config.ranges import MANY, integer, list_of, one_of, text
 from bertjax.config.schema import check_fields
 from bertjax.convert.heads import TOKEN_CLASSIFICATION
 from bertjax.data.features import Features
@@ -32,7 +32,7 @@ from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_COLUMN = whole(-1000, 1000)  # the number of a column, from 0, or negative from the end
+_COLUMN = integer(-1000, 1000)  # the number of a column, from 0, or negative from the end
 
 
 @dataclasses.dataclass
@@ -66,10 +66,12 @@ class TaggingTask(Task[Sentence, Tags]):
     comment: str = option('', about="the prefix of comment lines; '': as in CoNLL-U", decides='reading')
     words: str = option('', about="JSON and Arrow: the field of the words; '': tokens or words", decides='reading')
     tags: str = option('', about="JSON and Arrow: the field of the tags; '': ner_tags, tags, ner, …", decides='reading')
-    tag_names: Sequence[str] = option((), each(text(empty=False)), 'names of tags that are numbers', decides='reading')
+    tag_names: Sequence[str] = option(
+        (), list_of(text(empty=False)), 'names of tags that are numbers', decides='reading'
+    )
     scheme: str = option('auto', one_of(SCHEMES), 'how tags mark entities; `plain`: each stands for itself')
     context: bool = False
-    stride: int = option(0, whole(0, MANY))
+    stride: int = option(0, integer(0, MANY))
     input_format: str = option('auto', one_of(files.INPUTS), decides='reading')
     layers: str = option('last', one_of(LAYERS), 'the layers that the head reads', decides='model')
     bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0: none', decides='model')

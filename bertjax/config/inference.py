@@ -1,0 +1,167 @@
+"""The keys of the verbs that use a finished model: convert, extract, fill and attention."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.config.ranges import COUNT, MANY, either, flag, integer, list_of, number, one_of, special, text
+from bertjax.config.run import FORMATS, ROWS, SEED, TEXT
+from bertjax.config.schema import from_config, group, key, override
+from bertjax.errors import UserError
+from bertjax.model.config import DTYPES, BertConfig
+from bertjax.model.pooling import COMBINE, POOL
+
+FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
+ASK = ('masks', 'score', 'pairs', 'continue')
+_FIELD = text(empty=False)
+_LENGTH = either(integer(4, MANY), special(0, 'the positions of the model'))
+_NORMALIZE = either(flag(), special(None, "the model's own"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelKeys:
+    """The keys of every verb that uses a finished model."""
+
+    run: str = key('', _FIELD, 'the verb, see --help')
+    init: str = key(
+        '', TEXT, "a workdir, a model's directory or `org/name` on the hub; empty: the model of `--workdir`"
+    )
+    step: int = key(
+        0, integer(0, COUNT), 'the step of a checkpoint of a workdir; 0: the export, else the newest checkpoint'
+    )
+
+    dtype = 'float32'  # not a key of `convert`, which computes nothing
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The keys of the verb itself, {key of config.VERB: value}."""
+        return dataclasses.asdict(getattr(self, next(verb for verb in INFERENCE_KEYS if hasattr(self, verb))))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextKeys(ModelKeys):
+    """The keys of every verb that reads texts."""
+
+    input: str = key('', TEXT, 'a file, or `-` for standard input')
+    dtype: str = key(
+        'float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is several times faster on TPUs and GPUs'
+    )
+    batch_size: int = key(64, ROWS, 'the number of texts per batch')
+    max_length: int = key(
+        0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut; 0: the positions of the model'
+    )
+
+    def truncation_length(self, config: BertConfig, usual: int) -> int:
+        """Returns the length in tokens that texts are cut to: config.max_length, or `usual` if that key is 0.
+
+        Raises:
+          UserError: The model has fewer positions than config.max_length.
+        """
+        most = config.max_positions
+        if self.max_length > most:
+            fix = 'leave it out for the longest'
+            raise UserError('config.max_length', str(self.max_length), f'4 to {most}, the positions of the model', fix)
+        return self.max_length or usual
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertKeys:
+    """config.convert."""
+
+    formats: str = key('hf', FORMATS, 'the formats, separated by commas; each is a folder in `WORKDIR/export`')
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractKeys:
+    """config.extract."""
+
+    field: str = key('text', _FIELD, 'the field of a record that holds the text')
+    pair_field: str = key('', TEXT, 'the field with a second text; for lines, any name means two texts per line')
+    id: str = key('', TEXT, 'records: the field with an identifier, to copy to the output')
+    layers: tuple = key(
+        (-1,),
+        list_of(integer(-MANY, MANY)),
+        'the hidden states; 0: the embeddings, 1 to L: the blocks, -1: the last block',
+    )
+    combine: str = key('mean', one_of(COMBINE), 'how several layers are combined')
+    weights: tuple = key((), list_of(number(-1e6, 1e6)), '`combine=weighted`: one weight per layer')
+    pool: str = key(
+        'auto',
+        one_of(('auto', *POOL)),
+        'the pooling of the tokens; `auto`: the pooling of a sentence-transformers folder, else `mean`',
+    )
+    normalize: bool | None = key(
+        None, _NORMALIZE, 'whether to scale to length 1; `None`: as the model does with `pool=auto`, else no'
+    )
+    format: str = key(
+        '', one_of(('', *FEATURE_FORMATS)), 'the format of the output; empty: `npy`, or JSON lines if `input` is `-`'
+    )
+    part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
+
+
+@dataclasses.dataclass(frozen=True)
+class FillKeys:
+    """config.fill."""
+
+    ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets it')
+    text: str = key('', TEXT, 'a single text instead of `input`; the answer is a table')
+    second: str = key('', TEXT, '`pairs`: the text that may follow `text`')
+    field: str = key('text', _FIELD, 'records: the field with the text')
+    pair_field: str = key('pair', _FIELD, '`pairs`, records: the field with the second text')
+    top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
+    jointly: bool = key(
+        False,
+        about='`masks`: fill the masks of a text one by one, each given the earlier ones; the most certain mask first',
+    )
+    tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
+    temperature: float = key(
+        1.0, number(0, 100), '`continue`: the temperature of sampling; 0: always the most probable piece'
+    )
+    sample: int = key(50, integer(1, 1000), '`continue`: how many of the most probable pieces to draw from')
+    seed: int = key(0, SEED, '`continue`: the seed of sampling')
+
+
+@dataclasses.dataclass(frozen=True)
+class AttentionKeys:
+    """config.attention."""
+
+    field: str = key('text', _FIELD, 'records: the field with the text')
+    pair_field: str = key('', TEXT, 'records: the field with a second text, which makes a pair with the first')
+    texts: tuple = key(
+        (),
+        list_of(_FIELD),
+        'the texts on the page (or pairs, separated by a tab); without `input` they are also measured',
+    )
+    show: int = key(
+        12, integer(0, 1000), 'how many texts of `input`, from the first, are on the page if `texts` is empty'
+    )
+    unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
+    compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')
+
+
+def _of_verb(base: type[ModelKeys], options: Any) -> type[ModelKeys]:
+    """Returns the class with the keys of `base` and the group config.VERB; VERB comes from the class name VerbKeys."""
+    verb = type(options).__name__.removesuffix('Keys').lower()
+    fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
+    return dataclasses.make_dataclass(f'{verb.capitalize()}Settings', fields, bases=(base,), frozen=True, kw_only=True)
+
+
+# {verb that uses a finished model: the class of its keys}.
+INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
+    'convert': _of_verb(ModelKeys, ConvertKeys()),
+    'extract': _of_verb(TextKeys, ExtractKeys()),
+    'fill': _of_verb(TextKeys, FillKeys()),
+    'attention': _of_verb(TextKeys, AttentionKeys()),
+}
+
+
+def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
+    """Returns the settings of `verb`, a verb that uses a finished model.
+
+    Raises:
+      UserError: The recipe is for another verb.
+    """
+    if verb not in config:
+        found, expected = f'a recipe without config.{verb}', f'a recipe with config.{verb}'
+        raise UserError(f'--config.run={verb}', found, expected, f'give the recipe {verb}')
+    return from_config(INFERENCE_KEYS[verb], config)
