@@ -32,6 +32,18 @@ gc.freeze()
 gc.set_threshold(100_000, 20, 50)
 
 
+# These need packages of the extra `test-all`, which the default suite does without.
+SLOW_FIXTURES = {'browser', 'dask_cluster', 'google', 'object_server'}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks tests as slow whose fixtures the extra `test` cannot serve."""
+    for item in items:
+        if SLOW_FIXTURES.intersection(getattr(item, 'fixturenames', ())):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope='session')
 def repository() -> pathlib.Path:
     """The checkout's top folder."""
@@ -114,7 +126,7 @@ def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathli
 def google(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[Any]:
     """A client of gs://bucket, an empty bucket of a stand-in for Google's server; with a cache of the test's own."""
     pytest.importorskip('gcsfs', reason='of the extra gcs')
-    pytest.importorskip('gcp_storage_emulator.server', reason='of the extra test')
+    pytest.importorskip('gcp_storage_emulator.server', reason="needs the extra 'test-all'")
     import google_server
 
     from bertjax.remote import cache

@@ -106,17 +106,19 @@ def refusal(config: ConfigDict, key: str, value: Any) -> UserError | None:
 
 BASES = {'pretraining': lambda: pretraining_config('tiny', phases=two_phases())}
 BASES |= {kind: lambda kind=kind: finetuning_config(kind) for kind in KINDS}
+WITH_SHARED_KEYS = ('pretraining', 'classification')  # the other bases are asked for the keys of their task only
 
 
-@pytest.mark.parametrize('base', BASES)
+@pytest.mark.parametrize(
+    'base', [pytest.param(base, marks=pytest.mark.slow if base in WITH_SHARED_KEYS else ()) for base in BASES]
+)
 def test_odd_values_of_every_key(base: str):
     config = BASES[base]()
     check_ranges(config)
     settled(config)
     known = config_keys(config)
-    shared = base not in ('pretraining', 'classification')
     for name in flatten(config):
-        if shared and not name.startswith('task.'):  # looked at once
+        if base not in WITH_SHARED_KEYS and not name.startswith('task.'):
             continue
         refused = 0
         for value in ODD:

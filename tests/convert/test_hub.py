@@ -112,6 +112,7 @@ def test_names_that_do_not_exist_on_the_hub(tmp_path, monkeypatch):
         huggingface_directory('bert-base-uncased')
 
 
+@pytest.mark.slow
 def test_only_needed_files_are_pulled(hub, tmp_path):
     names = ('org/model', 'org/old', 'org/shards', 'org/google', f'org/model@{SHA}')
     folders, printed = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))

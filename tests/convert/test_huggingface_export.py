@@ -54,9 +54,9 @@ def test_bytes_equal_those_of_safetensors(tokenizer, small_config, make_params, 
     [
         {},
         {'scan_layers': False, 'activation': 'gelu_tanh'},
-        {'nsp': False, 'num_segments': 1, 'activation': 'relu'},
+        pytest.param({'nsp': False, 'num_segments': 1, 'activation': 'relu'}, marks=pytest.mark.slow),
         {'nsp': False, 'causal': True},
-        {'causal': True, 'activation': 'gelu_tanh', 'scan_layers': False},
+        pytest.param({'causal': True, 'activation': 'gelu_tanh', 'scan_layers': False}, marks=pytest.mark.slow),
     ],
     ids=str,
 )

@@ -27,6 +27,7 @@ np.testing.assert_array_equal(params['kernel'], np.arange(16.0).reshape(8, 2))
 """
 
 
+@pytest.mark.slow
 def test_one_device_reads_the_export_of_eight_devices(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     mesh = make_mesh({'data': 8, 'fsdp': 1, 'tensor': 1})
     kernel = jax.device_put(np.arange(16.0, dtype=np.float32).reshape(8, 2), batch_sharding(mesh))
@@ -52,6 +53,7 @@ def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_
     assert load_tokenizer(tmp_path / 'model').fingerprint == tokenizer.fingerprint
 
 
+@pytest.mark.slow
 def test_a_task_s_model_that_transformers_lacks(small_config, make_params, assert_same_params, tmp_path):
     """The model has a BiLSTM on a mix of four layers; its head is not used for labels in another order."""
     model = BertForTokens(small_config(num_layers=4), 2, bilstm_units=3, layers='sum_last_four')

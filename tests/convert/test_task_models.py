@@ -88,7 +88,7 @@ def transformers():
     return pytest.importorskip('transformers', reason='loads what we export')
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
 def test_transformers_loads_everything_with_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
@@ -111,7 +111,7 @@ def test_transformers_loads_everything_with_equal_logits(
     assert f'import AutoTokenizer, {architecture}' in card and 'fill-mask' not in card
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', KINDS)
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, case, scan):
     head, kind, options, _, task = KINDS[case]
@@ -185,6 +185,7 @@ def test_only_the_head_of_the_same_task_is_taken(
     assert np.array_equal(imported.params['head']['kernel'], trained['head']['kernel']) is taken
 
 
+@pytest.mark.slow
 def test_layers_between_encoder_and_head_are_drawn(tokenizer, small_config, make_params, tmp_path):
     config = small_config(num_layers=4)
     trained = make_params(BertForTokens(config, 5))

@@ -175,6 +175,7 @@ def test_a_killed_build_continues_to_the_same_bytes(workers, corpus, tmp_path, v
     assert directory_bytes(tmp_path / 'killed') == directory_bytes(tmp_path / 'whole')
 
 
+@pytest.mark.slow
 def test_workers_do_not_import_the_script_that_starts_them(corpus, small_shards, tmp_path, vocabulary):
     """The script would make the same call again, and may import modules that workers do not need."""
     program = tmp_path / 'program.py'

@@ -47,8 +47,11 @@ def passes_of(examples):
         yield [len(examples._plans[plan].chunks), 1 - batch['nsp_labels'].mean(), a.mean(), b.mean(), real]
 
 
+SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ((512, 0.1), (128, 0.0), (512, 0.0))]
+
+
 # Short sequences make the statistics of a pass noisy; without them the comparison is several times sharper.
-@pytest.fixture(scope='module', params=[(128, 0.1), (512, 0.1), (128, 0.0), (512, 0.0)], ids=str)
+@pytest.fixture(scope='module', params=[(128, 0.1), *SLOW], ids=str)
 def streams(request, text):
     """S, the share of short sequences, and for each pass the arrays (A's tokens, B's, is next), ours and Google's."""
     seq_len, short = request.param
@@ -115,6 +118,7 @@ def test_half_of_the_chunks_of_two_sentences_or_more_are_next(text, seq_len):
     assert report['is_next'] < 0.48
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('seq_len', [128, 512])
 def test_a_balanced_stream_is_half_next(text, seq_len):
     examples = examples_of(text, seq_len, balanced=True)

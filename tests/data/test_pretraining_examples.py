@@ -93,7 +93,7 @@ def test_plans_on_disk_give_the_same_examples(small, vocabulary, tmp_path):
 
 
 @pytest.mark.parametrize(
-    'mode', [pytest.param(mode, marks=() if mode in ('nsp', 'doc_sentences') else pytest.mark.slow) for mode in MODES]
+    'mode', [pytest.param(mode, marks=() if mode == 'nsp' else pytest.mark.slow) for mode in MODES]
 )
 def test_a_cycle_takes_every_slot_of_every_plan_once(small, vocabulary, mode):
     examples = examples_of(small, vocabulary, mode=mode, plans=3, seq_len=32)
@@ -149,6 +149,7 @@ def test_rows_hold_the_text_of_their_source(small, vocabulary, mode):
     assert not (ids * (1 - batch['attention_mask'])).any()
 
 
+@pytest.mark.slow
 def test_no_random_b_is_from_the_document_of_a(small, vocabulary):
     examples = examples_of(small, vocabulary)
     for n in range(examples.cycle_length):

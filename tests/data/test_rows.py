@@ -30,7 +30,7 @@ def coins(stream: Stream, n: int):
     return lambda: next(tossed)
 
 
-@pytest.mark.parametrize('seq_len', [5, 6, 31, 128])
+@pytest.mark.parametrize('seq_len', [5, 128, *(pytest.param(length, marks=pytest.mark.slow) for length in (6, 31))])
 def test_truncation_equals_googles_loop(seq_len):
     rng = np.random.default_rng(0)
     a, b = rng.integers(1, 300, (2, 120))

@@ -161,6 +161,7 @@ def test_balanced_does_what_it_can_when_chunks_hold_one_sentence():
     assert calibrate(split, PairOptions(balanced=True), 64, 0) == 1.0
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_sentences_take_a_fraction_of_a_second():
     split = synthetic_split(documents=2500)
     assert split.num_sentences > 80_000

@@ -118,6 +118,7 @@ def test_the_teacher_is_neither_in_the_state_nor_a_constant(alone):
     assert widest < 1000
 
 
+@pytest.mark.slow
 def test_each_distillation_loss_decreases(alone):
     _, _, _, values = alone
     parts = [f'{part}_loss' for part in (*HIDDEN_LOSSES, 'soft')] + ['mlm_loss', 'nsp_loss']

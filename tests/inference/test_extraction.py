@@ -79,6 +79,7 @@ def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract
     assert extract('out', model='other') == len(TEXTS)
 
 
+@pytest.mark.slow
 def test_parts_of_other_texts_are_not_reused(extract, tmp_path):
     """The input changes behind the first part after a run was killed."""
     parts = tmp_path / 'out' / 'in.parts'

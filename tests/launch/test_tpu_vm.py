@@ -46,6 +46,7 @@ def test_a_training_that_can_go_on_is_started_again(cloud: Cloud, status: int):
     assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete']
 
 
+@pytest.mark.slow
 def test_a_machine_that_was_started_anew_mounts_the_share_again(cloud: Cloud):
     work = ('--mount=10.0.0.2:/share', '--', '--workdir=/mnt/shared/run')
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *work, ends=['none', 0])
@@ -77,6 +78,7 @@ def test_a_mistake_on_another_machine_ends_it(cloud: Cloud, others: list[int], s
     assert cloud.steps == (WHOLE if status != 1 else WHOLE[:-1])
 
 
+@pytest.mark.slow
 def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
     """Status 1 may mean that the state is in the machine's mirror of the bucket alone."""
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[1], status=1)
@@ -90,7 +92,12 @@ def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
 
 @pytest.mark.parametrize(
     ('options', 'workdir'),
-    [((), 'out/run'), ((), '/mnt/shared/run'), (('--mount=10.0.0.2:/share',), '/home/run'), ((), 'gs://')],
+    [
+        ((), 'out/run'),
+        pytest.param((), '/mnt/shared/run', marks=pytest.mark.slow),
+        (('--mount=10.0.0.2:/share',), '/home/run'),
+        pytest.param((), 'gs://', marks=pytest.mark.slow),
+    ],
 )
 def test_a_workdir_that_would_be_deleted_is_refused(cloud: Cloud, options: tuple[str, ...], workdir: str):
     training = ('--', '--workdir=gs://bucket/run', f'--workdir={workdir}')
@@ -101,12 +108,14 @@ def test_a_workdir_that_would_be_deleted_is_refused(cloud: Cloud, options: tuple
     assert cloud.exists
 
 
+@pytest.mark.slow
 def test_a_workdir_that_stays_is_taken(cloud: Cloud):
     for options, workdir in (((), 's3://bucket/run'), (('--mount=10.0.0.2:/share',), '/mnt/shared/run')):
         cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, '--', f'--workdir={workdir}')
         assert cloud.steps[-1] == 'delete'
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_lost_before_it_was_there_is_asked_for_again(cloud: Cloud):
     lost = ['PROVISIONING', 'SUSPENDED']
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *TRAINING, states=[lost, lost, ['ACTIVE']])

@@ -140,6 +140,7 @@ def test_a_named_implementation_runs_or_raises(with_refusing):
         choose_attention('refusing', x, x, mask, 0.0)
 
 
+@pytest.mark.slow
 def test_the_model_runs_the_choice_and_logs_it_once(with_refusing, small_config, make_params, monkeypatch):
     lines = []
     monkeypatch.setattr(logging, 'info', lambda line, *args: lines.append(line))

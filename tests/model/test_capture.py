@@ -16,7 +16,12 @@ def captured(model, params, inputs):
     return jax.jit(forward, compiler_options=QUICK)(params, tuple(inputs))
 
 
-@pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'remat': 'full', 'causal': True, 'pre_norm': True}])
+ALL_ELSE = {'remat': 'full', 'causal': True, 'pre_norm': True}
+
+
+@pytest.mark.parametrize(
+    'changes', [{}, *(pytest.param(changes, marks=pytest.mark.slow) for changes in ({'scan_layers': False}, ALL_ELSE))]
+)
 def test_captured_values_are_those_of_the_layers(make_model, inputs, changes):
     model, params = make_model(**changes)
     c, mask = model.config, inputs[2]
@@ -46,6 +51,7 @@ def test_unrolled_layers_are_in_order():
     np.testing.assert_array_equal(capture._stack_values(layers), np.repeat(np.arange(12)[:, None], 2, 1))
 
 
+@pytest.mark.slow
 def test_capture_with_first_only_has_all_positions(small_config, make_params, inputs):
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
     params = make_params(model, *inputs[:3])
@@ -56,6 +62,7 @@ def test_capture_with_first_only_has_all_positions(small_config, make_params, in
     np.testing.assert_allclose(outputs['logits'], expected['logits'], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_without_capture_the_program_is_unchanged(make_model, inputs):
     """Neither the parameters nor the forward pass contain the captured values."""
     model, params = make_model()

@@ -68,6 +68,7 @@ def test_all_bits_are_even():
     assert max(abs(share - 0.5) for share in shares) < 5 * 0.5 / 1024
 
 
+@pytest.mark.slow
 def test_heads_and_queries_are_independent():
     weights = jnp.ones((8, 12, 64, 64))
     mask = np.asarray(drop_attention(weights, RATE, dropout_of(0, np.arange(8))) == 0)
@@ -77,6 +78,7 @@ def test_heads_and_queries_are_independent():
         assert abs(correlation(moved[1:], moved[:-1])) < 5, axis
 
 
+@pytest.mark.slow
 def test_values_do_not_depend_on_the_size_of_the_batch():
     short, long = dropped((4, 32, 16), first=7), dropped((16, 48, 16), first=3)
     np.testing.assert_array_equal(short, long[4:8, :32])
@@ -86,6 +88,7 @@ def test_values_do_not_depend_on_the_size_of_the_batch():
     np.testing.assert_array_equal(short, long[4:8, :, :32, :32])
 
 
+@pytest.mark.slow
 def test_the_gradient_goes_where_the_value_went():
     own = dropout_of(2, np.arange(8))
     for options, shape in ((Site.HEAD,), (8, 16, 32)), ((), (8, 4, 16, 16)):

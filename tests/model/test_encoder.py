@@ -68,6 +68,7 @@ def _equations(jaxpr, name):
                     yield from _equations(inner, name)
 
 
+@pytest.mark.slow
 def test_scanned_and_unrolled_start_and_drop_alike(make_model, inputs):
     scanned, params = make_model(**DROPOUT)
     unrolled, apart = make_model(**DROPOUT, scan_layers=False)
@@ -78,6 +79,7 @@ def test_scanned_and_unrolled_start_and_drop_alike(make_model, inputs):
         np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_blocks_start_different_from_each_other_and_as_spread_as_asked(make_model, small_config):
     _, params = make_model(init_stddev=0.05)
     kernel = np.asarray(params['encoder']['layers']['mlp']['up']['kernel'])
@@ -86,6 +88,7 @@ def test_blocks_start_different_from_each_other_and_as_spread_as_asked(make_mode
     assert kernel.std() == pytest.approx(0.88 * 0.05, rel=0.03)  # the deviation of a normal truncated at two deviations
 
 
+@pytest.mark.slow
 def test_dropout_depends_on_the_key_and_is_optional(make_model, inputs):
     for changes in ({'dropout': 0.5}, {'attention_dropout': 0.5}):
         model, params = make_model(**changes)
@@ -116,6 +119,7 @@ def test_left_to_right_sees_nothing_to_the_right(make_model, inputs):
         assert not np.array_equal(one[0, 9:], two[0, 9:])
 
 
+@pytest.mark.slow
 def test_a_row_of_padding_only_stays_finite_and_gives_no_gradient(make_model, inputs):
     for changes in ({}, {'causal': True}):
         model, params = make_model(**changes)
@@ -159,6 +163,7 @@ def test_bfloat16_keeps_statistics_softmax_and_logits_in_float32(make_model, inp
     np.testing.assert_allclose(outputs['mlm_logits'], _apply(exact, params, inputs)['mlm_logits'], atol=0.02)
 
 
+@pytest.mark.slow
 def test_parameters_may_be_stored_in_bfloat16(make_model, inputs):
     model, params = make_model(param_dtype='bfloat16')
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype('bfloat16')}
@@ -175,7 +180,7 @@ def test_layer_norm_keeps_its_digits_far_from_zero():
     np.testing.assert_allclose(y, expected, atol=2e-3)
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan):
     model, params = make_model(pre_norm=True, scan_layers=scan)
     silent = jax.tree_util.tree_map_with_path(
@@ -191,6 +196,7 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
     np.testing.assert_allclose(hidden.std(-1), 3.0, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
     grads, products = {}, {}
@@ -208,7 +214,9 @@ def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
 
 
 @pytest.mark.parametrize(
-    'changes', [{}, {'causal': True}, pytest.param({'pre_norm': True}, marks=pytest.mark.slow)], ids=str
+    'changes',
+    [{}, *(pytest.param({key: True}, marks=pytest.mark.slow) for key in ('causal', 'pre_norm'))],
+    ids=str,
 )
 def test_first_only_costs_less_and_gives_the_same(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)

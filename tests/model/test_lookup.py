@@ -30,6 +30,7 @@ def test_every_id_has_the_sum_of_its_rows(kind):
     np.testing.assert_allclose(np.asarray(summed), expected, atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_in_bfloat16_only_the_sum_is_rounded():
     """For a piece with a thousand occurrences, adding one by one in bfloat16 would stop at 256."""
     ids, table = jnp.zeros((4, 250), jnp.int32), jnp.zeros((20, 4), jnp.bfloat16)

@@ -45,7 +45,7 @@ def _init(model, inputs):
     return lambda key: init_params(model, key, *inputs)
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     model = BertForPreTraining(small_config(scan_layers=scan, num_layers=2))
     mesh = make_mesh(MESHES['fsdp_tensor'])

@@ -97,7 +97,12 @@ def test_long_rows_by_heads(small_config, make_params):
         assert_same(gradients(model, params, rows, layout), gradients(model, params, rows, None))
 
 
-@pytest.mark.parametrize('changes', [{}, {'scan_layers': False, 'attention': 'dot_product'}, {'causal': True}])
+UNROLLED = {'scan_layers': False, 'attention': 'dot_product'}
+
+
+@pytest.mark.parametrize(
+    'changes', [{}, *(pytest.param(changes, marks=pytest.mark.slow) for changes in (UNROLLED, {'causal': True}))]
+)
 def test_states_of_four_sequences_a_row(make_model, changes):
     rows = rows_of(FOUR_A_ROW)
     model, params = make_model(**changes)
@@ -123,6 +128,7 @@ def test_states_of_four_sequences_a_row(make_model, changes):
     assert not packed[0][~real].any()
 
 
+@pytest.mark.slow
 def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make_params):
     rows = rows_of(FOUR_A_ROW)
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
@@ -134,6 +140,7 @@ def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make
     np.testing.assert_allclose(packed[FOUR_A_ROW > 0], alone[FOUR_A_ROW > 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pretraining_heads_of_four_sequences_a_row(make_model):
     """As when many short texts are filled in."""
     rows = (*rows_of(FOUR_A_ROW), np.zeros((len(FOUR_A_ROW), 2), np.int32))

@@ -138,7 +138,12 @@ def test_rates_of_layers_are_the_same_stacked_and_unrolled(trees):
 
 @pytest.mark.parametrize(
     'train, scan, optimizer',
-    [('all', True, 'adamw'), ('head', True, 'lamb'), ('head', False, 'adamw'), ('last_2', False, 'lamb')],
+    [
+        pytest.param('all', True, 'adamw', marks=pytest.mark.slow),
+        ('head', True, 'lamb'),
+        ('head', False, 'adamw'),
+        pytest.param('last_2', False, 'lamb', marks=pytest.mark.slow),
+    ],
 )
 def test_frozen_parameters_stay_to_the_bit_and_have_no_moments(train, scan, optimizer):
     model, trained = _model(scan), make_selection(train, L)

@@ -30,6 +30,7 @@ CHIPS = {
 }
 
 
+@pytest.mark.slow
 def test_memory_and_peak_of_the_devices_add_up_to_those_of_the_chips():
     pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
     environment = {'PATH': '', 'PYTHONPATH': os.environ.get('PYTHONPATH', '')}

@@ -37,8 +37,15 @@ def watched() -> Iterator[subprocess.Popen]:
         process.kill()
 
 
-@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize('tell', [os.kill, os.killpg])
+@pytest.mark.parametrize(
+    ('tell', 'number'),
+    [
+        (os.kill, signal.SIGTERM),
+        (os.killpg, signal.SIGINT),
+        pytest.param(os.kill, signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param(os.killpg, signal.SIGTERM, marks=pytest.mark.slow),
+    ],
+)
 def test_each_signal_is_forwarded_once(watched: subprocess.Popen, number: int, tell: Callable[[int, int], None]):
     """The signal goes to the process, as by `kill`, or to its group, as from a terminal."""
     for _ in range(3):
@@ -47,6 +54,7 @@ def test_each_signal_is_forwarded_once(watched: subprocess.Popen, number: int, t
     assert watched.stdout.read() == '' and watched.wait(30) == 75
 
 
+@pytest.mark.slow
 def test_both_processes_suspend_and_continue(watched: subprocess.Popen):
     (child,) = psutil.Process(watched.pid).children()
     both = (psutil.Process(watched.pid), child)

@@ -18,7 +18,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize('family', SIZES)
+@pytest.mark.parametrize('family', ['Roberta', pytest.param('DistilBert', marks=pytest.mark.slow)])
 def test_labels_of_pairs(torch, tmp_path, family):
     torch.manual_seed(0)
     if family == 'Roberta':

@@ -55,6 +55,7 @@ def test_labels_of_texts(torch, saved):
     np.testing.assert_allclose(list(answer['probabilities'].values()), probabilities(torch, model, pair)[0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_scores_and_several_labels(torch, saved):
     model, tokenizer, bert = saved('BertForSequenceClassification', num_labels=1)
     inputs = tokenizer(SENTENCES, padding=True, return_tensors='pt')

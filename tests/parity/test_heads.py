@@ -24,7 +24,7 @@ def _peer_inputs(torch, inputs):
     return {THEIRS[name]: torch.tensor(x, dtype=torch.long) for name, x in inputs.items()}
 
 
-@pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
+@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 @pytest.mark.parametrize('case', CASES)
 def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, tmp_path, case, scan):
     kind, head, options = CASES[case]
@@ -50,6 +50,7 @@ def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, t
         np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_real_sentence_encoder_starts_a_task(torch, batch):
     """all-MiniLM-L6-v2 lacks a head but not a pooler: with a fresh one it is transformers' classifier to the digit."""
     import pathlib

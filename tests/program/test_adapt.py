@@ -66,6 +66,7 @@ def test_a_checkpoint_is_adapted(adapted: pathlib.Path, folder: pathlib.Path):
     assert np.abs(table[-NEW]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_its_report_shows_what_it_began_with_and_the_other_text(
     program: Program, browser: Browser, adapted: pathlib.Path, tmp_path: pathlib.Path
 ):

@@ -36,6 +36,7 @@ def test_the_import_is_light():
     subprocess.run([sys.executable, '-c', program], check=True)
 
 
+@pytest.mark.slow
 def test_features_of_one_text_are_those_among_many(bert):
     many = bert.encode(TEXTS)
     assert many.shape == (3, 32) and many.dtype == np.float32
@@ -50,6 +51,7 @@ def test_features_of_one_text_are_those_among_many(bert):
     np.testing.assert_allclose(np.linalg.norm(bert.encode(TEXTS, normalize=np.True_), axis=1), 1, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_layers_and_pooling_are_what_they_say(bert):
     tokens = bert.encode(TEXTS, pool=None)
     assert [len(row) for row in bert.encode(TEXTS, pool='none')] == [len(row) for row in tokens]
@@ -114,6 +116,7 @@ def test_what_a_model_is_not_for_is_told(bert):
         bert.encode(TEXTS, ['one'])
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_run_is_its_export(trained):
     """Without an export, or of an earlier step, the model is that of the checkpoint."""
     finished, last, earlier = (
@@ -125,6 +128,7 @@ def test_a_checkpoint_of_a_run_is_its_export(trained):
         bertjax.load(trained, step=7)
 
 
+@pytest.mark.slow
 def test_an_empty_text_is_a_text(bert):
     assert bert.pieces('') == ['[CLS]', '[SEP]'] and bert.spans('').tolist() == [[-1, -1]] * 2
     np.testing.assert_allclose(bert.encode(''), bert.encode(['', 'a'])[0], atol=1e-5)
@@ -145,6 +149,7 @@ def variant(trained: pathlib.Path, folder: pathlib.Path, names: str, changes: di
     return folder
 
 
+@pytest.mark.slow
 def test_a_head_that_was_trained_in_ones_own_loop_is_not_missing(bert, trained, tmp_path):
     without = bertjax.load(variant(trained, tmp_path / 'x', 'cls.', {}, architectures=['BertModel']))
     with pytest.raises(UserError, match='no head for masked words'):
@@ -153,6 +158,7 @@ def test_a_head_that_was_trained_in_ones_own_loop_is_not_missing(bert, trained, 
     assert trained_on.fill('a [MASK]') == bert.fill('a [MASK]') and not trained_on.missing and without.missing
 
 
+@pytest.mark.slow
 def test_rows_of_the_embedding_beyond_the_pieces_are_never_given(bert, trained, tmp_path):
     """As of checkpoints whose vocabulary is filled up to a multiple of 64."""
     name, size = 'bert.embeddings.word_embeddings.weight', bert.tokenizer.vocab_size
@@ -251,6 +257,7 @@ def test_what_is_loaded_with_other_values_is_refused_in_a_line(trained, found, a
     assert '\n' not in line and len(line) < 1000
 
 
+@pytest.mark.slow
 def test_it_can_be_pickled(bert):
     """With the parameters that it has, on the devices of who reads it."""
     others = bert.with_params(jax.tree.map(np.zeros_like, jax.device_get(bert.params)))
@@ -260,6 +267,7 @@ def test_it_can_be_pickled(bert):
     assert not again.encode(TEXTS[0]).any()
 
 
+@pytest.mark.slow
 def test_answers_have_the_forms_that_are_said(bert):
     assert bert.fill('a [MASK]')[0].keys() == Filling.__annotations__.keys()
     assert bert.fill('a [MASK]', jointly=True).keys() == JointFilling.__annotations__.keys()
@@ -295,6 +303,7 @@ def test_a_tuned_model_classifies(tuned: pathlib.Path):
         bert.tag('river')
 
 
+@pytest.mark.slow
 def test_a_long_text_is_cut_as_by_predict(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """To the length of the training, from the export and from the checkpoint, unless one asks for another."""
     long = ('river stone old ' * 3 + 'sings falls house wind ' * 10).strip()

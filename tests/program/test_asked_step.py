@@ -101,11 +101,13 @@ def test_what_dev_decides_is_decided_by_evaluate(program: Program, trained: path
     assert dev['f1'] == dev['best_f1'] and dev['null_threshold'] != 0.0
 
 
+@pytest.mark.slow
 def test_nothing_is_saved_yet(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(stopped, tmp_path / 'own', ignore=shutil.ignore_patterns('checkpoints'))
     assert 'start the training again' in program.error(f'--workdir={own}', '--config.run=evaluate', **GLUE)
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_first_save_leaves_no_model(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
     own = shutil.copytree(stopped, tmp_path / 'own', ignore=shutil.ignore_patterns('checkpoints'))
     (own / 'checkpoints' / '5.orbax-checkpoint-tmp').mkdir(parents=True)

@@ -282,6 +282,7 @@ def test_any_input_is_read_for_its_texts(program: Program, trained, bert, tmp_pa
         assert json.loads(file.metadata()['units']) == bert.pieces(texts)
 
 
+@pytest.mark.slow
 def test_pairs_are_two_fields_or_two_texts_with_a_tab(program: Program, trained, bert, tmp_path):
     first, second = ['the old bird', 'stone'], ['a river', 'the wind']
     lines = _file(tmp_path, 'lines.tsv', ''.join(map('{}\t{}\n'.format, first, second)))

@@ -90,6 +90,7 @@ print(count)
 SCENARIOS = ('first build', 'other text', 'other settings', 'continued')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ('scenario', 'stride'),
     [

@@ -55,6 +55,7 @@ def again(workdir: pathlib.Path, program: Program, trained: pathlib.Path) -> tup
     return (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *GENERAL, *EVERY_PART, teacher(trained))
 
 
+@pytest.mark.slow
 def test_on_text_it_resumes_to_the_same_bits(
     program: Program, trained: pathlib.Path, general: pathlib.Path, tmp_path: pathlib.Path
 ):

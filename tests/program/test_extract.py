@@ -107,6 +107,7 @@ def test_every_format_is_written(extract, bert, tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_every_token_has_its_piece_and_its_characters(extract, bert, tmp_path):
     """Of pairs, in all formats; characters are those of the text as it was given."""
     pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
@@ -137,6 +138,7 @@ def test_every_token_has_its_piece_and_its_characters(extract, bert, tmp_path):
     assert [bert.tokenizer.pieces[id] for id in tokens['id'][: offsets[1]]] == pieces[0]
 
 
+@pytest.mark.slow
 def test_standard_input_goes_to_standard_output(program: Program, trained, tmp_path, bert):
     """As it comes, with blank lines in their place."""
     process = program.start(

@@ -129,6 +129,7 @@ def test_features_of_the_first_versions_are_known(extract, tmp_path):
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
 
 
+@pytest.mark.slow
 def test_formats_do_not_take_each_others_files(extract, tmp_path):
     """Neither what they share, the ids, nor what an interrupted run of one of them had begun to replace."""
     given, folder = tmp_path / 'b.jsonl', tmp_path / 'features'

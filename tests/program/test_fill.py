@@ -99,6 +99,7 @@ def test_pairs_are_those_of_transformers(bert, peer):
         bert.next_sentence(first, ['one'])
 
 
+@pytest.mark.slow
 def test_joint_filling_takes_the_surest_first(bert, peer):
     """Step by step as one would by hand with transformers."""
     tokenizer, text = peer[1], TEXTS[1]
@@ -119,6 +120,7 @@ def test_joint_filling_takes_the_surest_first(bert, peer):
     assert '[MASK]' not in found['text'] and found['text'].startswith('a ') and found['text'].endswith('and runs')
 
 
+@pytest.mark.slow
 def test_masks_are_written_in_several_ways_and_texts_stay_as_they_are(bert, trained):
     for mask, others in zip(bert.fill('a <mask>, [MASK]', top_k=1), ('[MASK]', 'a <mask>'), strict=True):
         assert others in mask[0]['text']
@@ -205,6 +207,7 @@ def test_files_are_answered_line_by_line(program: Program, trained, tmp_path, be
     )
 
 
+@pytest.mark.slow
 def test_answers_to_another_input_of_that_name_are_not_replaced(program: Program, trained, tmp_path, monkeypatch):
     for folder in ('a', 'b'):
         (tmp_path / folder).mkdir()
@@ -241,6 +244,7 @@ def test_what_is_usual_is_what_the_recipe_has(repository):
     assert {name: recipe[name] for name in fill_request.DEFAULTS} == fill_request.DEFAULTS
 
 
+@pytest.mark.slow
 def test_one_bar_for_all_of_a_call(bert, monkeypatch):
     """None inside another, and it ends at the number of texts."""
     bars = []

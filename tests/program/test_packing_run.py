@@ -25,6 +25,7 @@ def test_rows_and_sequences_are_told_apart(packed: pathlib.Path):
     assert 'several examples in a row' in (packed / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
 
 
+@pytest.mark.slow
 def test_a_run_continues_within_a_block_to_the_same_bits(
     program: Program, packed: pathlib.Path, tmp_path: pathlib.Path
 ):

@@ -202,6 +202,7 @@ def test_a_finished_run_started_again_trains_no_step(
     assert (copy / 'metrics.jsonl').read_bytes() == (trained / 'metrics.jsonl').read_bytes()
 
 
+@pytest.mark.slow
 def test_an_export_is_the_start_of_another_run(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     result = program.run(
         f'--workdir={tmp_path}', f'--config.init={trained}', '--config.steps=1', '--config.learning_rate=1e-9'

@@ -151,6 +151,7 @@ def test_another_model_is_refused(
     assert (workdir / 'config.json').read_bytes() == (trained / 'config.json').read_bytes()
 
 
+@pytest.mark.slow
 def test_changed_batch_size_and_learning_rate_are_allowed_and_said(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 ):

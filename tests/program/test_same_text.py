@@ -206,6 +206,7 @@ def test_another_vocabulary_in_the_export_of_config_init(program: Program, run: 
     assert 'export/hf/tokenizer.json: found other content' in program.error(*arguments)
 
 
+@pytest.mark.slow
 def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
     former = load_tokenizer(trained / 'tokenizer')
     wanted = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)

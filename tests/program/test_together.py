@@ -67,6 +67,7 @@ def test_one_that_fails_alone_is_lost_to_the_others(
     assert words in second.stderr
 
 
+@pytest.mark.slow
 def test_those_that_fail_alike_end_together(program: Program, tmp_path: pathlib.Path):
     """With the status of each, also after a traceback: none of them is lost."""
     for end in ends(program, tmp_path, "raise IndexError('a fault of ours')"):
@@ -74,6 +75,7 @@ def test_those_that_fail_alike_end_together(program: Program, tmp_path: pathlib.
         assert 'is lost' not in end.stderr
 
 
+@pytest.mark.slow
 def test_what_failed_in_one_is_raised_in_all(program: Program, tmp_path: pathlib.Path):
     """At the same point, with the status of the one that says why; also where the system was the cause."""
     body = """

@@ -243,6 +243,7 @@ def test_every_verb_of_a_workdir_is_alone_in_it(program: Program, tmp_path: path
     assert f'{tmp_path}: found another process that works in this workdir' in error
 
 
+@pytest.mark.slow
 def test_one_workdir_has_one_process(program: Program, tmp_path: pathlib.Path):
     first = program.start(f'--workdir={tmp_path}', '--config.steps=400')
     try:

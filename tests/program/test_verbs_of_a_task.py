@@ -113,6 +113,7 @@ def test_a_stream_of_blank_lines_is_read_in_one_go():
     assert len(batch) == 50_001 and time.monotonic() - begin < 10
 
 
+@pytest.mark.slow
 def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     """The fields of a row stand beside its prediction; a blank line keeps its place among lines."""
     own = copied(tuned, tmp_path / 'own')
@@ -139,6 +140,7 @@ def test_predict_keeps_the_rows_of_its_input(program: Program, tuned: pathlib.Pa
     assert rows(own / 'predictions' / 'input' / 'arrow.jsonl') == echoed
 
 
+@pytest.mark.slow
 def test_figures_of_a_part_say_so(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
     ask = (f'--workdir={own}', '--config.run=evaluate')

@@ -181,6 +181,7 @@ def test_from_its_files_to_figures_and_predictions(config: ConfigDict, tmp_path:
     assert not (workdir / 'predictions' / 'input' / 'mine.zip').exists()  # no benchmark, no official files
 
 
+@pytest.mark.slow
 def test_it_is_trained_on_a_part(config: ConfigDict, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     config.max_train_records, config.max_eval_records, config.steps = 20, 5, 1
     finetune.run(config, str(tmp_path / 'run'))
@@ -193,6 +194,7 @@ def test_it_is_trained_on_a_part(config: ConfigDict, tmp_path: pathlib.Path, cap
     assert chosen == [words[i] for i in sample(12, 5)] and set(sample(12, 5)) < set(sample(12, 8)) != set(range(8))
 
 
+@pytest.mark.slow
 def test_its_options_say_what_may_change(config: ConfigDict, tmp_path: pathlib.Path):
     assert list(options('vowels')) == ['suffix', 'vowels', 'bilstm_units']
     assert [option.change.name for option in options('vowels').values()] == ['RUN', 'TRAINING', 'STATE']

@@ -30,6 +30,7 @@ for kind in ('unigram', 'bpe'):
 """
 
 
+@pytest.mark.slow
 def test_equal_bytes_whatever_the_hash_seed_and_number_of_cores(tmp_path, repository):
     digests = []
     for name, seed, more in (('a', '1', []), ('b', '2', ['one core'])):
@@ -87,6 +88,7 @@ def test_a_piece_from_two_merges_counts_once():
     assert len(pieces) == len(set(pieces))
 
 
+@pytest.mark.slow
 def test_texts_have_as_few_pieces_as_with_the_trainer_of_tokenizers(paragraphs):
     reference = tokenizers.Tokenizer(models.WordPiece(unk_token='[UNK]'))
     reference.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -164,6 +166,7 @@ def test_samples_are_seeded_and_cover_the_stream():
     assert sample(iter(stream[:50]), 200, 1) == (stream[:50], 50)
 
 
+@pytest.mark.slow
 def test_broken_text_trains(paragraphs):
     texts = ['lone \ud800 surrogate', 'nul \x00 byte', 'x' * 5000, '\u2585 reserved', *paragraphs]
     assert 'the' in train_wordpiece(texts, vocab_size=400, lowercase=True).pieces

@@ -41,6 +41,7 @@ def test_ids_of_bert_vocabularies_on_every_fourth_line(bert_vocabulary, corpus_l
     assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, corpus_lines[::4])
 
 
+@pytest.mark.slow
 def test_ids_of_bert_vocabularies_on_hard_text(bert_vocabulary):
     theirs = BertTokenizerFast(str(bert_vocabulary), do_lower_case='uncased' in bert_vocabulary.name)
     assert_equal_ids(load_tokenizer(bert_vocabulary), theirs, [*HARD, *SPECIAL, *random_texts(3000, seed=1)])

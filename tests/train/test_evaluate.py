@@ -97,6 +97,7 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
     assert one['mlm_loss'][0] / one['mlm_loss'][1] == pytest.approx(np.log(200), rel=0.02)
 
 
+@pytest.mark.slow
 def test_evaluation_has_no_dropout(dropout_run, fresh):
     """Training this model needs a dropout key; its evaluation needs none and gives the same numbers twice."""
     step = jax.jit(make_eval_step(dropout_run.setup.model, PRETRAINING))

@@ -123,6 +123,7 @@ def test_a_background_error_is_raised_at_the_first_use():
     found.stop()
 
 
+@pytest.mark.slow
 def test_the_split_step_equals_the_whole_step(dropout_run, fresh):
     lowering = StepLowering(dropout_run.setup, dropout_run.phase)
     program = SplitStep(lowering, dropout_run.phase.batches)(dropout_run.phase.seq_len).compile()

@@ -295,6 +295,7 @@ def test_the_same_seed_gives_the_same_bits(dropout_run, fresh):
     assert_bits_equal(*states)
 
 
+@pytest.mark.slow
 def test_bfloat16_computation_keeps_float32_state(dropout_run, fresh):
     run = Run(tiny_config(model={'dtype': 'bfloat16'}, grad_accum_steps=2))
     state, rows = run.steps(run.place(fresh), 0, 3)

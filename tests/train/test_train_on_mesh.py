@@ -99,6 +99,7 @@ def test_shardings_of_parameters_and_moments(spread):
         assert scalar.sharding.spec == PartitionSpec()
 
 
+@pytest.mark.slow
 def test_each_device_holds_its_rows_of_the_batch(spread):
     run, *_ = spread
     rows = B // (run.mesh.shape['data'] * run.mesh.shape['fsdp'])

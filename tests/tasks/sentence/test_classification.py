@@ -43,7 +43,7 @@ def test_spam(mails, capsys):
     }
 
 
-@pytest.mark.parametrize('bilstm_units', [0, 5])
+@pytest.mark.parametrize('bilstm_units', [0, pytest.param(5, marks=pytest.mark.slow)])
 def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
     """A real model: padded by other rows or alone, a record gets the same answer."""
     task = learned(mails, bilstm_units=bilstm_units)

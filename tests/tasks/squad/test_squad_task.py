@@ -210,6 +210,7 @@ def test_wrong_options_are_named(options, where):
     assert error.value.where == where
 
 
+@pytest.mark.slow
 def test_the_model_and_its_objective_fit(letters):
     questions, task = mixed(), make()
     features = task.features(questions, letters, training=True)

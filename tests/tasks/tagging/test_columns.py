@@ -276,6 +276,7 @@ def test_tensorflow_datasets(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyP
         files_of('').read('train')
 
 
+@pytest.mark.slow
 def test_ncbi_disease(shared: pathlib.Path):
     data = str(shared / 'ner' / 'NCBI-disease')
     assert files_of(data).splits() == ['train', 'dev', 'test']
