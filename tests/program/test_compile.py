@@ -246,7 +246,7 @@ def test_the_largest_batch_is_found_above_and_below(program: Program, tmp_path: 
     assert report['fits'] and report['batch_size'] == 128
     compiler(fixed=2, row=3)
     result, report = _asked(program, tmp_path, '--config.find_batch=True', status=0)
-    assert report['fits'] and report['batch_size'] == 16 and 'largest batch that fits: 16' in result.stdout
+    assert report['fits'] and report['batch_size'] == 16 and 'largest batch that fits is 16' in result.stdout
     compiler(fixed=2, row=30)
     result, report = _asked(program, tmp_path, '--config.find_batch=True')
     assert report['batch_size'] == 64 and '--config.model.remat=full' in assert_one_line(result)
