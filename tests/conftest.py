@@ -32,13 +32,13 @@ gc.freeze()
 gc.set_threshold(100_000, 20, 50)
 
 
-# These need packages of the extra `test-all`, which the default suite does without.
+# The fixtures that need packages of the extra `test-all`, which the default suite does not install.
 SLOW_FIXTURES = {'browser', 'dask_cluster', 'google', 'object_server'}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks tests as slow whose fixtures the extra `test` cannot serve."""
+    """Marks a test as slow if it uses one of SLOW_FIXTURES."""
     for item in items:
         if SLOW_FIXTURES.intersection(getattr(item, 'fixturenames', ())):
             item.add_marker(pytest.mark.slow)
@@ -90,7 +90,7 @@ def once(session_folder: pathlib.Path) -> Callable[[str, Callable[[pathlib.Path]
 def object_server() -> Iterator[Any]:
     """A server of s3://bucket, see `object_server.ObjectServer`."""
     for needed in ('moto.server', 's3fs'):
-        pytest.importorskip(needed)
+        pytest.importorskip(needed, reason="needs the extra 'test-all'")
     import object_server
 
     with object_server.started() as server:

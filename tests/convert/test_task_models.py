@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 import safetensors.numpy
+from marks import SCAN
 
 from bertjax.convert.heads import (
     MULTIPLE_CHOICE,
@@ -88,7 +89,7 @@ def transformers():
     return pytest.importorskip('transformers', reason='loads what we export')
 
 
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 @pytest.mark.parametrize('case', CASES)
 def test_transformers_loads_everything_with_equal_logits(
     transformers, tokenizer, small_config, make_params, tmp_path, case, scan
@@ -111,7 +112,7 @@ def test_transformers_loads_everything_with_equal_logits(
     assert f'import AutoTokenizer, {architecture}' in card and 'fill-mask' not in card
 
 
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 @pytest.mark.parametrize('case', KINDS)
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, case, scan):
     head, kind, options, _, task = KINDS[case]

@@ -7,6 +7,7 @@ import pytest
 from data_fakes import synthetic_split
 from example_source import source_of
 from google_pairs import google_pass
+from marks import slow
 
 from bertjax.data.masking import MaskOptions
 from bertjax.data.pairs import PairOptions
@@ -47,11 +48,8 @@ def passes_of(examples):
         yield [len(examples._plans[plan].chunks), 1 - batch['nsp_labels'].mean(), a.mean(), b.mean(), real]
 
 
-SLOW = [pytest.param(case, marks=pytest.mark.slow) for case in ((512, 0.1), (128, 0.0), (512, 0.0))]
-
-
 # Short sequences make the statistics of a pass noisy; without them the comparison is several times sharper.
-@pytest.fixture(scope='module', params=[(128, 0.1), *SLOW], ids=str)
+@pytest.fixture(scope='module', params=[(128, 0.1), *slow((512, 0.1), (128, 0.0), (512, 0.0))], ids=str)
 def streams(request, text):
     """S, the share of short sequences, and for each pass the arrays (A's tokens, B's, is next), ours and Google's."""
     seq_len, short = request.param

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from data_fakes import MemorySplit
 from google_pairs import truncate as truncate_plainly
+from marks import slow
 
 from bertjax.data.hashing import Stream, hash_bits
 from bertjax.data.pairs import CHUNK, PairOptions
@@ -30,7 +31,7 @@ def coins(stream: Stream, n: int):
     return lambda: next(tossed)
 
 
-@pytest.mark.parametrize('seq_len', [5, 128, *(pytest.param(length, marks=pytest.mark.slow) for length in (6, 31))])
+@pytest.mark.parametrize('seq_len', [5, 128, *slow(6, 31)])
 def test_truncation_equals_googles_loop(seq_len):
     rng = np.random.default_rng(0)
     a, b = rng.integers(1, 300, (2, 120))

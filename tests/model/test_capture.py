@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from marks import slow
 
 from bertjax.model import capture
 from bertjax.model.capture import CAPTURES, apply_capturing
@@ -16,12 +17,10 @@ def captured(model, params, inputs):
     return jax.jit(forward, compiler_options=QUICK)(params, tuple(inputs))
 
 
-ALL_ELSE = {'remat': 'full', 'causal': True, 'pre_norm': True}
+OTHER_FORM = {'remat': 'full', 'causal': True, 'pre_norm': True}
 
 
-@pytest.mark.parametrize(
-    'changes', [{}, *(pytest.param(changes, marks=pytest.mark.slow) for changes in ({'scan_layers': False}, ALL_ELSE))]
-)
+@pytest.mark.parametrize('changes', [{}, *slow({'scan_layers': False}, OTHER_FORM)])
 def test_captured_values_are_those_of_the_layers(make_model, inputs, changes):
     model, params = make_model(**changes)
     c, mask = model.config, inputs[2]

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from marks import SCAN, slow
 
 from bertjax.errors import UserError
 from bertjax.losses import pretraining_losses
@@ -180,7 +181,7 @@ def test_layer_norm_keeps_its_digits_far_from_zero():
     np.testing.assert_allclose(y, expected, atol=2e-3)
 
 
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan):
     model, params = make_model(pre_norm=True, scan_layers=scan)
     silent = jax.tree_util.tree_map_with_path(
@@ -197,7 +198,7 @@ def test_pre_norm_normalises_inputs_and_once_at_the_end(make_model, inputs, scan
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
     grads, products = {}, {}
     for remat in ('none', 'elementwise', 'dots', 'full'):
@@ -213,11 +214,7 @@ def test_remat_changes_memory_but_no_numbers(make_model, inputs, scan):
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), grads[remat], grads['none'])
 
 
-@pytest.mark.parametrize(
-    'changes',
-    [{}, *(pytest.param({key: True}, marks=pytest.mark.slow) for key in ('causal', 'pre_norm'))],
-    ids=str,
-)
+@pytest.mark.parametrize('changes', [{}, *slow({'causal': True}, {'pre_norm': True})], ids=str)
 def test_first_only_costs_less_and_gives_the_same(make_model, small_config, inputs, changes):
     _, params = make_model(scan_layers=False, **changes)
     encoder = BertEncoder(small_config(scan_layers=False, **changes))

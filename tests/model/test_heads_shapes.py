@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from marks import SCAN, slow
 
 from bertjax.errors import UserError
 from bertjax.model.dropout import Dropout
@@ -39,7 +40,7 @@ def _inputs(case, inputs):
     return tuple(x.reshape(4, 2, 16) if case == 'multiple_choice' else x for x in inputs[:3])
 
 
-@pytest.mark.parametrize('units', [0, pytest.param(10, marks=pytest.mark.slow)], ids=['plain', 'bilstm'])
+@pytest.mark.parametrize('units', [0, *slow(10)], ids=['plain', 'bilstm'])
 @pytest.mark.parametrize('case', CASES)
 def test_padding_has_no_effect_and_a_pretrained_tree_fits(case, units, small_config, inputs, draw_head, make_model):
     head, options = CASES[case]
@@ -103,7 +104,7 @@ def _states(config, params, inputs):
     return np.asarray(_all_layers(BertEncoder(config), params['encoder'], inputs[:3]), np.float64)
 
 
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 @pytest.mark.parametrize('layers', LAYERS)
 def test_the_head_sees_the_chosen_layers(small_config, inputs, draw_head, layers, scan):
     config = small_config(num_layers=5, scan_layers=scan)
@@ -145,7 +146,7 @@ def test_a_fresh_mix_is_the_mean(small_config, inputs, make_params):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     'layers, units',
-    [('sum_all', 6), *(pytest.param(layers, 0, marks=pytest.mark.slow) for layers in ('last', 'concat_last_four'))],
+    [('sum_all', 6), ('last', 0), ('concat_last_four', 0)],
 )
 def test_a_frozen_encoder_gets_no_gradient(small_config, inputs, draw_head, layers, units):
     def gradient(frozen):

@@ -6,6 +6,7 @@ import pytest
 from flax import linen as nn
 from flax.traverse_util import flatten_dict
 from jax.sharding import PartitionSpec as P
+from marks import SCAN
 
 from bertjax.losses import pretraining_losses
 from bertjax.model.bert import BertForPreTraining
@@ -45,7 +46,7 @@ def _init(model, inputs):
     return lambda key: init_params(model, key, *inputs)
 
 
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 def test_every_parameter_has_the_expected_sharding(small_config, inputs, scan):
     model = BertForPreTraining(small_config(scan_layers=scan, num_layers=2))
     mesh = make_mesh(MESHES['fsdp_tensor'])

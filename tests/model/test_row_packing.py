@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from marks import slow
 
 from bertjax.data.strata import choose_layout
 from bertjax.model.dropout import Dropout
@@ -100,9 +101,7 @@ def test_long_rows_by_heads(small_config, make_params):
 UNROLLED = {'scan_layers': False, 'attention': 'dot_product'}
 
 
-@pytest.mark.parametrize(
-    'changes', [{}, *(pytest.param(changes, marks=pytest.mark.slow) for changes in (UNROLLED, {'causal': True}))]
-)
+@pytest.mark.parametrize('changes', [{}, *slow(UNROLLED, {'causal': True})])
 def test_states_of_four_sequences_a_row(make_model, changes):
     rows = rows_of(FOUR_A_ROW)
     model, params = make_model(**changes)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
+from marks import SCAN
 
 from bertjax.convert.load import load_pretraining_model
 from bertjax.convert.names import to_huggingface
@@ -16,7 +17,6 @@ from bertjax.model.stacking import stack_layers
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')
 MODEL_INPUTS = (*INPUTS, 'masked_positions')
 ACTIVATIONS = ('gelu', 'gelu_new', 'gelu_pytorch_tanh', 'relu')
-SCAN = pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
 
 
 def _close(ours, theirs):

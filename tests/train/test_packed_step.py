@@ -53,7 +53,7 @@ OTHERS = {'scan_layers': False, 'causal': True, 'pre_norm': True, 'remat': 'full
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('changes', [{}, pytest.param(OTHERS, marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize('changes', [{}, OTHERS], ids=str)
 def test_losses_and_gradients_are_those_of_the_examples_alone(batches, draw_params, changes):
     packed, alone, which = batches
     model = model_of(**changes)

@@ -5,6 +5,7 @@ import json
 import jax
 import numpy as np
 import pytest
+from marks import slow
 from text_world import MAILS, learned, sequences
 
 from bertjax.errors import UserError
@@ -43,7 +44,7 @@ def test_spam(mails, capsys):
     }
 
 
-@pytest.mark.parametrize('bilstm_units', [0, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize('bilstm_units', [0, *slow(5)])
 def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
     """A real model: padded by other rows or alone, a record gets the same answer."""
     task = learned(mails, bilstm_units=bilstm_units)
