@@ -157,7 +157,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.distill.layers=0,1 --config.distill.hidden=1', ('distill.layers', '2 blocks')),
     (f'{OF_TEXT} --config.init=/nowhere --config.distill.student_init=init', ('config.init: ', '/nowhere')),
     (f'{OF_TEXT} --config.init={{trained}}', ('distill.student_init', "'init'")),
-    (f'{OF_TEXT} --config.vocab.add=words.txt', ('config.vocab.add', 'words.txt', 'pieces of its teacher')),
+    (f'{OF_TEXT} --config.vocab.add=words.txt', ('config.vocab.add', 'words.txt', 'vocabulary of its teacher')),
     (f'{OF_TEXT} --config.vocab.add=words.txt --config.tokenizer={{trained}}', ('config.vocab.add', 'words.txt')),
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
     (f'{OF_TEXT} --config.architecture_from=init', ('config.init', 'nothing')),

@@ -66,7 +66,7 @@ def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, t
     np.testing.assert_allclose(found, bertjax.load(trained).encode(TEXTS[:5]), atol=1e-5)
     ids = {'stdin.ids.jsonl'} if format in ('npy', 'safetensors') else set()
     assert {path.name for path in folder.iterdir()} == {f'stdin.{format}', f'stdin.{format}.json', *ids}
-    assert 'is there already' in piped(*TEXTS[:5])
+    assert 'exists already' in piped(*TEXTS[:5])
     before = (folder / f'stdin.{format}').read_bytes()
     assert 'found results of standard input' in piped(*TEXTS[1:], status=2)
     assert (folder / f'stdin.{format}').read_bytes() == before and not (folder / 'stdin.input').exists()
@@ -88,7 +88,7 @@ def test_features_of_another_input_of_that_name_are_not_replaced(extract, progra
     extract(tmp_path / 'a' / 't.txt', '--config.extract.format=jsonl')
     facts = [json.loads((features / f't.{format}.json').read_text()) for format in ('npy', 'jsonl')]
     assert [fact['pool'] for fact in facts] == ['none', 'mean']
-    assert 'is there already' in extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
+    assert 'exists already' in extract(tmp_path / 'a' / 't.txt', '--config.extract.pool=none')
     extract(tmp_path / 'a' / 't.txt')
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json', 't.jsonl', 't.jsonl.json'}
     for path in features.glob('*.json'):
@@ -124,7 +124,7 @@ def test_features_of_the_first_versions_are_known(extract, tmp_path):
     del facts['input']
     (features / 't.npy.json').unlink()
     (features / 't.json').write_text(json.dumps(facts))
-    assert 'is there already' in extract(given)
+    assert 'exists already' in extract(given)
     extract(given, '--config.extract.pool=cls')
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json'}
 
