@@ -26,8 +26,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     The file has the figures of each phase. At its top level it repeats the figures of the phase that needs the most
     memory. Phases without steps are skipped.
 
-    With config.find_batch it searches, for each phase, the largest batch that fits. If a phase does not fit, it also
-    compiles other ways to compute the same step.
+    With config.find_batch the verb searches the largest batch that fits, for each phase. If a phase does not fit, it
+    also compiles other ways to compute the same step.
 
     Args:
       config: The config of a pre-training.
@@ -51,7 +51,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
         compiled = []
         for result in search.batches(phase) if settings.find_batch else [search.compile(phase)]:
             compiled.append(result)
-            console.print(_line(result), markup=False)
+            console.print(_format_result(result), markup=False)
             _print_cost(result, console)
         # The result for the largest batch that fits, or for the batch of the config if none fits.
         result = max((result for result in compiled if result['fits']), key=_batch_size, default=compiled[0])
@@ -129,7 +129,7 @@ def _gib(value: int | None) -> str:
     return '? GiB' if value is None else f'{value / 2**30:.2f} GiB'
 
 
-def _line(result: dict[str, Any]) -> str:
+def _format_result(result: dict[str, Any]) -> str:
     parts = f' in {result["grad_accum_steps"]} parts' if result['grad_accum_steps'] > 1 else ''
     collectives = result['collectives'] or 'none'
     return (

@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
-    Model and tokenizer come from the workdir. The recipe must be the recipe of its training.
+    The model and the tokenizer come from the workdir, and the recipe must be that of its training.
 
     Args:
       config: The config of the recipe.

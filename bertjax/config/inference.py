@@ -103,7 +103,7 @@ class ExtractKeys:
 class FillKeys:
     """config.fill."""
 
-    ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets it')
+    ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets this key')
     text: str = key('', TEXT, 'a single text instead of `input`; the answer is a table')
     second: str = key('', TEXT, '`pairs`: the text that may follow `text`')
     field: str = key('text', _FIELD, 'records: the field with the text')
@@ -111,7 +111,7 @@ class FillKeys:
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
     jointly: bool = key(
         False,
-        about='`masks`: fill the masks of a text one by one, each given the earlier ones; the most certain mask first',
+        about='`masks`: fill the masks of a text one by one, the most certain first; each depends on the earlier ones',
     )
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
     temperature: float = key(
@@ -163,5 +163,5 @@ def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
     """
     if verb not in config:
         found, expected = f'a recipe without config.{verb}', f'a recipe with config.{verb}'
-        raise UserError(f'--config.run={verb}', found, expected, f'give the recipe {verb}')
+        raise UserError(f'--config.run={verb}', found, expected, f'use the recipe {verb}')
     return from_config(INFERENCE_KEYS[verb], config)

@@ -100,9 +100,7 @@ class RunKeys:
     seed: int = key(0, SEED, 'the seed of everything that `seeds` leaves at -1', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
-    grad_accum_steps: int = key(
-        1, ROWS, 'the number of parts in which a batch is processed; it divides `batch_size`', change=TRAINING
-    )
+    grad_accum_steps: int = key(1, ROWS, 'the number of parts of a batch; a divisor of `batch_size`', change=TRAINING)
     learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
     warmup_fraction: float = key(0.1, WARMUP, 'the fraction of the steps of a phase that warm up', change=TRAINING)
     schedule: Schedule = group(Schedule(), change=TRAINING)
