@@ -51,7 +51,8 @@ def test_what_stands_in_the_way(program: Program, tmp_path: pathlib.Path):
     assert found['config'] == found['corpus'] == 'FAIL' and 'a divisor of width 32' in result.stdout
     assert '/nowhere/*.txt' in result.stdout and 'Traceback' not in result.stderr
     last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith('error: --config.run=doctor: found 2 of ') and 'advice in each FAIL line above' in last
+    assert last.startswith('error: --config.run=doctor: found 2 failed checks of ')
+    assert 'advice in each FAIL line above' in last
 
 
 def test_a_jax_that_cannot_be_imported(program: Program, tmp_path: pathlib.Path):
