@@ -50,7 +50,7 @@ def get_config(argument: str = '') -> ConfigDict:
         found, expected = repr(chosen.features), 'one of ' + ', '.join(LAYERS)
         raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
     if chosen.units != 768 and not chosen.features:
-        fix = 'for example features=last,units=256; for a BiLSTM on a tuned encoder set config.task.bilstm_units'
+        fix = 'for example features=last,units=256; for a BiLSTM on a fine-tuned encoder set config.task.bilstm_units'
         raise UserError('--config=FILE:units', str(chosen.units), 'features as well', fix)
     config = finetuning_config(
         'tagging',

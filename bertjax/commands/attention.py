@@ -1,4 +1,4 @@
-"""run=attention: measure what each attention head attends to; write figures and a page, WORKDIR/attention."""
+"""run=attention: compute statistics of the attention heads; write figures and a page, WORKDIR/attention."""
 
 import itertools
 import pathlib

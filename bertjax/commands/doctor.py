@@ -1,4 +1,4 @@
-"""run=doctor: check the machine, the config and the run in WORKDIR; print what is wrong and what to do."""
+"""run=doctor: check the machine, the config and the run in WORKDIR; print the problems and their fixes."""
 
 import contextlib
 import dataclasses

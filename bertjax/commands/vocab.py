@@ -56,6 +56,6 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
         console.print(f'no words in {path}: the vocabulary splits no word that the text has twice', markup=False)
         return
     console.print(
-        f'{len(candidates):,} words in {path}: remove what is not a word, then use --config.vocab.add={path}',
+        f'{len(candidates):,} words in {path}: remove entries that are not words, then use --config.vocab.add={path}',
         markup=False,
     )

@@ -117,7 +117,7 @@ class FillKeys:
     temperature: float = key(
         1.0, number(0, 100), '`continue`: the temperature of sampling; 0: always the most probable piece'
     )
-    sample: int = key(50, integer(1, 1000), '`continue`: how many of the most probable pieces to draw from')
+    sample: int = key(50, integer(1, 1000), '`continue`: the number of most probable pieces to sample from')
     seed: int = key(0, SEED, '`continue`: the seed of sampling')
 
 
@@ -126,14 +126,14 @@ class AttentionKeys:
     """config.attention."""
 
     field: str = key('text', _FIELD, 'records: the field with the text')
-    pair_field: str = key('', TEXT, 'records: the field with a second text, which makes a pair with the first')
+    pair_field: str = key('', TEXT, 'records: the field with the second text of a pair')
     texts: tuple = key(
         (),
         list_of(_FIELD),
         'the texts on the page (or pairs, separated by a tab); without `input` they are also measured',
     )
     show: int = key(
-        12, integer(0, 1000), 'how many texts of `input`, from the first, are on the page if `texts` is empty'
+        12, integer(0, 1000), 'the number of texts of `input`, from the first, on the page if `texts` is empty'
     )
     unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')

@@ -111,7 +111,7 @@ class RunKeys:
     checkpoint_every: int | str = key('1%', duration('%'), 'the time between checkpoints; 0: only at the end')
     checkpoint_minutes: float = key(0.0, MINUTES, 'also save after this many minutes; 0: do not', change=MACHINE)
     checkpoint_keep: int = key(
-        3, integer(1, MANY), 'how many of the newest checkpoints stay, besides the best', change=MACHINE
+        3, integer(1, MANY), 'the number of newest checkpoints that are kept, besides the best', change=MACHINE
     )
     step: int = key(0, integer(0, COUNT), _STEP, change=VERB, trained=RECIPE)
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)
