@@ -98,7 +98,7 @@ def _try_others(
     for way, other in search.search_plans(phase, result):
         flags, needed = format_flags(way, search.settings, phase), other['hbm_bytes_per_chip']
         tried.append({'flags': flags, 'fits': other['fits'], 'hbm_bytes_per_chip': needed})
-        console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} a chip', markup=False)
+        console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} per chip', markup=False)
     return tried
 
 
@@ -111,7 +111,7 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '
-        f'{_gib(result["hbm_bytes_per_chip"])} a chip',
+        f'{_gib(result["hbm_bytes_per_chip"])} per chip',
         f'at most {_gib(result["hbm_bytes_available"])}',
         fix,
     )
@@ -134,7 +134,7 @@ def _format_result(result: dict[str, Any]) -> str:
     collectives = result['collectives'] or 'none'
     return (
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
-        f'{_gib(result["hbm_bytes_per_chip"])} a chip of {_gib(result["hbm_bytes_available"])} '
+        f'{_gib(result["hbm_bytes_per_chip"])} per chip of {_gib(result["hbm_bytes_available"])} '
         f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
         f'temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
     )
