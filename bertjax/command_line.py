@@ -1,4 +1,4 @@
-"""The command line: its flags, errors about them, and the recipe that it names."""
+"""The flags of the command line, the errors about them, and the recipe that they name."""
 
 import inspect
 import re
@@ -22,19 +22,21 @@ from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.tasks.registry import options
 from bertjax.usage import load_verb, program_help, recipe_help, verbs
 
-CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
-# The flags of a run in several processes, if the launcher does not set them: see docs/scaling.md.
-_COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT at which the first process is reached.')
-_COUNT = flags.DEFINE_integer('num_processes', None, 'How many processes compute the run.')
-_NUMBER = flags.DEFINE_integer('process_id', None, 'The number of this one, from 0.')
-# The flags that are suggested for a misspelt one.
+CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'The recipe: NAME or FILE.py, and perhaps :ARGUMENT.', lock_config=True
+)
+WORKDIR = flags.DEFINE_string('workdir', None, 'The folder of the run; it is created if needed.')
+# The flags of a run with several processes whose launcher does not set them; see docs/scaling.md.
+_COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT of the first process.')
+_COUNT = flags.DEFINE_integer('num_processes', None, 'The number of processes of the run.')
+_NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, from 0.')
+# The flags that an error may suggest for a misspelt flag.
 _FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id')
 _FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
 
 
 def read_process_flags() -> ProcessFlags:
-    """Returns the flags about the processes of the run."""
+    """Returns the flags for a run with several processes."""
     return ProcessFlags(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
 
@@ -57,7 +59,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if re.match(r'--?(no)?config\.', first):
         if not recipes:
             raise no_recipe_error()
-        raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
+        raise UserError(first, 'a change before --config', '--config before the changes', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
         known = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
@@ -103,12 +105,12 @@ def _check_names(argv: Sequence[str]) -> None:
     """Raises a UserError for an argument that is not UTF-8, because it cannot be written to config.json."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
-            fix = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            fix = 'rename it, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
             raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
 
 
 def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
-    """Raises a UserError for a key that is not in `known`, the keys of the recipe.
+    """Raises a UserError for a flag whose key is not in `known`, the keys of the recipe.
 
     ml_collections also accepts attributes of a ConfigDict such as `items`, and indices into text and tuples such as
     `corpus[0]`, but fails when it sets them.
@@ -132,7 +134,10 @@ def no_recipe_error() -> UserError:
 
 
 def _unknown_flag_error(name: str, known: Collection[str]) -> UserError:
-    """Returns the error for an unknown flag; it suggests a flag, a key of the recipe, or our name of another's flag."""
+    """Returns the error for an unknown flag.
+
+    It suggests a flag, a key of the recipe, or the bertjax name of another program's flag.
+    """
     known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
     near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
     fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
@@ -189,15 +194,15 @@ def find_verb(config: ConfigDict) -> types.ModuleType:
     module = load_verb(name)
     if module.VERB.needs not in ('', *config):
         found, fix = f'a recipe without config.{module.VERB.needs}', f'give a recipe such as {_example(name)}'
-        raise UserError(f'--config.run={name}', found, 'one that has it', fix)
+        raise UserError(f'--config.run={name}', found, 'a recipe that has it', fix)
     if 'distill' in config and not module.VERB.teacher:
-        fix = 'leave config.run as it is, or give a recipe without a teacher'
+        fix = 'leave out --config.run, or give a recipe without a teacher'
         raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
     return module
 
 
 def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
-    """Returns the facts of the command line that the parameters of a verb's `run` name; see `config.verb.Verb`."""
+    """Returns the values of the command line for the parameters of a verb's `run`; see `config.verb.Verb`."""
     known = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
     return {name: known[name]() for name in inspect.signature(run).parameters if name in known}
 
@@ -209,7 +214,7 @@ def named_recipe() -> str:
 
 
 def describe_default_argument(config: ConfigDict) -> str:
-    """Describes the default argument if the command line leaves it out, such as `glue` for `glue:rte`; '' if not."""
+    """Describes the recipe's default argument if the command line omits it, as in `glue` for `glue:rte`; else ''."""
     recipe = named_recipe()
     inner = recipe.partition(':')[2] if 'distill' in config else recipe
     if 'task' not in config or ':' in inner:
@@ -220,12 +225,12 @@ def describe_default_argument(config: ConfigDict) -> str:
 
 
 def flag_keys() -> set[str]:
-    """Returns the keys that the command line sets one by one."""
+    """Returns the config keys that the command line sets by --config.KEY=VALUE."""
     return set(config_flags.get_override_values(flags.FLAGS['config']))
 
 
 def command_line_keys(config: ConfigDict) -> set[str]:
-    """Returns the keys that the command line sets one by one, or that the argument of the recipe changes or names."""
+    """Returns the config keys that `--config.KEY=VALUE` sets, or that the argument of the recipe changes or names."""
     flag = flags.FLAGS['config']
     keys = flag_keys()
     recipe, _, argument = flag.config_filename.partition(':')
@@ -236,7 +241,7 @@ def command_line_keys(config: ConfigDict) -> set[str]:
         except UserError:  # The recipe needs an argument, so only the keys that it names are known.
             without = values
         keys |= {key for key, value in values.items() if value != without.get(key)}
-        if '=' not in argument.split(',')[0] and 'task' in config:  # A name, even if it is the default one.
+        if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name, perhaps the default one.
             named = [name for name, option in options(config.task.kind).items() if option.named]
             keys |= {f'task.{name}' for name in named if name in config.task}
     return keys

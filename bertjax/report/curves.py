@@ -1,4 +1,4 @@
-"""Charts of the metrics by step with the chance baselines; run=plot draws them too."""
+"""Charts of the metrics by step, with the chance baselines; run=plot draws the same charts."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ _TITLES = {
 
 
 def curves(run: Run, levels: ChanceBaselines) -> Section | None:
-    """Returns the section of a run with rows; a sweep has none, but its trials do."""
+    """Returns the section of a run; None if the run has no rows, as a sweep, whose trials have them."""
     if not run.rows:
         return None
     charts = {
@@ -36,7 +36,7 @@ def curves(run: Run, levels: ChanceBaselines) -> Section | None:
         'teacher': teacher_charts(run.rows),
         'small': _training_charts(run.rows),
     }
-    return Section('curves', 'Curves', charts, 'Drag a box to zoom, double-click to see all again.')
+    return Section('curves', 'Curves', charts, 'Drag a box to zoom; double-click to reset the zoom.')
 
 
 def curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
@@ -72,7 +72,7 @@ def main_charts(rows: Rows, levels: ChanceBaselines) -> list[Chart]:
 
 
 def teacher_charts(rows: Rows) -> list[Chart]:
-    """Returns a chart of each unweighted loss of a teacher; one each, as they differ by orders of magnitude."""
+    """Returns one chart for each unweighted distillation loss, as the losses differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
         for key in distillation_names(rows)

@@ -14,7 +14,7 @@ Tiles = dict[str, tuple[str, str]]
 
 
 def overview(run: Run, levels: ChanceBaselines) -> Section:
-    """Returns the section of any run."""
+    """Returns the section with the most important figures of any run."""
     train = run.rows_of('train')
     tiles: Tiles = {}
     if run.rows:

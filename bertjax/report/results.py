@@ -20,7 +20,7 @@ from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import format_value
 from bertjax.writers.jsonl import read_rows
 
-_CURVES = 12  # trials whose training is drawn
+_CURVES = 12  # the most trials in the chart of the training loss
 Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
 
 
@@ -69,13 +69,13 @@ def finished_trials(run: Run) -> Finished:
     for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
         with contextlib.suppress(UserError, KeyError):
             results = read_recorded_results(path)
-            dev_score(results)  # raises
+            dev_score(results)  # raises an error for damaged results
             trials.append((Trial(**{field: results[field] for field, _ in AXES.values()}), results))
     return sorted(trials, key=lambda item: item[0])
 
 
 def sweep(run: Run, finished: Finished) -> Section:
-    """Returns charts of the scores and losses, a table row per setting over its seeds, and one per trial."""
+    """Returns charts of the scores and losses, a table of the settings over their seeds, and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -112,9 +112,9 @@ def _values(setting: Mapping[str, Any]) -> tuple:
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
-    """Returns curves of the median over seeds by learning rate and points of the trials.
+    """Returns curves of the median score over seeds by learning rate, and the trials as points.
 
-    Each combination of the other values has its own color.
+    Each combination of the other values has a different color.
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731

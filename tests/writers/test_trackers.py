@@ -151,7 +151,7 @@ def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for name in ('WANDB_MODE', 'WANDB_API_KEY'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('NETRC', str(tmp_path / 'none'))
-    with pytest.raises(UserError, match=r'no key to log in with.*WANDB_MODE=offline'):
+    with pytest.raises(UserError, match=r'no API key to log in with.*WANDB_MODE=offline'):
         Tracking('wandb', 'bert', '').check()
     monkeypatch.setenv('WANDB_MODE', 'offline')
     Tracking('wandb', 'bert', '').check()
