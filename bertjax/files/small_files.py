@@ -1,5 +1,6 @@
-"""Read small files whole. If a file cannot be read or parsed, the functions raise a UserError that names it, or return
-None.
+"""Read small files into memory.
+
+If a file cannot be read or parsed, the functions raise a UserError that names the file, or return None.
 """
 
 import json
@@ -53,7 +54,7 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 
     Args:
       path: The path of a local file.
-      parse: A function of the JSON value. It may raise Python's errors, such as KeyError, for an unexpected value.
+      parse: A function of the JSON value. For an unexpected value it may raise Python's errors, such as KeyError.
     """
     try:
         return parse(json.loads(path.read_text(encoding='utf-8')))
@@ -89,10 +90,10 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, most: int | Non
       path: The path of an existing file.
       expected: The expected content, for the message.
       fix: The next step for the message, if it cannot be read.
-      most: The most bytes that it may have.
+      most: The maximum size in bytes.
 
     Raises:
-      UserError: It is a folder, a pipe or a device, it has more bytes, or the system does not allow reading it.
+      UserError: The path is a folder, a pipe or a device, the file is larger, or the system cannot read it.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)
