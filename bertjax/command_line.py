@@ -51,7 +51,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise SystemExit(0)
     _check_names(argv)
     argv = _expand_flags(argv)
-    recipes, known = _recipes(argv), {}
+    recipes, recipe_keys = _recipes(argv), {}
     if len(recipes) > 1:
         found, fix = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
         raise UserError('--config', found, 'one recipe', fix)
@@ -62,13 +62,13 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise UserError(first, 'a change before --config', '--config before the changes', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        known = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
-        _check_keys(argv, known)
+        recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
+        _check_keys(argv, recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
-        raise _unknown_flag_error(e.flagname, known) from None
+        raise _unknown_flag_error(e.flagname, recipe_keys) from None
     except flags.IllegalFlagValueError as e:
         raise _wrong_value_error(str(e)) from None
     except (flags.Error, ValueError, TypeError) as e:
@@ -109,20 +109,21 @@ def _check_names(argv: Sequence[str]) -> None:
             raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
 
 
-def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
-    """Raises a UserError for a flag whose key is not in `known`, the keys of the recipe.
+def _check_keys(argv: Sequence[str], recipe_keys: Collection[str]) -> None:
+    """Raises a UserError for a flag whose key is not in `recipe_keys`, the keys of the recipe.
 
     ml_collections also accepts attributes of a ConfigDict such as `items`, and indices into text and tuples such as
     `corpus[0]`, but fails when it sets them.
     """
-    settable = {*known, *(key.partition('[')[0] for key in known)}  # 'phases[0].steps' makes 'phases' settable, too.
+    # 'phases[0].steps' makes 'phases' settable, too.
+    settable = {*recipe_keys, *(key.partition('[')[0] for key in recipe_keys)}
     for argument in argv[1:]:
         match = re.match(r'--?(?:no)?config\.([^=]*)', argument)
         if not match or match[1] in settable:
             continue
-        group = [key for key in known if key.startswith(f'{match[1]}.')]
+        group = [key for key in recipe_keys if key.startswith(f'{match[1]}.')]
         if not group:
-            raise unknown_key_error(match[1], known)
+            raise unknown_key_error(match[1], recipe_keys)
         fix = f'for example --config.{next((key for key in group if key.endswith(".name")), group[0])}=VALUE'
         raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', fix)
 
@@ -133,13 +134,13 @@ def no_recipe_error() -> UserError:
     return UserError('--config', 'nothing', 'the name or the path of a recipe', fix)
 
 
-def _unknown_flag_error(name: str, known: Collection[str]) -> UserError:
+def _unknown_flag_error(name: str, recipe_keys: Collection[str]) -> UserError:
     """Returns the error for an unknown flag.
 
     It suggests a flag, a key of the recipe, or the bertjax name of another program's flag.
     """
-    known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
-    near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
+    keys = recipe_keys or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
+    near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *keys], FLAGS, similarity=0.7)
     fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
     return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', fix)
 
@@ -203,8 +204,8 @@ def find_verb(config: ConfigDict) -> types.ModuleType:
 
 def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
     """Returns the values of the command line for the parameters of a verb's `run`; see `config.verb.Verb`."""
-    known = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
-    return {name: known[name]() for name in inspect.signature(run).parameters if name in known}
+    getters = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
+    return {name: getters[name]() for name in inspect.signature(run).parameters if name in getters}
 
 
 def named_recipe() -> str:
@@ -219,8 +220,8 @@ def describe_default_argument(config: ConfigDict) -> str:
     inner = recipe.partition(':')[2] if 'distill' in config else recipe
     if 'task' not in config or ':' in inner:
         return ''
-    named = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
-    values = [f'task.{name}={config.task[name]}' for name in named if f'task.{name}' not in flag_keys()]
+    named_options = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
+    values = [f'task.{name}={config.task[name]}' for name in named_options if f'task.{name}' not in flag_keys()]
     return f'--config={recipe} without an argument means {", ".join(values)}' if values else ''
 
 
@@ -242,6 +243,6 @@ def command_line_keys(config: ConfigDict) -> set[str]:
             without = values
         keys |= {key for key, value in values.items() if value != without.get(key)}
         if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name, perhaps the default one.
-            named = [name for name, option in options(config.task.kind).items() if option.named]
-            keys |= {f'task.{name}' for name in named if name in config.task}
+            named_options = [name for name, option in options(config.task.kind).items() if option.named]
+            keys |= {f'task.{name}' for name in named_options if name in config.task}
     return keys

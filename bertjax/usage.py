@@ -74,9 +74,9 @@ def recipe_help(recipe: str) -> str:
     path = find_recipe(recipe)
     config = load_recipe(path)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
-    known = config_keys(config)
+    keys = config_keys(config)
     rows = [
-        (f'  {name}', format_literal(value), _describe_key(known.get(name))) for name, value in flatten(config).items()
+        (f'  {name}', format_literal(value), _describe_key(keys.get(name))) for name, value in flatten(config).items()
     ]
     heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])

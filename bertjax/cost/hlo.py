@@ -40,8 +40,8 @@ class Instruction:
     @functools.cached_property
     def inputs(self) -> tuple['Instruction', ...]:
         """The operands that are instructions of the same computation."""
-        known = self.computation.instructions
-        return tuple(known[name] for name in re.findall(r'%([\w.-]+)', self.operands) if name in known)
+        instructions = self.computation.instructions
+        return tuple(instructions[name] for name in re.findall(r'%([\w.-]+)', self.operands) if name in instructions)
 
     @functools.cached_property
     def op_name(self) -> str:
@@ -139,8 +139,8 @@ def trip_count(loop: Instruction) -> int | None:
 
     The text determines it if it states the count, or if start, step and bound are constants, as in `jax.lax` loops.
     """
-    if known := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
-        return int(known)
+    if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
+        return int(count)
     compare = loop.called('condition')[0].root
     counter, bound = _operands_outside(compare)
     if counter is None or counter.opcode != 'get-tuple-element':

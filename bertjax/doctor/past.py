@@ -106,15 +106,15 @@ def not_finite(run: Run) -> Iterator[Check]:
 def mlm_loss(run: Run) -> Iterator[Check]:
     """Compares the held-out loss with the unigram entropy, and names the reasons if the loss is not lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
-    level = read_chance_baselines(run.folder).unigram
-    if not rows or level is None or not rows[-1]['step']:
+    unigram = read_chance_baselines(run.folder).unigram
+    if not rows or unigram is None or not rows[-1]['step']:
         return
     step, last, lowest = rows[-1]['step'], rows[-1]['mlm_loss'], min(row['mlm_loss'] for row in rows)
     message, rate = (
-        f'{last:.3f} held out at step {step:,}; {level:.3f} is possible without any context',
+        f'{last:.3f} held out at step {step:,}; {unigram:.3f} is possible without any context',
         run.config['learning_rate'],
     )
-    if last < STUCK * level:
+    if last < STUCK * unigram:
         yield Check('MLM loss', OK, message)
         return
     obstacles = _obstacles(run)

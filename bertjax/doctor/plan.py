@@ -195,10 +195,10 @@ def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches
     """Runs `1 + _STEPS` steps, and returns the time of the fastest in seconds, without the first step."""
     seconds = []
     for _, batch in zip(range(1 + _STEPS), batches, strict=False):
-        began = time.perf_counter()
+        start = time.perf_counter()
         state, metrics = step(state, batch)
         jax.block_until_ready((state, metrics))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return min(seconds[1:])
 
 

@@ -97,9 +97,11 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
     with tempfile.TemporaryDirectory() as scratch, quiet():
         path, sample = pathlib.Path(scratch, 'sample.txt'), ''.join(_sample(sources, options))
         path.write_text(sample, encoding='utf-8', errors='replace')
-        known = existing or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
+        sample_tokenizer = existing or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
         plain = dataclasses.replace(options, format='text', workers=1)
-        facts: dict[str, Any] = build_store([str(path)], pathlib.Path(scratch, 'store'), known, plain, progress=False)
+        facts: dict[str, Any] = build_store(
+            [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False
+        )
     # These figures have no meaning for a sample, or with a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}

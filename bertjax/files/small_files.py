@@ -62,12 +62,12 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
         return None
 
 
-def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]:
+def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[str]:
     """Reads the lines of a text file in UTF-8, with or without a byte order mark; only `\\n` ends a line.
 
     Args:
       path: The path of the file.
-      what: The content, such as 'words', for messages.
+      content: The content, such as 'words', for messages.
       key: The config key that names the file.
       fix: The next step for the message, if it cannot be read.
 
@@ -75,11 +75,11 @@ def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]
       UserError: The file is missing, cannot be read, or is not UTF-8.
     """
     if not epath.Path(path).exists():
-        raise UserError(key, f'no such file {str(path)!r}', f'a file of {what}', fix)
+        raise UserError(key, f'no such file {str(path)!r}', f'a file of {content}', fix)
     try:
-        text = read_bytes(path, f'a file of {what}', fix, most=MAX_SETTINGS_BYTES).decode('utf-8-sig')
+        text = read_bytes(path, f'a file of {content}', fix, most=MAX_SETTINGS_BYTES).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', what, fix) from None
+        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', content, fix) from None
     return text.removesuffix('\n').split('\n')
 
 

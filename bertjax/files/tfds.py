@@ -59,8 +59,8 @@ class Dataset:
         """
         info = self.builder.info
         if name not in info.splits:
-            known = ', '.join(info.splits)
-            raise UserError(self._where, f'no split {name!r} in {self._value!r}', f'one of {known}', 'name one of them')
+            names = ', '.join(info.splits)
+            raise UserError(self._where, f'no split {name!r} in {self._value!r}', f'one of {names}', 'name one of them')
         try:
             return self.builder.as_data_source(split=name)
         except Exception as error:  # tfds raises whatever its readers do.

@@ -55,11 +55,11 @@ class Lease:
           UserError: Another process works in the workdir; see also `RemoteFolder`.
         """
         facts, version = first = _read(self._folder)
-        began = time.monotonic()
+        start = time.monotonic()
         if facts is not None and facts.get('mirror') != self._facts['mirror']:
             holder = _holder_of(facts)
             log(f'{self._folder} was left by {holder}, or is in use: watching it for {EXPIRES_AFTER:.0f} s')
-            while version and time.monotonic() - began < EXPIRES_AFTER:
+            while version and time.monotonic() - start < EXPIRES_AFTER:
                 time.sleep(min(1.0, RENEW_EVERY))
                 facts, version = _read(self._folder)
                 if version and (facts, version) != first:
@@ -118,14 +118,14 @@ class Lease:
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:
         """Writes the lease in place of this version ('' for none); returns False if the version has changed."""
-        began = _clocks()
+        start = _clocks()
         self._count += 1
         try:
             folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
         except FileExistsError:
             if not self._is_held():  # if it is held, a retried request met its earlier write
                 return False
-        self._renewed = began
+        self._renewed = start
         return True
 
     def _renew(self) -> None:

@@ -81,37 +81,38 @@ class Mirror:
         Raises:
           UserError, OSError: See `cache.fetch`.
         """
-        unit_of, known = self._rules.unit_of, self._published
+        unit_of, published = self._rules.unit_of, self._published
         objects = self.remote.find()
         complete, self._incomplete = self._rules.split_complete(objects)
         objects = {name: objects[name] for name in complete}
         local = self._local_files()
-        changed_locally = {unit_of(name) for name in local if known.get(name, ())[:2] != local[name]}
-        versions = {name: one.version for name, one in objects.items()}
-        known_versions = {name: row[2] for name, row in known.items()}
-        names = objects.keys() | known.keys()
-        to_pull = {unit_of(name) for name in names if versions.get(name) != known_versions.get(name)}
+        changed_locally = {unit_of(name) for name in local if published.get(name, ())[:2] != local[name]}
+        versions = {name: source.version for name, source in objects.items()}
+        published_versions = {name: row[2] for name, row in published.items()}
+        names = objects.keys() | published.keys()
+        to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
             to_pull = (to_pull - changed_locally) & {
                 unit_of(name) for name in objects
             }  # other local changes are published again
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
-            one: self.folder / name
-            for name, one in objects.items()
-            if unit_of(name) in to_pull and known.get(name) != (*(_file_state(self.folder / name) or ()), one.version)
+            source: self.folder / name
+            for name, source in objects.items()
+            if unit_of(name) in to_pull
+            and published.get(name) != (*(_file_state(self.folder / name) or ()), source.version)
         }
-        self._published = {name: row for name, row in known.items() if versions.get(name) == row[2]}
-        markers = {one: path for one, path in targets.items() if self._is_marker(one.name)}
-        before = {one.name: _file_state(path) for one, path in targets.items()}
+        self._published = {name: row for name, row in published.items() if versions.get(name) == row[2]}
+        markers = {source: path for source, path in targets.items() if self._is_marker(source.name)}
+        previous = {source.name: _file_state(path) for source, path in targets.items()}
         try:
-            plain = {one: path for one, path in targets.items() if one not in markers}
+            plain = {source: path for source, path in targets.items() if source not in markers}
             fetch_all(self.remote, plain, copies=False)
             fetch_all(self.remote, markers, copies=False)
         finally:
-            for one, path in targets.items():
-                if (state := _file_state(path)) and state != before[one.name]:
-                    self._published[one.name] = (*state, one.version)
+            for source, path in targets.items():
+                if (state := _file_state(path)) and state != previous[source.name]:
+                    self._published[source.name] = (*state, source.version)
             self._save_record()
 
     def publish(self, *, everything: bool = False) -> tuple[int, int]:

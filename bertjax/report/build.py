@@ -74,11 +74,11 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         stores = open_stores(settings, run.folder, tokenizer, verify=False)
         examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
         total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
-        level = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
+        baselines = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
     except UserError as error:  # the metrics can be shown without the text
-        level = ChanceBaselines(pair_name(run.config['pairs']['mode']))
+        baselines = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text and its examples are no longer available: {error}'
-        return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', note=note)]
+        return [overview(run, baselines), curves(run, baselines), Section('corpus', 'Corpus', note=note)]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
@@ -91,7 +91,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = Section('fillings', 'Held-out masks', note='No document is held out.')
     mode = settings.pair_options.mode
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
-    return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
+    return [overview(run, baselines), curves(run, baselines), filled, rows, corpus(stores, names)]
 
 
 def _task_sections(run: Run) -> list[Section | None]:

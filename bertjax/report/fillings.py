@@ -118,9 +118,11 @@ def _tokens(
             yield token
             continue
         at = row, slots[position]
-        true, before, after = (tokenizer.pieces[ids[at]] for ids in (batch['masked_ids'], first.best, last.best))
+        true, first_piece, last_piece = (
+            tokenizer.pieces[ids[at]] for ids in (batch['masked_ids'], first.best, last.best)
+        )
         title = (
-            f'input {token.text}; {after} has probability {last.best_probability[at]:.3f}, '
+            f'input {token.text}; {last_piece} has probability {last.best_probability[at]:.3f}, '
             f'{true} has {last.true_probability[at]:.3f}; before: {first.true_probability[at]:.3f}'
         )
-        yield Token(after, 'right' if after == true else 'wrong', title, f'was {true}\nbefore {before}')
+        yield Token(last_piece, 'right' if last_piece == true else 'wrong', title, f'was {true}\nbefore {first_piece}')

@@ -118,13 +118,15 @@ def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, 
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731
-    for key, group in itertools.groupby([one for one in settings if one['median'] is not None], key=shape):
+    for key, group in itertools.groupby([setting for setting in settings if setting['median'] is not None], key=shape):
         color, name = next(colors), f'{key[0]}, batch {key[1]}' + (f', {key[2]:g} epochs' if key[2] else '')
-        medians = {one['learning_rate']: one['median'] for one in group}
+        medians = {setting['learning_rate']: setting['median'] for setting in group}
         curves.append(Curve(f'{name}: median', list(medians), list(medians.values()), color, 'dots'))
         of_shape = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
         if len(of_shape) > len(medians):
-            texts = [f'{name}\nrate {one.learning_rate:g}, seed {one.seed}\n{x:.4f}' for one, x in of_shape.items()]
+            texts = [
+                f'{name}\nrate {trial.learning_rate:g}, seed {trial.seed}\n{x:.4f}' for trial, x in of_shape.items()
+            ]
             rates = [trial.learning_rate for trial in of_shape]
             curves.append(Curve(f'{name}: each run', rates, list(of_shape.values()), color, 'points', texts))
     return curves
@@ -135,6 +137,6 @@ def _loss_charts(run: Run, trials: Sequence[Trial]) -> list[Chart]:
     for trial in trials[:_CURVES]:
         rows = read_rows(run.folder / TRIALS / trial.name / 'metrics.jsonl')
         curves.append(curve(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors)))
-    curves = [one for one in curves if one]
+    curves = [line for line in curves if line]
     first = f', the first {_CURVES} runs' if len(trials) > _CURVES else ''
     return [Chart(f'Training loss{first}', curves, 'loss')] if curves else []
