@@ -31,8 +31,8 @@ class Collective:
       chips: The number of chips in a group, or the number of slices if it runs between slices.
       first, last: The names of the instructions that start and end it. They are equal if it is not asynchronous.
       network: Whether it uses the data centre's network between slices.
-      seconds: The duration in seconds; set by `estimate`.
-      exposed: The seconds that do not overlap with other work; set by `estimate`.
+      seconds: The transfer time in seconds; set by `estimate`.
+      exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
       count: The executions per step; set by `estimate`.
     """
 

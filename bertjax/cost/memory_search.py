@@ -188,7 +188,7 @@ class MemorySearch:
         return self.setup({}).mesh.shape[name]
 
     def _meshes(self) -> list[MemoryPlan]:
-        """Returns meshes that move chips from the data to the fsdp axis, by powers of two; the row shards stay."""
+        """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with equal row shards."""
         fsdp, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices

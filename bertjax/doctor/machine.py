@@ -48,7 +48,7 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields the requirements of a package on this machine, and those of its extras on installed device packages."""
+    """Yields the requirements of a package on this machine, and those of its extras for installed device packages."""
     if _version(owner) is None:  # bertjax runs from a checkout
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):

@@ -22,11 +22,11 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
-STUCK = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
-YOUNG = 50_000  # examples; with fewer, a new model has seldom learned more than the frequencies of the pieces
-ROSE = 0.3  # nats above the lowest held-out loss
+STUCK_SHARE = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
+MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
+RISE = 0.3  # nats above the lowest held-out loss
 SLOW_INPUT = 0.1  # share of the time
-GOOD, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run that its start-up dominates
+GOOD_GOODPUT, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run that its start-up dominates
 _ADVICE = {
     'lost': '--config.checkpoint_minutes=10',
     START: 'build the vocabulary and the store first, with --config.run=corpus',
@@ -114,18 +114,18 @@ def mlm_loss(run: Run) -> Iterator[Check]:
         f'{last:.3f} held out at step {step:,}; {unigram:.3f} is possible without any context',
         run.config['learning_rate'],
     )
-    if last < STUCK * unigram:
+    if last < STUCK_SHARE * unigram:
         yield Check('MLM loss', OK, message)
         return
     obstacles = _obstacles(run)
     reasons, fixes = ' and '.join(obstacles), ', '.join(obstacles.values())
     examples, rate = step * run.config['batch_size'], run.config['learning_rate']
-    if examples < YOUNG:
+    if examples < MIN_EXAMPLES:
         message += f', after only {examples:,} examples' + (f', and {reasons}' if reasons else '')
         yield Check('MLM loss', WARN, message, ', and '.join(filter(None, ['train longer (config.steps)', fixes])))
     elif reasons:
         yield Check('MLM loss', FAIL, f'stuck, {message}: {reasons}', fixes)
-    elif last > lowest + ROSE:
+    elif last > lowest + RISE:
         fix = f'--config.learning_rate={rate / 2:g}, or a longer warm-up'
         yield Check('MLM loss', FAIL, f'{message}; its lowest value was {lowest:.3f}', fix)
     else:
@@ -187,7 +187,7 @@ def goodput(run: Run) -> Iterator[Check]:
     times = read_goodput(run.folder)
     if times is None:
         return
-    if times.share >= GOOD or times.total < _SHORT:
+    if times.share >= GOOD_GOODPUT or times.total < _SHORT:
         yield Check('goodput', OK, str(times))
     else:
         largest = max(times.seconds.keys() & _ADVICE.keys(), key=times.seconds.__getitem__)

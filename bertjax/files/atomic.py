@@ -173,7 +173,7 @@ def atomic_directory(target: epath.PathLike) -> Iterator[str]:
 
 def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None:
     """Flushes a finished local directory to disk and renames it to `path`, in place of an existing one."""
-    old = _earlier(path)
+    old = _backup_path(path)
     sync_tree(fresh)
     if os.path.isdir(path):
         os.rename(path, old)
@@ -184,13 +184,13 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
 
 def recover_directory(path: str | os.PathLike) -> None:
     """Repairs the state of a directory whose process died in `replace_directory`."""
-    old = _earlier(path)
+    old = _backup_path(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _earlier(path: str | os.PathLike) -> str:
+def _backup_path(path: str | os.PathLike) -> str:
     parent, name = os.path.split(path)
     return os.path.join(parent, f'.{name}.old')
 
@@ -235,9 +235,9 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         except Exception as error:  # a missing directory causes errors of many kinds
             if _is_at(directory, handle):
                 raise
-            raise _gone(directory) from error
+            raise _moved_error(directory) from error
         if not _is_at(directory, handle):  # The files are in the moved directory, not at this path.
-            raise _gone(directory)
+            raise _moved_error(directory)
     finally:
         os.close(handle)
 
@@ -252,7 +252,7 @@ def _is_at(directory: str | os.PathLike, handle: int) -> bool:
         return True
 
 
-def _gone(directory: str | os.PathLike) -> UserError:
+def _moved_error(directory: str | os.PathLike) -> UserError:
     found = 'another folder than before' if os.path.isdir(directory) else 'no such folder any more'
     fix = 'move it back, or give its new path, and the same command continues; if it was removed, it starts anew'
     return UserError(str(directory), found, 'the folder that this command works in', fix)

@@ -45,7 +45,7 @@ def copy_object(url: str) -> pathlib.Path:
     folder = RemoteFolder(above, url)
     source = folder.info(name)
     if source is None:
-        raise _gone(url)
+        raise _missing_error(url)
     target = _copies_folder(folder, [source]) / name
     if not _is_complete(target, source):
         fetch(folder, source, target)
@@ -163,7 +163,7 @@ def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: path
             file.write(folder.read(source.name, begin, min(begin + PIECE, source.size)))
             file.flush()
         except FileNotFoundError:
-            raise _gone(f'{folder}/{source.name}') from None
+            raise _missing_error(f'{folder}/{source.name}') from None
     now, damage = folder.info(source.name), None
     if now is None or now.version != source.version:
         damage = 'content that changed while it was read'
@@ -174,5 +174,5 @@ def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: path
     return damage
 
 
-def _gone(url: str) -> UserError:
+def _missing_error(url: str) -> UserError:
     return UserError(url, 'no such object any more', 'the one that was listed', 'start again')

@@ -64,9 +64,9 @@ def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
         charts.append(Chart('Held-out texts', lines, 'loss'))
     for split in dict.fromkeys(row['split'] for row in rows):
         if split not in ('train', 'heldout') and not split.startswith(PREFIX):
-            of_split = [row for row in rows if row['split'] == split]
-            keys = [key for key in of_split[-1] if key not in _POSITION]
-            lines = _colored((key.replace('_', ' '), of_split, key) for key in keys)
+            split_rows = [row for row in rows if row['split'] == split]
+            keys = [key for key in split_rows[-1] if key not in _POSITION]
+            lines = _colored((key.replace('_', ' '), split_rows, key) for key in keys)
             charts.append(Chart(f'Metrics on {split}', lines))
     return [chart for chart in charts if chart.curves]
 

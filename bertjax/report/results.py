@@ -122,13 +122,13 @@ def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, 
         color, name = next(colors), f'{key[0]}, batch {key[1]}' + (f', {key[2]:g} epochs' if key[2] else '')
         medians = {setting['learning_rate']: setting['median'] for setting in group}
         curves.append(Curve(f'{name}: median', list(medians), list(medians.values()), color, 'dots'))
-        of_shape = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
-        if len(of_shape) > len(medians):
+        shape_scores = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
+        if len(shape_scores) > len(medians):
             texts = [
-                f'{name}\nrate {trial.learning_rate:g}, seed {trial.seed}\n{x:.4f}' for trial, x in of_shape.items()
+                f'{name}\nrate {trial.learning_rate:g}, seed {trial.seed}\n{x:.4f}' for trial, x in shape_scores.items()
             ]
-            rates = [trial.learning_rate for trial in of_shape]
-            curves.append(Curve(f'{name}: each run', rates, list(of_shape.values()), color, 'points', texts))
+            rates = [trial.learning_rate for trial in shape_scores]
+            curves.append(Curve(f'{name}: each run', rates, list(shape_scores.values()), color, 'points', texts))
     return curves
 
 
