@@ -6,8 +6,8 @@ _MAX_QUOTE = 600  # The most characters that a message quotes from a value; a va
 def printable(text: str) -> str:
     r"""Returns `text` as one line without characters that control a terminal.
 
-    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. So do undecodable bytes,
-    such as `\xff` in a file name that is not UTF-8.
+    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. Undecodable bytes
+    become escapes too, such as `\xff` in a file name that is not UTF-8.
     """
     if text.isprintable():
         return text

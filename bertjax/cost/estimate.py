@@ -211,7 +211,7 @@ def part_of(instruction: Instruction) -> str:
 
 
 def _operand_names(instruction: Instruction) -> Iterator[str]:
-    """Yields the op names of the operands, then those of their operands, and so on."""
+    """Yields the op names of the operands, recursively, the nearest operands first."""
     queue = [instruction]
     for other in queue:
         new = [x for x in other.inputs if x not in queue and x.opcode not in ('parameter', 'constant')]

@@ -21,7 +21,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
       peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      The entries of compile.json. If the text cannot be parsed, as its format may change, only `estimate_error`.
+      The entries of compile.json; only `estimate_error` if the text, whose format may change, cannot be parsed.
     """
     chip = generation_of(topology)
     links = lambda group: ici_bandwidth(topology, group)  # noqa: E731

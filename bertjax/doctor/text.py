@@ -39,7 +39,7 @@ _ENOUGH = 10**6  # held-out tokens; avoids a warning about the small sample
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the workdir's tokenizer, else that of config.tokenizer or config.init; None if one will be trained.
+    """Returns the tokenizer of the workdir, config.tokenizer or config.init; None if the run will train one.
 
     Raises:
       UserError: It cannot be read.

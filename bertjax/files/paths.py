@@ -194,7 +194,7 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epath.Path]:
-    """Yields the paths of those names that are files in the directory, in the order of `names`."""
+    """Yields the path of each name that is a file in the directory, in the order of `names`."""
     for name in names:
         path = directory / name
         if path.exists() and not path.is_dir():

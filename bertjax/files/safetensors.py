@@ -37,8 +37,8 @@ def write_tensors(
 ) -> None:
     """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
 
-    The format is that of safetensors' README: the length of the header as a little-endian uint64, the header as JSON,
-    the bytes of the tensors.
+    The README of safetensors defines the format: the length of the header as a little-endian uint64, the header as
+    JSON, and the bytes of the tensors.
 
     Args:
       path: The path of the file.

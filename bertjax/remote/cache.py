@@ -60,7 +60,7 @@ def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pat
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
       where: The config key, for messages.
-      beside: The names of further objects to fetch from the same folder, if `url` is an object and they exist.
+      beside: The names of further objects to fetch if `url` is an object and its folder has them.
 
     Returns:
       The local path. It does not exist if the bucket has nothing at `url`.

@@ -218,5 +218,5 @@ def _file_state(path: pathlib.Path) -> FileState | None:
 
 
 def _newest_step(names: Iterable[str]) -> int:
-    """Returns the latest step in the names of checkpoints; -1 without checkpoints."""
+    """Returns the latest step in the names of checkpoints, or -1 if there are no checkpoints."""
     return max((int(match[1]) for name in names if (match := _STEP.match(name))), default=-1)

@@ -115,7 +115,7 @@ class RemoteFolder(Requester):
         return f'{self._root}/{name}'.rstrip('/')
 
     def find(self) -> dict[str, RemoteObject]:
-        """Returns the objects below the address by name, without names that no file can have, such as `a//b`."""
+        """Returns the objects below the address by name. Names that no file can have, such as `a//b`, are skipped."""
         try:
             listing = self.call(self._system.find, self._root, detail=True)
         except FileNotFoundError:

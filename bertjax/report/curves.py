@@ -28,7 +28,7 @@ _TITLES = {
 
 
 def curves(run: Run, baselines: ChanceBaselines) -> Section | None:
-    """Returns the section of a run; None if the run has no rows, as a sweep, whose trials have them."""
+    """Returns the section of a run; None for a run without rows, such as a sweep (its trials have the rows)."""
     if not run.rows:
         return None
     charts = {

@@ -98,7 +98,7 @@ class Run:
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the run in a workdir, finished or not. The recorded config precedes that of the command line.
+    """Reads the run in a workdir, finished or not. A recorded config replaces that of the command line.
 
     Args:
       config: the config of the command line, in plain form.
