@@ -173,7 +173,7 @@ def _reduce_gc() -> None:
 
 
 def console() -> None:
-    """The entry point of `python -m bertjax.main` and of the command `bertjax`."""
+    """Runs the program; the entry point of `python -m bertjax.main` and of the command `bertjax`."""
     _reduce_gc()
     guard_streams()
     logging.set_verbosity(logging.WARNING)

@@ -32,7 +32,7 @@ class Tracking:
     run: str
 
     def check(self) -> None:
-        """Checks, before anything is computed, that the tracker can be used.
+        """Checks that the tracker can be used. Call it before any computation.
 
         Raises:
           UserError: The package of the tracker is not installed, or the tracker needs a login.
