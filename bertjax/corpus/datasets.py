@@ -108,7 +108,7 @@ def tfds_name(spec: str) -> str:
 def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str, Any]:
     """Opens a dataset; returns (records, name of the text feature, `tfds.core.DatasetBuilder`)."""
     name, split, feature = _parse_tfds(spec)
-    dataset = Dataset(name, where=_WHERE, asked=spec, expected='tfds:NAME or tfds:/its/directory')
+    dataset = Dataset(name, where=_WHERE, value=spec, expected='tfds:NAME or tfds:/its/directory')
     records = dataset.split(split)
     features = dataset.builder.info.features
     feature = feature or (text_key if text_key in features else None)

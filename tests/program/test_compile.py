@@ -197,7 +197,7 @@ def test_time_is_estimated_and_said_to_be(
 @pytest.mark.parametrize(
     ('text', 'words'),
     [
-        ('; ModuleID', 'could not be read'),
+        ('; ModuleID', 'could not be parsed'),
         (TEXT.replace('estimated_cycles', 'cycles'), 'the compiler gives no cycles'),
     ],
 )

@@ -29,7 +29,7 @@ def test_before_a_run(program: Program, tmp_path: pathlib.Path):
     out = program.run(f'--workdir={new}', *RUN, DOCTOR).stdout
     found = statuses(out)
     assert {'versions', 'devices', 'workdir', 'config', 'tokenizer', 'corpus', 'disk', 'memory', 'hours'} == set(found)
-    assert 'FAIL' not in found.values() and 'by steps measured here, 8 x 32 in 0.0' in out
+    assert 'FAIL' not in found.values() and 'from steps timed on this machine, 8 x 32 in 0.0' in out
     assert 'no check failed' in out and not new.exists()
 
 

@@ -69,5 +69,5 @@ def test_the_page_shows_what_goes_in(program: Program, packed: pathlib.Path, tmp
     workdir = copied(packed, tmp_path / 'run')
     program.run(f'--workdir={workdir}', *PACKED, ALL_OF_IT, '--config.run=report')
     page = (workdir / 'report.html').read_text(encoding='utf-8')
-    assert 'rows of training, each of several examples' in page and 'row 0 · examples in it: ' in page
+    assert 'training rows, each of several examples' in page and 'row 0 · examples in it: ' in page
     assert 'B follows A' in page
