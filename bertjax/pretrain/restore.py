@@ -22,7 +22,15 @@ _FIX = 'give the recipe of this workdir'
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """A checkpoint of a pre-training, with its parameters on the mesh."""
+    """A checkpoint of a pre-training, with its parameters on the mesh.
+
+    Attributes:
+      config: The config of the model.
+      mesh: The devices.
+      tokenizer: The tokenizer of the workdir.
+      params: The parameters, sharded over the mesh.
+      saved: The step and the config of the checkpoint.
+    """
 
     config: BertConfig
     mesh: Mesh
@@ -32,10 +40,10 @@ class SavedPretraining:
 
 
 def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """Loads the checkpoint of config.step, or the newest one, with the recipe that the workdir was trained with.
+    """Loads the checkpoint of config.step, or the newest one if config.step is 0.
 
     Raises:
-      UserError: There is no checkpoint, or the recipe is for another model.
+      UserError: There is no checkpoint, or `settings` describe another model than that of the workdir.
     """
     tokenizer = load_workdir_tokenizer(folder)
     model = settings.model_config(tokenizer.vocab_size)
@@ -49,7 +57,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             if ours != theirs:
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the checkpoint', _FIX)
         mode = saved.config['pairs']['mode']
-        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # One of the two has no pair head.
+        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # One of the two models has no pair head.
             raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
         settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
         setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))

@@ -46,16 +46,16 @@ PRINTED_FIGURES += (
     'hidden_loss',
     'attention_loss',
     'embeddings_loss',
-)  # A distillation has these, too.
-# {file or folder of a workdir: its description}.
+)  # Only a distillation has these losses.
+# {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
-    'checkpoints': 'to continue: start the same command again, with more --config.steps',
+    'checkpoints': 'to train longer, run the same command with more --config.steps',
     'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',
 }
-_CONTEXT = 8  # The number of tokens printed on either side of a filled mask.
+_CONTEXT = 8  # The number of tokens that are printed on either side of a filled mask.
 _NUM_FILLED = 4  # The number of held-out examples with a filled mask.
 
 
@@ -74,10 +74,10 @@ def finish_pretraining(
     Args:
       folder: The workdir.
       config: The resolved config.
-      model, tokenizer, params: The trained model.
-      heldout: Held-out examples, of which some masks are filled; None for none.
-      recipe: The recipe as the command line names it.
-      baselines: The chance baselines that the figures are compared with.
+      model, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
+      heldout: Held-out examples, in which some masks are filled; None without held-out text.
+      recipe: The value of --config.
+      baselines: The chance baselines to compare the figures with.
     """
     rows = read_heldout_rows(folder / 'metrics.jsonl')
     if rows and rows[-1]['step'] != config['steps']:
@@ -104,7 +104,7 @@ def finish_pretraining(
         print_texts(console, texts)
     if filled:
         console.print(
-            '\nmasks filled, one a row: the piece that the model is surest of in brackets, the true one behind',
+            '\nfilled masks: the most probable piece is in brackets, the true piece at the end of the line',
             style='bold',
         )
     for item in filled:
@@ -114,7 +114,7 @@ def finish_pretraining(
         console.print(f'\ngoodput {goodput}', markup=False)
     print_output_files(console, folder, OUTPUT_FILES, exported=config['export'])
     print_next_commands(console, _next(folder, config, recipe))
-    if config['export']:  # Last, so that a failed upload loses nothing else.
+    if config['export']:  # The upload is last, because it may fail.
         push_export(folder, config['push_to'], private=config['push_private'])
 
 
@@ -144,7 +144,12 @@ def export_pretraining(
 ) -> list[pathlib.Path]:
     """Writes a folder in export/ for each format and returns the folders.
 
-    `rows` are the held-out rows; the model card shows the last one.
+    Args:
+      folder: The workdir.
+      config: The resolved config.
+      model, tokenizer, params: The config, the tokenizer and the parameters of the model.
+      rows: The held-out rows, of which the model card shows the last one.
+      formats: The formats of config.export_formats.
     """
     content = ExportContent(
         model=BertForPreTraining(model),
@@ -159,7 +164,7 @@ def export_pretraining(
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the training facts of the model card; equal runs have equal facts."""
     optimizer, masking = config['optimizer'], config['masking']
-    rate = masking.get('eval_rate', masking['rate'])  # what older runs have not recorded, and did
+    rate = masking.get('eval_rate', masking['rate'])  # Older runs masked all examples at one rate.
     evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
     facts = {
         'steps': config['steps'],
@@ -184,7 +189,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 
 
 def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """Yields, for some held-out examples, the prediction at the mask with the most certain one, and the true token."""
+    """Yields a filled mask for some held-out examples: the one whose prediction has the highest probability."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
     for row in range(_NUM_FILLED):
@@ -214,7 +219,7 @@ def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
 
 
 def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
-    """Prints the first and the last of the held-out `rows`, and the chance baselines."""
+    """Prints a table of the first and the last held-out row, then the chance baselines."""
     first, last = rows[0], rows[-1]
     table = Table(title='held-out text', title_justify='left')
     for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
@@ -225,16 +230,21 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chanc
     console.print(table)
     comparisons = []
     if baselines.unigram is not None and last.get('mlm_loss') is not None:
-        comparisons.append(f'an MLM loss of {baselines.unigram:.3f} by how often each piece occurs')
+        comparisons.append(f'an MLM loss of {baselines.unigram:.3f} from the piece frequencies')
     if last['phase'] in baselines.majority:
         share, pair = baselines.majority[last['phase']], baselines.pair.upper()
         comparisons.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
     if comparisons:
-        console.print(f'without any context a model reaches {", and ".join(comparisons)}', markup=False)
+        console.print(f'a model without context reaches {", and ".join(comparisons)}', markup=False)
 
 
 def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Prints the first and the last MLM loss and accuracy on each text of `read_text_rows`."""
+    """Prints a table of the first and the last MLM loss and accuracy on each text.
+
+    Args:
+      console: The console.
+      texts: The result of `read_text_rows`.
+    """
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)
@@ -247,7 +257,7 @@ def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict
 
 
 def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
-    """Returns commands to run next, without the one that has just run."""
+    """Returns the commands that the summary proposes to run next."""
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
     classify = next((file for file in files if file.exists()), 'classify')
@@ -260,7 +270,7 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     ]
     if config['export']:
         flags = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
-        title = 'a classifier, from a table of your own with the columns text and label'
+        title = 'a classifier from your own table with the columns text and label'
         commands.append(Command(title, f'--config={shlex.quote(str(classify))} {flags}'))
     if config['corpus'] == 'pydoc:' and 'distill' not in config:
         flags = "--workdir=out/mine --config.corpus='texts/*.txt'"
