@@ -67,7 +67,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 def _predict_splits(request: EnsembleRequest, folder: pathlib.Path) -> None:
     names = request[0][0].split.split(',')
-    tuned = load_models(request, lambda data: {name: data.split(name, whole=True) for name in names})
+    tuned = load_models(request, lambda data: {name: data.split(name, all_records=True) for name in names})
     for name, split in tuned.splits.items():
         predictions = tuned.predictions(split)
         for path in write_predictions(folder / 'predictions', tuned.data.task, name, split, predictions):

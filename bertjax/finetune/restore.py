@@ -1,4 +1,4 @@
-"""Loading the config and the model of a fine-tuning, finished or not, from its workdir."""
+"""Loading the config and the model of a fine-tuning, which may be unfinished, from its workdir."""
 
 import dataclasses
 import pathlib
@@ -37,15 +37,15 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the config that the workdir's model was trained with, updated by the command line.
 
-    Without a run in the workdir it is `config` itself: the model is then that of config.init.
+    Without a run in the workdir, the function returns `config` unchanged. The model then comes from config.init.
 
     Args:
       config: The config of the recipe.
       folder: The workdir.
-      command_line_keys: Config keys that the command line sets, such as 'task.dev_file'.
+      command_line_keys: The config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
-      UserError: The recipe is for another kind of task, or the command line sets a key that cannot be changed.
+      UserError: The recipe is for another kind of task, or the command line sets a key that must not change.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -71,7 +71,7 @@ class EvaluatedTask:
       params: The parameters on the mesh.
       splits: {name: split} to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
-      finished: Whether it is the final model of a run, for which the thresholds were tuned on dev.
+      finished: Whether this is the final model of a run, whose thresholds are tuned on dev already.
     """
 
     model: TaskModel
@@ -93,15 +93,15 @@ class EvaluatedTask:
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask:
-    """Loads the model of the workdir, finished or not, or that of config.init.
+    """Loads the model of the workdir, whose run may be unfinished, or else the model of config.init.
 
     Args:
-      settings: The settings made from the result of `merge_run_config`.
+      settings: The settings from the result of `merge_run_config`.
       folder: The workdir.
-      splits_of: Reads and tokenises the splits; it is called when the task knows its labels.
+      splits_of: A function that reads and tokenises the splits. It is called after the task has learned its labels.
 
     Raises:
-      UserError: Neither has a model for this task, or there is no checkpoint of config.step.
+      UserError: Neither the workdir nor config.init has a model for this task, or config.step has no checkpoint.
     """
     settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
     settings.check()
@@ -134,7 +134,7 @@ class TunedModel:
 
 
 def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
-    """Loads the same model as `load_task`, without splits to evaluate it on."""
+    """Loads the same model as `load_task`, but without splits to evaluate it on."""
     data = _task_data(settings, folder)
     module, objective = data.task.model(data.encoder), data.task.objective
     shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
@@ -150,11 +150,11 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the labels that the workdir's run or the directory of config.init learned."""
+    """Returns the data of the task, with the learned state that the workdir or the directory of config.init records."""
     exported = exported_model(folder)
     trained = exported is not None or has_checkpoints(folder)
     if not trained and (folder / 'config.json').exists():
-        fix = 'start the training again: a model is there from its first checkpoint on'
+        fix = 'start the training again, which saves a model with its first checkpoint'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
     if not trained and not settings.init:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
@@ -171,7 +171,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         encoder = read_encoder_config(settings, huggingface_directory(settings.init) if trained else str(source))
     tokenizer = load_workdir_tokenizer(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
-    if not data.task.complete:  # The model has no task.json of ours, so the labels come from the training data.
+    if not data.task.complete:  # The model has no task.json, so the labels come from the training data.
         data.learn()
         if trained:
             _check_labels(data, folder)
@@ -193,10 +193,10 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     """Returns the parameters and the step of the checkpoint of config.step.
 
     Step 0 is the newest checkpoint, or the best one on dev with config.use_checkpoint='best'. Without checkpoints, the
-    parameters are those of the export or of config.init, and the step is None.
+    parameters come from the export or from config.init, and the step is None.
 
     Raises:
-      UserError: There is no such checkpoint, or the head of the directory is not that of the task.
+      UserError: There is no such checkpoint, or the directory lacks the head of the task.
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
@@ -216,7 +216,7 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
     missing = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if missing:
-        fix = 'fine-tune it first, or name a model that was tuned to this task'
-        raise UserError(source, f'no {", ".join(missing)}', f'a model tuned to {task.name}', fix)
+        fix = 'fine-tune it first, or name a model that is fine-tuned to this task'
+        raise UserError(source, f'no {", ".join(missing)}', f'a model fine-tuned to {task.name}', fix)
     print(imported.describe(source, 'using'))
     return put_params(imported.params, setup.state), None

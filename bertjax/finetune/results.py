@@ -24,8 +24,9 @@ from bertjax.writers.console import Command, format_value, print_next_commands, 
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
-STEP = 'step'  # in results.json: the checkpoint of its figures, if they are not of the final model of the run
-STOPPED = 'stopped_at'  # in results.json: the last step, if config.patience ended the run before config.steps
+# Keys of results.json.
+STEP = 'step'  # The step of the evaluated checkpoint; missing if the figures are of the final model of the run.
+STOPPED = 'stopped_at'  # The last step, if config.patience ended the run before config.steps.
 # The config keys that distinguish the runs over a task.
 _FACTS = (
     'init',
@@ -52,7 +53,7 @@ def finish_task(
       model: The fine-tuned model.
       params: The parameters on the mesh of the model.
       last: The last step that was trained.
-      recipe: The recipe as the command line names it.
+      recipe: The value of --config.
     """
     data, task = model.data, model.data.task
     console = Console(highlight=False, soft_wrap=True)
@@ -91,13 +92,13 @@ def finish_task(
     commands = [
         Command('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
         Command('a page about this workdir, with the worst errors', f'{same_run} --config.run=report', 'report'),
-        Command('a picture of the training', f'{same_run} --config.run=plot', 'plot'),
+        Command('a plot of the training', f'{same_run} --config.run=plot', 'plot'),
     ]
     if task.has_baselines:
         title = 'the score of the most frequent answer and of a linear model'
         commands.insert(1, Command(title, f'{same_run} --config.run=baseline', 'baseline'))
     print_next_commands(console, commands)
-    if model.settings.export:  # Last, so that a failed upload loses nothing else.
+    if model.settings.export:  # The upload is last, because it may fail.
         push_export(folder, model.settings.push_to, private=model.settings.push_private)
 
 
@@ -112,8 +113,8 @@ def evaluate_split(
       folder: The folder that the predictions are written to.
 
     Returns:
-      {'splits': {split: figures}} and {split: predictions}. The first has 'parts' if a split is a sample of its
-      records, and with a dev split 'collapsed', whether all its predictions are equal.
+      {'splits': {split: figures}} and {split: predictions}. The first dictionary has 'parts' if a split is a sample of
+      its records. With a dev split, it has 'collapsed', whether all predictions on dev are equal.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -209,7 +210,10 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each item: the record's fields in its file and the prediction, or the place of a blank line."""
+    """Yields a row for each item.
+
+    The row of a record has its fields and the prediction. The row of a blank line has its position in the file.
+    """
     records = [item for item in items if not isinstance(item, Blank)]
     rows = task.rows(records, predictions)
     for item in items:
@@ -220,7 +224,8 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 def result_extras(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record, then its prediction.
 
-    A field with the same name as a prediction becomes input_NAME, or is left out if its value is equal.
+    If a field has the name of a key of the prediction, the field becomes input_NAME. It is left out if its value equals
+    that of the key.
     """
     renamed = {}
     for key, value in fields.items():
@@ -239,7 +244,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     line = json.dumps(row, ensure_ascii=False)
-    # A field may hold half of a surrogate pair, which can only be written as a JSON escape.
+    # A field may contain a lone surrogate, which can only be written as a JSON escape.
     return line if line.isascii() or _is_text(line) else json.dumps(row)
 
 

@@ -49,7 +49,7 @@ class TaskModel:
           data: The data of the task.
           mesh: The devices.
           splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first
-            one the arrays of a batch. With packed training, the first one is the training split.
+            split determines the arrays of a batch. With packed training, the first split must be the training split.
           lengths: The maximal number of padded lengths.
           layout: The layout of packed training batches; None for one sequence per row.
         """
@@ -77,7 +77,7 @@ class TaskModel:
         return self.data.settings
 
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
-        """Returns the training examples in the order of `seed`."""
+        """Returns the training examples, in an order that depends on `seed`."""
         if self.layout is not None:
             (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
             return StratifiedExamples(
@@ -96,7 +96,10 @@ class TaskModel:
         )
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor for `members` stacked models. All splits share it, so each length compiles once."""
+        """Returns the predictor for `members` stacked models (0: one model that is not stacked).
+
+        All splits share the predictor, so that each length is compiled once.
+        """
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(
@@ -132,16 +135,16 @@ class TaskModel:
         evaluator: 'TaskEvaluator | None' = None,
         evaluate_first: bool = True,
     ) -> Phase:
-        """Returns the single phase of a fine-tuning, or of several that are trained together.
+        """Returns the single phase of a fine-tuning, or of several fine-tunings that are trained together.
 
         Args:
           members: The runs, see `Phase`.
-          examples: The examples of any run, because the shapes of the batches do not depend on the seed.
+          examples: The examples of any of the runs; all have the same batch shapes.
           total: The number of steps.
           stacked, evaluator, evaluate_first: See `Phase`.
         """
         settings = self.settings
-        # The FLOPs are of a step that trains the whole model; they are unknown if a part is frozen.
+        # This is the number of FLOPs if all parameters are trained; otherwise it is unknown.
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
@@ -166,7 +169,11 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """Returns the state of step 0, and the model imported from the source; `seed` draws the missing parameters."""
+        """Returns the state of step 0, and the model imported from the source directory.
+
+        Args:
+          seed: The seed of the parameters that the directory lacks.
+        """
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported
@@ -216,9 +223,12 @@ def prepare(
 
     Returns:
       The training split and the model.
+
+    Raises:
+      UserError: `chosen_by` is set and there is no dev split, or an export format cannot hold the model.
     """
     if 'dev' not in data.evaluated and chosen_by:
-        raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
+        raise UserError(chosen_by, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')
     check_formats(
         data.settings.formats,
         data.encoder,

@@ -266,7 +266,7 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     same_run = f'{config_flag} --workdir={workdir}'
     commands = [
         Command('a page about this workdir', f'{same_run} --config.run=report', 'report'),
-        Command('a picture of the learning curve', f'{same_run} --config.run=plot', 'plot'),
+        Command('a plot of the learning curve', f'{same_run} --config.run=plot', 'plot'),
     ]
     if config['export']:
         flags = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
