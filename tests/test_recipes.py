@@ -223,7 +223,7 @@ def test_distillations_say_what_the_papers_say():
     assert {part for part, factor in lesson.factors.items() if factor} == {'embeddings', 'hidden', 'attention'}
     assert lesson.layers == (2, 5, 8, 11) and lesson.projection
     task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
-    assert task.in_two and task.intermediate_steps(23 * 78, 78) == 20 * 78
+    assert task.has_two_stages and task.intermediate_steps(23 * 78, 78) == 20 * 78
     for path in DISTILLATIONS:
         with pytest.raises(UserError, match='a recipe of a task'):
             load(path, 'pretrain_tiny')

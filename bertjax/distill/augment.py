@@ -1,4 +1,4 @@
-"""The data of a distilled task: that of a fine-tuning, with augmented rows (TinyBERT, arXiv 1909.10351)."""
+"""The data of a task in a distillation, with augmented training rows (TinyBERT, arXiv 1909.10351)."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from bertjax.data.augment import (
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.length_buckets import choose_lengths, sorted_batches
 from bertjax.data.loader import global_arrays, local_rows
-from bertjax.distill.objective import HAS_OWN_LABEL
+from bertjax.distill.objective import HAS_LABEL
 from bertjax.distill.run import student_encoder
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import Teacher, check_vocabulary, teacher_config_changes, teacher_directory
@@ -43,7 +43,7 @@ from bertjax.train.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
 _MODEL = 'distill.augment_model'
-_WORDS = 'token_words'  # a temporary array of the features, which is repeated together with the rows
+_WORDS = 'token_words'  # A temporary array of the features, which is repeated together with the rows.
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
@@ -66,7 +66,7 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: There is no masked language model, it has fewer positions than a row, or its vocabulary has too few
+      UserError: There is no masked language model, it has too few positions for the rows, or its vocabulary has too few
         words.
     """
     settings = data.settings
@@ -84,7 +84,8 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
         key += (hashlib.sha256(fixed.tobytes()).hexdigest(),)
 
     def make() -> Features:
-        print(f'train: making up {distill.augment} rows of each of {len(plain):,} with {model.directory}', flush=True)
+        copies = f'{distill.augment} augmented copies of each of {len(plain):,} rows'
+        print(f'train: adding {copies} with {model.directory}', flush=True)
         return augment_split(plain, fixed, data.tokenizer, model, batch_size=settings.eval_batch_size, **options)
 
     data.replace_features('train', load_or_build(folder / 'features', key, make))
@@ -96,7 +97,7 @@ def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: 
     _check_count(distill.augment_candidates, int(_is_word(data.tokenizer).sum()))
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
     model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
-    model.check_head(('mlm',), 'a masked language model, which predicts words that may replace others')
+    model.check_head(('mlm',), 'a masked language model, which predicts the replacements')
     model.check_length(data.settings.seq_len)
     return model
 
@@ -104,11 +105,11 @@ def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: 
 def _check_count(candidates: int, words: int) -> None:
     if words <= candidates:
         found, expected = str(candidates), f'fewer than the {words:,} words that are one piece'
-        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
+        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or use another vocabulary')
 
 
 def _is_word(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns bool [V], whether the piece begins a word or is a whole word."""
+    """Returns bool [V], whether a piece starts a word or is a complete word."""
     words = ~np.asarray(tokenizer.continues_word)
     words[tokenizer.special_ids] = False
     return words
@@ -126,28 +127,28 @@ def augment_split(
     seed: int,
     batch_size: int,
 ) -> Features:
-    """Returns each row with `times` - 1 copies of it in which some words are replaced, see data/augment.py.
+    """Returns each row, followed by `times` - 1 copies in which some words are replaced, see data/augment.py.
 
     Args:
       features: The features of the training records.
       fixed: bool [T], the tokens that are never replaced, see `Task.fixed_tokens`.
       tokenizer: The tokenizer of the task.
       model: A masked language model with the same vocabulary.
-      times: The number of rows for each original row.
-      probability: The probability to replace a word of one piece.
+      times: The number of rows for each original row, including the original row.
+      probability: The probability to replace a word that is a single piece.
       count: The number of most likely words to choose a replacement from.
-      seed: The seed, which with the number of a copy determines its replacements.
+      seed: The seed. The replacements in a copy depend on the seed and the number of the copy.
       batch_size: The number of sequences in a batch of the model.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
-    rows = repeat_rows(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, HAS_OWN_LABEL)
+    rows = repeat_rows(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, HAS_LABEL)
     words = rows.token[_WORDS]
     rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
-    chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_OWN_LABEL)
+    chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_LABEL)
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
-    with show_progress('words become others', int(chosen.sum()), lines=True) as advance:
-        # Fixed tokens, such as entity markers, are no replacements either.
+    with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
+        # Fixed tokens, such as entity markers, must not occur as replacements either.
         predict = _make_predictor(model, tokenizer, np.unique(features.tokens[fixed]), count)
         for where, candidates in _candidates(rows, chosen, tokenizer, model, predict, batch_size):
             tokens[where] = choose_candidates(
@@ -155,7 +156,7 @@ def augment_split(
             )
             advance(len(where))
     added = (times - 1) * len(features)
-    note = f'{added:,} rows are made up beside {len(features):,}: {chosen.sum():,} words of them are others'
+    note = f'{added:,} augmented rows in addition to {len(features):,}: {chosen.sum():,} of their words are replaced'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))
 
 
@@ -164,7 +165,7 @@ def _candidates(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields batches of the chosen tokens: their indices in `tokens`, [M], and their candidates, [M, count + 1].
 
-    The candidates are the result of `predict` with all chosen tokens of the sequence masked.
+    The candidates are the result of `predict` for the sequence with all its chosen tokens masked.
     """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
@@ -181,7 +182,7 @@ def _candidates(
         sequences = affected.record[indices[indices >= 0]]
         where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
         positions = np.zeros((len(indices), counts.max()), np.int32)
-        for row, x in enumerate(where):  # Empty rows are the last of a batch.
+        for row, x in enumerate(where):  # The rows after these are empty.
             positions[row, : len(x)] = x
         batch = {**affected.batch(indices, length, tokenizer.pad_id), 'masked_positions': positions}
         with mesh_context(model.mesh):
@@ -201,7 +202,7 @@ def _make_predictor(model: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, 
     words[excluded] = False
     forward = make_forward(model.model, PRETRAINING)
 
-    @functools.partial(jax.jit, out_shardings=replicated(model.mesh))  # Every process needs all words.
+    @functools.partial(jax.jit, out_shardings=replicated(model.mesh))  # Every process needs the words of all rows.
     def predict(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         logits = forward(params, batch)['mlm_logits']  # [B, P, V]
         return jax.lax.top_k(jnp.where(words, logits, NEGATIVE), count + 1)[1]

@@ -1,4 +1,4 @@
-"""The teacher of a distillation, and the parameters that a student takes from it."""
+"""The teacher of a distillation, and the initial parameters of a student that are copied from it."""
 
 import dataclasses
 import functools
@@ -36,12 +36,17 @@ def teacher_directory(teacher: str) -> str:
 
 
 def teacher_config_changes(dtype: str) -> dict[str, Any]:
-    """Returns the changes to a teacher's BertConfig: no dropout, scanned layers, the student's `dtype`."""
+    """Returns the changes to the BertConfig of a teacher: no dropout, scanned layers, and the student's `dtype`."""
     return {'dropout': 0.0, 'attention_dropout': 0.0, 'scan_layers': True, 'dtype': dtype}
 
 
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
-    """Checks that the teacher (config.KEY) has the student's vocabulary, so that both read the same text.
+    """Checks that the teacher has the vocabulary of the student, so that both get the same token ids.
+
+    Args:
+      directory: The directory of the teacher.
+      student: The tokenizer of the student.
+      key: The config key that names the teacher, for the error.
 
     Raises:
       UserError: The vocabularies differ.
@@ -56,17 +61,23 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
 
 
 def check_rows(directory: str, theirs: int, pieces: int, key: str = KEY) -> None:
-    """Checks that the masked language model of the teacher (config.KEY) has one output for each piece.
+    """Checks that the masked language model of the teacher has one output for each piece.
 
-    Further outputs, such as those of a padded embedding table, would be distilled as words that do not exist.
+    Further outputs, such as those of a padded embedding table, would be distilled as pieces that do not exist.
+
+    Args:
+      directory: The directory of the teacher.
+      theirs: The number of outputs of the teacher.
+      pieces: The number of pieces of the tokenizer.
+      key: The config key that names the teacher, for the error.
 
     Raises:
       UserError: The number of outputs differs from the number of pieces.
     """
     if theirs != pieces:
-        found = f'a model with {theirs:,} rows of words in {directory}'
-        expected = f'{pieces:,}, the pieces of its tokenizer'
-        fix = f'save it with as many, in transformers by resize_token_embeddings({pieces}), or name another model'
+        found = f'a model with {theirs:,} token embeddings in {directory}'
+        expected = f'{pieces:,}, the number of pieces of its tokenizer'
+        fix = f'resize it, in transformers with resize_token_embeddings({pieces}), or name another model'
         raise UserError(f'config.{key}', found, expected, fix)
 
 
@@ -75,11 +86,11 @@ class Teacher:
     """A trained model that is never updated.
 
     Attributes:
-      directory: The folder it was loaded from.
+      directory: The directory that the model was loaded from.
       model: The Flax module.
       imported: The parameters on the host, with stacked blocks.
-      mesh: The devices to put it on; None if only its host parameters are used.
-      key: The config key that names it.
+      mesh: The devices for the parameters; None if only the parameters on the host are used.
+      key: The config key that names the model.
     """
 
     directory: str
@@ -90,11 +101,11 @@ class Teacher:
 
     @property
     def config(self) -> BertConfig:
-        """The config of its encoder."""
+        """The config of the encoder."""
         return self.model.config
 
     def check_head(self, parts: Sequence[str], what: str) -> None:
-        """Checks that the directory has these parts of the parameter tree, which would else be random.
+        """Checks that the directory has these parts of the parameter tree. Missing parts would be random.
 
         Args:
           parts: The top-level names in the tree.
@@ -119,10 +130,10 @@ class Teacher:
 
     @functools.cached_property
     def abstract(self) -> Any:
-        """The shapes, dtypes and shardings of its parameters, which are sharded like the student's.
+        """The shapes, dtypes and shardings of the parameters, which are sharded like those of the student.
 
         Raises:
-          UserError: The mesh does not divide the teacher.
+          UserError: The teacher cannot be sharded over the mesh.
         """
         check_mesh(self.config, self.mesh)
         inputs = [jnp.zeros(shape, jnp.int32) for shape in self.model.smallest_inputs]
@@ -131,30 +142,30 @@ class Teacher:
 
     @functools.cached_property
     def params(self) -> Any:
-        """Its parameters on the mesh."""
+        """The parameters on the mesh."""
         return put_like(self.imported.params, self.abstract)
 
     def check_length(self, seq_len: int) -> None:
         """Checks that the teacher has positions for sequences of `seq_len` tokens.
 
         Raises:
-          UserError: It has fewer positions.
+          UserError: The teacher has fewer positions.
         """
         longest = self.config.max_positions
         if seq_len > longest:
-            found = f'{self.directory}, which knows {longest} positions'
+            found = f'{self.directory}, which has {longest} positions'
             fix = f'set --config.seq_len={longest}, or name another model'
-            raise UserError(f'config.{self.key}', found, f'{seq_len}, as many as sequences have', fix)
+            raise UserError(f'config.{self.key}', found, f'{seq_len}, the length of the sequences', fix)
 
     def check_segments(self, segments: int) -> None:
         """Checks that the teacher has embeddings for all segment types of the corpus.
 
         Raises:
-          UserError: It has fewer segment types.
+          UserError: The teacher has fewer segment types.
         """
         count = self.config.num_segments
         if segments > count:
-            found, expected = f'{self.directory}, which knows {count} segment types', f'{segments}, as the corpus has'
+            found, expected = f'{self.directory}, which has {count} segment types', f'{segments}, as in the corpus'
             raise UserError(f'config.{self.key}', found, expected, 'name another model')
 
     def describe(self) -> str:
@@ -166,7 +177,7 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the student has the architecture of the blocks that it starts from.
+        """Checks that the student has the architecture of the teacher blocks that it is initialized with.
 
         Raises:
           UserError: A field differs; the error names the first one.
@@ -175,11 +186,11 @@ class Teacher:
         for name in fields_of(FieldKind.ARCHITECTURE):
             ours, theirs = getattr(student, name), getattr(self.config, name)
             if name not in may_differ and ours != theirs:
-                fix = 'set it so, or begin with --config.distill.student_init=random'
-                raise UserError(f'config.model.{name}', str(ours), f"{theirs}, as the teacher's blocks have it", fix)
+                fix = 'set it to this value, or set --config.distill.student_init=random'
+                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the teacher', fix)
 
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
-        """Returns the parameters of the teacher with only the blocks `layers`, in the student's tree layout."""
+        """Returns the teacher's parameters with only the blocks `layers`, in the tree layout of the student."""
         params = self.imported.params
         blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder']['layers'])
         tree = {**params, 'encoder': {**params['encoder'], 'layers': blocks}}

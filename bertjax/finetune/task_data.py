@@ -22,7 +22,7 @@ from bertjax.optim.selection import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory
-from bertjax.workdir.tokenizer import keep_tokenizer
+from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 # The constants below were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
 # docs/performance.md). They are used on all platforms, so that a run has the same batches everywhere, although an
@@ -83,7 +83,7 @@ class TaskData:
         for trainable in settings.trained_parts:
             make_selection(trainable, encoder.num_layers)  # Raises a UserError if the encoder lacks these blocks.
         self._check()
-        keep_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
+        set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
 
     def _check(self) -> None:
         pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size

@@ -138,9 +138,9 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
       UserError: See `load_model`.
     """
     if not settings.init and classify_path(str(workdir)) not in (
-        PathKind.EXPORTED,
+        PathKind.EXPORT,
         PathKind.CHECKPOINTS,
-        PathKind.BEGUN,
+        PathKind.NO_MODEL_YET,
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', fix)

@@ -25,11 +25,11 @@ from bertjax.workdir.tokenizer import (
     FOLDER,
     TRAINED,
     check_replaceable,
-    keep_checksums,
-    keep_tokenizer,
     load_workdir_tokenizer,
     read_vocabulary_text,
-    remember_text,
+    set_workdir_tokenizer,
+    update_vocabulary_text,
+    write_missing_checksums,
 )
 
 
@@ -66,12 +66,12 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         tokenizer = load_configured_tokenizer(settings, source)
         if settings.vocab.add:
             tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
-        keep_tokenizer(tokenizer, workdir, source)
+        set_workdir_tokenizer(tokenizer, workdir, source)
         return tokenizer
     reason = _reason_to_train(settings, workdir)
     if reason is None:
         tokenizer = load_workdir_tokenizer(workdir)
-        keep_checksums(workdir)
+        write_missing_checksums(workdir)
         return tokenizer
     check_replaceable(workdir)
     if reason:
@@ -110,7 +110,7 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
     reason = describe_difference(known, sources, print_line)
     if reason is None and find_stale(known, sources):
-        remember_text(workdir, with_current_files(known, sources))
+        update_vocabulary_text(workdir, with_current_files(known, sources))
     return None if reason is None else f'other text ({reason})'
 
 

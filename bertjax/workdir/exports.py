@@ -1,4 +1,4 @@
-"""The export of a content model to WORKDIR/export, with a folder for each format of config.export_formats."""
+"""The export of a model to WORKDIR/export, with a folder for each format of config.export_formats."""
 
 import dataclasses
 import pathlib
@@ -26,9 +26,10 @@ class ExportContent:
       tokenizer: The tokenizer.
       head: The head of a task's model; None for a pre-training model.
       task: The fields of the task for config.json (`id2label` ...).
-      extra_files: {name: text} of further files that belong to the model.
+      extra_files: {name: text} of further files of the model.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
-      dtype, values, files: Details of the Hugging Face directory that the model comes from, see `export_huggingface`.
+      dtype, values, files: Details of the Hugging Face directory that the model was loaded from, see
+        `export_huggingface`.
     """
 
     model: BertForPreTraining | BertForTask
@@ -50,7 +51,7 @@ class ExportContent:
         return self.model.config
 
 
-# Each format is imported by its own writer and check: a training does not need the others.
+# Each writer and each check imports its format lazily, because most runs need only one format.
 
 
 def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
@@ -122,7 +123,7 @@ _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
     'onnx': _write_onnx,
 }
 FORMATS = tuple(_WRITERS)
-# {folder in the workdir: the description that is printed}.
+# {folder in the workdir: its description in the summary of a run}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
@@ -145,7 +146,7 @@ def check_formats(
     model: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
-    """Checks that every format can hold the model. It is cheap, so that it can be called before training starts.
+    """Checks that every format can hold the model. The check is cheap, so it runs before the training.
 
     Args:
       formats: The formats of config.export_formats; empty if nothing is exported.
@@ -192,32 +193,36 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
-    """Writes or replaces a directory in the format `name`; this process must be able to read all parameters."""
+    """Writes or replaces a directory in the format `name`. All parameters must be on this process."""
     _WRITERS[name](content, directory)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Checks, before compute is spent, that a push to config.push_to can succeed; '' means no push.
+    """Checks before the training that a push to config.push_to can succeed.
+
+    Args:
+      name: config.push_to; '' for no push.
+      formats: The formats of config.export_formats; empty if nothing is exported.
 
     Raises:
-      UserError: There is nothing to push, or see `convert/hub.py:check_push`.
+      UserError: The format 'hf' is not exported; also see `convert/hub.py:check_push`.
     """
     if not name:
         return
     if 'hf' not in formats:
-        found = f'{name}, where {",".join(formats) or "nothing"} is exported'
+        found = f'{name}, with {",".join(formats) or "no format"} exported'
         fix = 'set --config.export_formats=hf, or leave config.push_to out'
-        raise UserError('config.push_to', found, 'hf, the format that is pushed', fix)
+        raise UserError('config.push_to', found, 'an export in the format hf, which is pushed', fix)
     check_push(name)
 
 
 def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
-    """Pushes WORKDIR/export/hf to `name`, unless that is ''."""
+    """Pushes WORKDIR/export/hf to `name`, unless `name` is ''."""
     if name and is_primary():
         print(f'pushed to {push(folder / "export" / "hf", name, private=private)}')
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the first export of a workdir that a model can be loaded from; None if there is none."""
+    """Returns the first export in a workdir from which a model can be loaded; None if no such export exists."""
     paths = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
     return next((path for path in paths if path.is_dir()), None)
