@@ -58,7 +58,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     check_push_to(settings.push_to, formats)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
     data = tuned.model.data
-    model = tuned.model.setup.model
+    model = tuned.model.setup.module
     check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, model=model, head=data.task.head)
     recorded = read_recorded_config(folder / 'config.json', to_plain(config))
     task, path = data.task, folder / RESULTS

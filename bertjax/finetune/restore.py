@@ -213,7 +213,7 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
         fix = 'leave config.step 0'
         raise UserError('config.step', str(settings.step), f'0, because {folder} has no checkpoints', fix)
     source, task = data.source, data.task
-    imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
+    imported = load_task_model(source, setup.module, task.head, id2label=task.huggingface().get('id2label'))
     missing = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if missing:
         fix = 'fine-tune it first, or name a model that is fine-tuned to this task'

@@ -90,7 +90,7 @@ class Finetuning:
     def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
         student = self.model.setup
         return build_setup(
-            student.model,
+            student.module,
             stage.objective(student.objective),
             student.optimizer,
             mesh,

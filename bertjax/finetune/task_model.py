@@ -103,7 +103,7 @@ class TaskModel:
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(
-                make_forward(self.setup.model, objective),
+                make_forward(self.setup.module, objective),
                 self.setup.mesh,
                 inputs=objective.inputs,
                 per_token=self.data.task.head.per_token,
@@ -175,7 +175,7 @@ class TaskModel:
           seed: The seed of the parameters that the directory lacks.
         """
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
-        imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
+        imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported
 
 

@@ -261,7 +261,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
         run = load_tuned(finetuning_settings(config), folder)
-        where, module, task = f'{folder}, step {run.step}', run.setup.model, run.data.task
+        where, module, task = f'{folder}, step {run.step}', run.setup.module, run.data.task
         tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
         task_text = run.data.learned(finished=run.data.finished)
     else:

@@ -176,7 +176,7 @@ class Pretraining:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
         # Held-out rows are never packed, so all runs are evaluated on the same rows.
-        evaluate = jax.jit(make_eval_step(self.setup.model, _objective(PRETRAINING, self._distillation)))
+        evaluate = jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
         flops = train_flops_per_sequence(self.model, *shape)
         if self._distillation is not None:
