@@ -67,7 +67,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     """
     task, directory = data.task, teacher_directory(distill.teacher)
     check_vocabulary(directory, data.tokenizer)
-    model = task.model(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
+    model = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
     imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.run_seeds.init)
     teacher = Teacher(directory, model, imported, mesh)

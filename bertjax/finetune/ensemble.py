@@ -184,7 +184,7 @@ def _check_same_task(ours: Task, folder: pathlib.Path, theirs: Task, path: pathl
 
 def _average_thresholds(ensemble_task: Task, tasks: Sequence[Task]) -> None:
     """Sets the thresholds of `ensemble_task`, such as the null threshold of SQuAD 2.0, to the means over `tasks`."""
-    states = [task.learned() for task in tasks]
+    states = [task.learned_state() for task in tasks]
     thresholds = [key for key, value in states[0].items() if isinstance(value, float)]
     if thresholds:
         means = {key: sum(state[key] for state in states) / len(states) for key in thresholds}

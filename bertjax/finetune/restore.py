@@ -136,7 +136,7 @@ class TunedModel:
 def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
     """Loads the same model as `load_task`, but without splits to evaluate it on."""
     data = _task_data(settings, folder)
-    module, objective = data.task.model(data.encoder), data.task.objective
+    module, objective = data.task.build_module(data.encoder), data.task.objective
     shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
     setup = build_setup(
         module,

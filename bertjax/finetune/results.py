@@ -68,7 +68,7 @@ def finish_task(
         if report:
             console.print(f'\n{task.name}, {name}', style='bold')
             console.print(report, markup=False)
-    write_atomic(folder / TASK_FILE, data.learned())
+    write_atomic(folder / TASK_FILE, data.task_json())
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
     if model.settings.export:
         export_task(folder, config, model, params, results, model.settings.formats)
@@ -174,7 +174,7 @@ def export_task(
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        extra_files={TASK_FILE: data.learned(finished=finished)},
+        extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}

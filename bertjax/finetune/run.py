@@ -85,7 +85,7 @@ class Finetuning:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
         self.settings = self._resolve(total, lengths)
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
-        self.files = {TASK_FILE: data.learned(finished=False)}
+        self.files = {TASK_FILE: data.task_json(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
         student = self.model.setup

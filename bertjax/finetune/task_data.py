@@ -71,7 +71,7 @@ class TaskData:
         source: str | None,
         facts: Mapping[str, Any] | None = None,
     ):
-        """`facts` is the content of the task.json of an earlier run, see `learned`."""
+        """`facts` is the content of the task.json of an earlier run."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
@@ -196,7 +196,7 @@ class TaskData:
         facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
-    def learned(self, *, finished: bool = True) -> str:
+    def task_json(self, *, finished: bool = True) -> str:
         """Returns the text of task.json. In an unfinished run, no threshold has been tuned on dev yet."""
         return task_json(
             to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
@@ -215,7 +215,7 @@ def task_json(
       seq_len: The maximal sequence length, S.
       finished: Whether the training is finished.
     """
-    facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned()}
+    facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
     if not finished:
         facts['finished'] = False

@@ -58,7 +58,7 @@ class TaskModel:
         self.data, self.layout = data, layout
         self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, lengths)
         self.setup: Setup = build_setup(
-            data.task.model(data.encoder),
+            data.task.build_module(data.encoder),
             data.task.objective,
             make_optimizer(**vars(settings.optimizer)),
             mesh,
@@ -233,7 +233,7 @@ def prepare(
         data.settings.formats,
         data.encoder,
         vocabulary=data.tokenizer.family,
-        model=data.task.model(data.encoder),
+        model=data.task.build_module(data.encoder),
         head=data.task.head,
     )
     evaluated = [data.split(name) for name in data.evaluated]

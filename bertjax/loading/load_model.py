@@ -198,7 +198,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         loaded = load_pretraining_model(directory, dtype=dtype)
         module = BertForPreTraining(loaded.config)
     else:
-        module = task.model(config)
+        module = task.build_module(config)
         loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
         if any(path.startswith('head/') for path in loaded.missing):
             fix = 'give the directory of a model that was fine-tuned'
@@ -263,7 +263,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         run = load_tuned(finetuning_settings(config), folder)
         where, module, task = f'{folder}, step {run.step}', run.setup.module, run.data.task
         tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
-        task_text = run.data.learned(finished=run.data.finished)
+        task_text = run.data.task_json(finished=run.data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None
