@@ -111,4 +111,4 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
         with primary_first():
             training = Finetuning(data, folder, mesh, distill_task(data, distill, teacher))
         state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
-        finish_task(folder, training.resolved, training.model, without_aux(state.params), last, recipe)
+        finish_task(folder, training.resolved, training.task_model, without_aux(state.params), last, recipe)

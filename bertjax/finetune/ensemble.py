@@ -105,7 +105,9 @@ class Ensemble:
 
     def predictions(self, split: TaskSplit) -> list[Any]:
         """Returns a prediction for each record, from the mean of the logits."""
-        rows = [(part.features, member.model.outputs(member.params, part)) for member, part in self.pair_members(split)]
+        rows = [
+            (part.features, member.task_model.outputs(member.params, part)) for member, part in self.pair_members(split)
+        ]
         return self.data.task.ensemble_predictions(split.records, rows)
 
     def member_scores(self, split: TaskSplit) -> dict[str, float | None]:

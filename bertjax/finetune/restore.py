@@ -67,14 +67,14 @@ class EvaluatedTask:
     """A fine-tuned model and the splits to evaluate it on.
 
     Attributes:
-      model: The model with its data.
+      task_model: The model with its data.
       params: The parameters on the mesh.
       splits: {name: split} to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
       finished: Whether this is the final model of a run, whose thresholds are tuned on dev already.
     """
 
-    model: TaskModel
+    task_model: TaskModel
     params: Any
     splits: Mapping[str, TaskSplit]
     step: int | None
@@ -83,11 +83,11 @@ class EvaluatedTask:
     @property
     def data(self) -> TaskData:
         """The data of the task."""
-        return self.model.data
+        return self.task_model.data
 
     def predictions(self, split: TaskSplit) -> list[Any]:
         """Returns a prediction for each record."""
-        return self.model.predictions(self.params, split)
+        return self.task_model.predictions(self.params, split)
 
 
 def load_task(
@@ -111,9 +111,9 @@ def load_task(
     splits = splits_of(data)
     evaluated = list(splits.values())
     lengths = settings.max_padded_lengths or data.best_length_count(evaluated, 1, training=False)
-    model = TaskModel(data, mesh, evaluated, lengths)
-    params, step = _params(data, model.setup, folder)
-    return EvaluatedTask(model, params, splits, step, data.finished and not settings.step)
+    task_model = TaskModel(data, mesh, evaluated, lengths)
+    params, step = _params(data, task_model.setup, folder)
+    return EvaluatedTask(task_model, params, splits, step, data.finished and not settings.step)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -43,24 +43,24 @@ _FACTS = (
 
 
 def finish_task(
-    folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any, last: int, recipe: str
+    folder: pathlib.Path, config: Mapping[str, Any], task_model: TaskModel, params: Any, last: int, recipe: str
 ) -> None:
     """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
 
     Args:
       folder: The workdir.
       config: The resolved config.
-      model: The fine-tuned model.
+      task_model: The fine-tuned model.
       params: The parameters on the mesh of the model.
       last: The last step that was trained.
       recipe: The value of --config.
     """
-    data, task = model.data, model.data.task
+    data, task = task_model.data, task_model.data.task
     console = Console(highlight=False, soft_wrap=True)
     results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
     if last != config['steps']:
         results[STOPPED] = last
-    outputs = {name: model.outputs(params, data.split(name)) for name in data.evaluated}
+    outputs = {name: task_model.outputs(params, data.split(name)) for name in data.evaluated}
     evaluation, predictions = evaluate_split(data, outputs, folder / 'predictions')
     results |= evaluation
     for name, split_predictions in predictions.items():
@@ -70,8 +70,8 @@ def finish_task(
             console.print(report, markup=False)
     write_atomic(folder / TASK_FILE, data.task_json())
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
-    if model.settings.export:
-        export_task(folder, config, model, params, results, model.settings.formats)
+    if task_model.settings.export:
+        export_task(folder, config, task_model, params, results, task_model.settings.formats)
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
@@ -87,7 +87,7 @@ def finish_task(
         **exports.EXPORT_FOLDERS,
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
-    print_output_files(console, folder, files, exported=model.settings.export)
+    print_output_files(console, folder, files, exported=task_model.settings.export)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [
         Command('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
@@ -98,8 +98,8 @@ def finish_task(
         title = 'the score of the most frequent answer and of a linear model'
         commands.insert(1, Command(title, f'{same_run} --config.run=baseline', 'baseline'))
     print_next_commands(console, commands)
-    if model.settings.export:  # The upload is last, because it may fail.
-        push_export(folder, model.settings.push_to, private=model.settings.push_private)
+    if task_model.settings.export:  # The upload is last, because it may fail.
+        push_export(folder, task_model.settings.push_to, private=task_model.settings.push_private)
 
 
 def evaluate_split(
@@ -137,7 +137,7 @@ def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 def export_task(
     folder: pathlib.Path,
     config: Mapping[str, Any],
-    model: TaskModel,
+    task_model: TaskModel,
     params: Any,
     results: Mapping[str, Any],
     formats: Collection[str],
@@ -149,12 +149,12 @@ def export_task(
     Args:
       folder: The workdir.
       config: The config of the run.
-      model, params: The model to export.
+      task_model, params: The model to export.
       results: The figures of the model.
       formats: The formats of config.export_formats.
       finished: Whether the run is finished.
     """
-    data = model.data
+    data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
@@ -168,7 +168,7 @@ def export_task(
         for name, values in results['splits'].items()
     }
     content = ExportContent(
-        model=model.setup.module,
+        model=task_model.setup.module,
         params=params,
         tokenizer=data.tokenizer,
         card=card,

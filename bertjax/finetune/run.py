@@ -41,7 +41,7 @@ class Finetuning:
     Attributes:
       settings: The settings of the run, with the values that depend on the data, and all durations in steps.
       folders: A list with the workdir.
-      model, setup: The model of the task, and the setup of the first stage.
+      task_model, setup: The model of the task, and the setup of the first stage.
       values: Sums of losses -> the values of a row.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
       files: {'task.json': its content before training}, when no threshold has been tuned on dev.
@@ -70,15 +70,15 @@ class Finetuning:
         else:
             splits = [data.split(name) for name in data.evaluated] or [train]
             lengths = settings.max_padded_lengths or lengths or data.best_length_count(splits, 1, training=False)
-        self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
-        self._setups = [self.model.setup]
+        self._train, self.task_model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
+        self._setups = [self.task_model.setup]
         self.values = task_values
         if distillation is not None:
             self._setups = [self._stage_setup(stage, mesh) for stage in distillation.stages]
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
-        self._examples = self.model.examples(self._train.features, settings.run_seeds.data)
+        self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
         self._has_random_head = False
         self._stage_ends = [total]
         if len(self._setups) > 1:
@@ -88,13 +88,13 @@ class Finetuning:
         self.files = {TASK_FILE: data.task_json(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
-        student = self.model.setup
+        student = self.task_model.setup
         return build_setup(
             student.module,
             stage.objective(student.objective),
             student.optimizer,
             mesh,
-            self._train.features.spec(1, self.model.shapes[0]),
+            self._train.features.spec(1, self.task_model.shapes[0]),
             trained=student.trained,
             layer_decay=student.layer_decay,
             zero1=self.settings.zero1,
@@ -142,7 +142,7 @@ class Finetuning:
         return self.setup.create_from(self._load_source().params, seed)
 
     def _load_source(self) -> TrainState:
-        state, imported = self.model.fresh_state(self.settings.run_seeds.init)
+        state, imported = self.task_model.fresh_state(self.settings.run_seeds.init)
         print(imported.describe(self.data.source))
         self._has_random_head = any(path.startswith('head/') for path in imported.missing)
         return state
@@ -182,9 +182,9 @@ class Finetuning:
 
     def _student_phase(self) -> Phase:
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
-        evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
+        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
         steps = self.settings.steps
-        return self.model.phase(
+        return self.task_model.phase(
             [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._has_random_head
         )
 
@@ -216,10 +216,10 @@ class Finetuning:
     def details(self) -> str:
         """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
         trained, _ = partition(without_aux(self.setup.state.params), self.setup.trained)
-        return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
+        return f'{self.setup.describe()}, attention: {self.task_model.attention}\n{describe_decay(trained)}'
 
     def _describe_rows(self) -> str:
-        layout, shapes = self.packing.layout, self.model.shapes
+        layout, shapes = self.packing.layout, self.task_model.shapes
         if layout is None:
             lengths = f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}'
             return f'{lengths}; not packed: {self.packing.reason}'

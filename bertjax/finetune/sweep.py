@@ -86,10 +86,10 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             group_data = data.with_settings(members[0].settings(settings))
             layout = decide_packing(group_data, split, mesh, _passes(group_data.settings, split)).layout
             with primary_first():
-                train, model = prepare(
+                train, task_model = prepare(
                     group_data, mesh, _length_count(settings), layout=layout, chosen_by='config.sweep'
                 )
-            single = TrialGroup(members[:1], model, train, folder)
+            single = TrialGroup(members[:1], task_model, train, folder)
             # The size depends on all trials of the shape, even finished ones. A restarted sweep makes the same groups,
             # so it finds the checkpoints of an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
@@ -99,11 +99,11 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
                 f'{len(members)} runs{group_text}; {"packed" if layout else "not packed"}: {packing.reason}',
                 markup=False,
             )
-            logging.info('attention: %s', model.attention)
+            logging.info('attention: %s', task_model.attention)
             for first in range(0, len(members), size):
                 if broadcast_from_primary(interrupt.requested()):
                     raise PreemptedError('stopped on request; the same command continues with the remaining runs')
-                TrialGroup(members[first : first + size], model, train, folder).run(interrupt)
+                TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
     remove_on_all(folder / _UNFINISHED)  # The folder still exists if a process was killed after its last result.
     summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
@@ -168,14 +168,14 @@ class TrialGroup:
 
     values = staticmethod(task_values)
 
-    def __init__(self, trials: Sequence[Trial], model: TaskModel, train: TaskSplit, folder: pathlib.Path):
-        settings = model.settings
-        self.trials, self.model, self.setup = trials, model, model.setup
+    def __init__(self, trials: Sequence[Trial], task_model: TaskModel, train: TaskSplit, folder: pathlib.Path):
+        settings = task_model.settings
+        self.trials, self.task_model, self.setup = trials, task_model, task_model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
         self._settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
         seeds = [trial_settings.run_seeds.data for trial_settings in self._settings]
-        self._examples = [model.examples(train.features, seed) for seed in seeds]
+        self._examples = [task_model.examples(train.features, seed) for seed in seeds]
         batches = self._examples[0].batches
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
@@ -186,7 +186,7 @@ class TrialGroup:
         self.resolved = {
             **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # Trials may be added to a sweep.
             'mesh': self.settings.mesh_axes,
-            'fingerprints': model.data.fingerprints(),
+            'fingerprints': task_model.data.fingerprints(),
             'members': [trial.name for trial in trials],
         }
 
@@ -198,7 +198,7 @@ class TrialGroup:
     def init_state(self) -> TrainState:
         """Returns the state of step 0 of all trials, stacked."""
         seeds = [settings.run_seeds.init for settings in self._settings]
-        states = stack_states([self.model.fresh_state(seed)[0] for seed in seeds])
+        states = stack_states([self.task_model.fresh_state(seed)[0] for seed in seeds])
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
@@ -207,7 +207,7 @@ class TrialGroup:
             VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
             for examples, settings in zip(self._examples, self._settings, strict=True)
         ]
-        return [self.model.phase(members, self._examples[0], self.total, stacked=True)]
+        return [self.task_model.phase(members, self._examples[0], self.total, stacked=True)]
 
     def describe(self) -> str:
         """Returns '', because `run_sweep` describes all groups of a shape together."""
@@ -241,8 +241,8 @@ class TrialGroup:
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
         """Writes the figures and predictions of each trial, and exports the best model so far."""
-        model, data = self.model, self.model.data
-        predictor = model.predictor(members=len(self.trials))
+        task_model, data = self.task_model, self.task_model.data
+        predictor = task_model.predictor(members=len(self.trials))
         outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.evaluated}
         for m, (trial, settings) in enumerate(zip(self.trials, self._settings, strict=True)):
             trial_outputs = {
@@ -257,7 +257,7 @@ class TrialGroup:
             if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
                 config = {**to_plain(settings), 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
-                export_task(self._folder, config, model, select_run(params, m), results, formats)
+                export_task(self._folder, config, task_model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
             # The results are written last, because a trial with results counts as finished.
             write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')

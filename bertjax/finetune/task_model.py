@@ -184,16 +184,16 @@ class TaskEvaluator:
 
     split = 'dev'
 
-    def __init__(self, model: TaskModel, split: TaskSplit):
-        self._model, self._split = model, split
+    def __init__(self, task_model: TaskModel, split: TaskSplit):
+        self._task_model, self._split = task_model, split
 
     @property
     def _task(self) -> Task:
-        return self._model.data.task
+        return self._task_model.data.task
 
     def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
         """Returns all figures of the task."""
-        return self._task.metrics(self._split.records, self._model.predictions(params, self._split, on_compile))
+        return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """Returns minus the score of the task; None if the score is undefined."""
