@@ -72,7 +72,7 @@ def _distil_general(
         finish_pretraining(
             folder,
             training.resolved,
-            training.model,
+            training.model_config,
             training.tokenizer,
             fetch_to_all_hosts(without_aux(state.params)),
             training.heldout if distill.soft or distill.hard else None,  # Otherwise the MLM head is not trained.

@@ -45,7 +45,7 @@ _MAX_SINGLE_SHARE = 0.5
 
 def build_pretraining_setup(
     settings: PretrainingSettings,
-    model: BertConfig,
+    model_config: BertConfig,
     mesh: Mesh,
     distillation: Distillation | None = None,
 ) -> Setup:
@@ -54,9 +54,9 @@ def build_pretraining_setup(
     Raises:
       UserError: The model cannot be sharded over the mesh.
     """
-    check_mesh(model, mesh)
+    check_mesh(model_config, mesh)
     return build_setup(
-        BertForPreTraining(model),
+        BertForPreTraining(model_config),
         _objective(PACKED_PRETRAINING if settings.packing else PRETRAINING, distillation),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
@@ -82,7 +82,7 @@ class Pretraining:
     Attributes:
       settings: The settings of the run, with all durations in steps.
       folders: A list with the workdir.
-      tokenizer, model, setup: The tokenizer, the config of the model, and the setup of the run.
+      tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores and the examples drawn from them.
       values: Sums of losses -> the values of a row.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
@@ -101,13 +101,13 @@ class Pretraining:
         check_texts(settings, folder)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.model = settings.model_config(self.tokenizer.vocab_size)
-        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self.model_config = settings.model_config(self.tokenizer.vocab_size)
+        check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
         self._embeddings: EmbeddingRows | None = None
         if settings.embeddings and not has_checkpoints(folder):
-            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
+            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
-        self.setup = build_pretraining_setup(settings, self.model, mesh, distillation)
+        self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None
@@ -164,7 +164,7 @@ class Pretraining:
         return state
 
     def _import_params(self) -> dict[str, Any]:
-        params, description = initial_params(self.settings, self.model, self.tokenizer)
+        params, description = initial_params(self.settings, self.model_config, self.tokenizer)
         print(description)
         return params
 
@@ -178,7 +178,7 @@ class Pretraining:
         # Held-out rows are never packed, so all runs are evaluated on the same rows.
         evaluate = jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
-        flops = train_flops_per_sequence(self.model, *shape)
+        flops = train_flops_per_sequence(self.model_config, *shape)
         if self._distillation is not None:
             flops += self._distillation.forward_flops(*shape)
 
@@ -208,13 +208,13 @@ class Pretraining:
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts."""
-        model, tokenizer = self.model, self.tokenizer
+        model_config, tokenizer = self.model_config, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
         lines = [] if self._distillation is None else [self._distillation.description]
         lines += [
-            f'{model.num_layers} layers, width {model.width}, {model.num_heads} heads: '
-            f'{parameter_count(model):,} parameters',
+            f'{model_config.num_layers} layers, width {model_config.width}, {model_config.num_heads} heads: '
+            f'{parameter_count(model_config):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
             + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
             *(

@@ -95,17 +95,17 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: The sizes are impossible, or a phase has longer sequences than the model has positions.
         """
-        model = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
+        model_config = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
         for phase in self.phase_specs:
             length = phase.values['seq_len']
-            if length > model.max_positions:
+            if length > model_config.max_positions:
                 raise UserError(
                     f'config.{phase.keys["seq_len"]}',
                     str(length),
-                    f'at most config.model.max_positions = {model.max_positions}',
+                    f'at most config.model.max_positions = {model_config.max_positions}',
                     f'lower it, or set --config.model.max_positions={length}',
                 )
-        return model
+        return model_config
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
@@ -191,20 +191,20 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: The implementation of config.model.attention does not support a phase or the devices.
         """
-        model = self.model_config(self.vocab.size)
+        model_config = self.model_config(self.vocab.size)
         for phase in self.phase_specs:
             rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
-            description = describe_attention(model, rows, phase.values['seq_len'], self.packing)
+            description = describe_attention(model_config, rows, phase.values['seq_len'], self.packing)
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
         """Raises a UserError if a phase needs more memory than the devices have, regardless of the text."""
         trained = not self.tokenizer and not self.init
-        model = self.model_config(self.vocab.size if trained else 1)
+        model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.phase_specs:
             values = phase.values
             check_memory(
-                model,
+                model_config,
                 mesh,
                 rows=values['batch_size'],
                 parts=values['grad_accum_steps'],
@@ -221,13 +221,13 @@ class PretrainingSettings(PretrainingKeys):
           UserError: A value is impossible; the error names its key.
         """
         self.tracking.check()
-        model = self.model_config(self.vocab.size)
-        if self.corpus_options.segments > model.num_segments:
+        model_config = self.model_config(self.vocab.size)
+        if self.corpus_options.segments > model_config.num_segments:
             found, fix = str(self.corpus_options.segments), f'raise num_segments to {self.corpus_options.segments}'
-            expected = f'at most config.model.num_segments = {model.num_segments}'
+            expected = f'at most config.model.num_segments = {model_config.num_segments}'
             raise UserError('config.corpus_options.segments', found, expected, fix)
         trained = not self.tokenizer and not self.init
-        check_formats(self.formats, model, vocabulary=self.vocab.family if trained else '')
+        check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
         self._check_shapes()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'

@@ -62,7 +62,7 @@ _NUM_FILLED = 4  # The number of held-out examples with a filled mask.
 def finish_pretraining(
     folder: pathlib.Path,
     config: Mapping[str, Any],
-    model: BertConfig,
+    model_config: BertConfig,
     tokenizer: Tokenizer,
     params: Any,
     heldout: Examples | None,
@@ -74,7 +74,7 @@ def finish_pretraining(
     Args:
       folder: The workdir.
       config: The resolved config.
-      model, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
+      model_config, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
       heldout: Held-out examples, in which some masks are filled; None without held-out text.
       recipe: The value of --config.
       baselines: The chance baselines to compare the figures with.
@@ -83,8 +83,10 @@ def finish_pretraining(
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
-        export_pretraining(folder, config, model, tokenizer, params, rows, split_formats(config['export_formats']))
-    filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
+        export_pretraining(
+            folder, config, model_config, tokenizer, params, rows, split_formats(config['export_formats'])
+        )
+    filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if heldout is not None else []
     texts = read_text_rows(folder / 'metrics.jsonl')
     goodput = read_goodput(folder)
     summary = {
@@ -136,7 +138,7 @@ def read_text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dic
 def export_pretraining(
     folder: pathlib.Path,
     config: Mapping[str, Any],
-    model: BertConfig,
+    model_config: BertConfig,
     tokenizer: Tokenizer,
     params: Any,
     rows: list[dict[str, Any]],
@@ -147,12 +149,12 @@ def export_pretraining(
     Args:
       folder: The workdir.
       config: The resolved config.
-      model, tokenizer, params: The config, the tokenizer and the parameters of the model.
+      model_config, tokenizer, params: The config, the tokenizer and the parameters of the model.
       rows: The held-out rows, of which the model card shows the last one.
       formats: The formats of config.export_formats.
     """
     content = ExportContent(
-        model=BertForPreTraining(model),
+        model=BertForPreTraining(model_config),
         params=params,
         tokenizer=tokenizer,
         card=_model_card_facts(config, rows),
@@ -188,10 +190,14 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     return card
 
 
-def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
+def _filled_masks(
+    params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
+) -> Iterator[dict[str, Any]]:
     """Yields a filled mask for some held-out examples: the one whose prediction has the highest probability."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
-    logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
+    logits = np.asarray(
+        jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))(params, batch)['mlm_logits']
+    )
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
         hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]

@@ -69,33 +69,33 @@ def _recorded_fields(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, A
 
 
 def initial_params(
-    settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer
+    settings: PretrainingSettings, model_config: BertConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, Any], str]:
-    """Returns the weights of config.init as host arrays in the tree layout of `model`, and a description to print.
+    """Returns the weights of config.init as host arrays in the tree layout of the model, and a description to print.
 
     Raises:
-      UserError: The sizes of the checkpoint differ from those of `model`.
+      UserError: The sizes of the checkpoint differ from those of `model_config`.
     """
     directory = huggingface_directory(settings.init)
-    shared = {'scan_layers': model.scan_layers, 'nsp': model.nsp}
+    shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
     old_tokenizer = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
     params, lines = imported.params, [imported.describe(directory)]
     for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
-        theirs, ours = getattr(imported.config, name), getattr(model, name)
+        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
         ours = old_tokenizer.vocab_size if name == 'vocab_size' else ours
         if theirs != ours:
             fix = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
     for name in ('activation', 'pooler_activation', 'layer_norm_eps', 'causal', 'pre_norm'):
-        theirs, ours = getattr(imported.config, name), getattr(model, name)
-        if theirs != ours and (model.nsp or name != 'pooler_activation'):
+        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
+        if theirs != ours and (model_config.nsp or name != 'pooler_activation'):
             lines.append(
                 f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
                 f'--config.model.{name}={theirs} keeps its value'
             )
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)
-        params = add_piece_rows(params, model, new_pieces)
+        params = add_piece_rows(params, model_config, new_pieces)
         lines.append(f'{len(new_pieces):,} words are initialized with the mean of their pieces')
     return params, '\n'.join(lines)
