@@ -67,15 +67,15 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     """
     task, directory = data.task, teacher_directory(distill.teacher)
     check_vocabulary(directory, data.tokenizer)
-    model = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
+    module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
-    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.run_seeds.init)
-    teacher = Teacher(directory, model, imported, mesh)
+    imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
+    teacher = Teacher(directory, module, imported, mesh)
     teacher.check_length(data.settings.seq_len)
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
-    distill.make_spec(model.config, data.encoder)  # Raises if the two cannot be compared.
+    distill.make_spec(module.config, data.encoder)  # Raises if the two cannot be compared.
     return teacher
 
 
@@ -111,7 +111,7 @@ def distill_pretraining(
     if copied is not None:
         teacher.check_copies(student)
     spec = distill.make_spec(teacher.config, student)
-    stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.model, student))
+    stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.module, student))
     return settings, _distillation(teacher, distill, spec, [stage], copied, student)
 
 
@@ -135,7 +135,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
         part = spec.only(losses)
-        return DistillationStage(lambda base: distill_objective(base, part, teacher.model, student), rate)
+        return DistillationStage(lambda base: distill_objective(base, part, teacher.module, student), rate)
 
     stages = [stage((*HIDDEN_LOSSES, *OUTPUT_LOSSES))]
     if distill.has_two_stages:

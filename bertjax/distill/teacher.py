@@ -87,14 +87,14 @@ class Teacher:
 
     Attributes:
       directory: The directory that the model was loaded from.
-      model: The Flax module.
+      module: The Flax module.
       imported: The parameters on the host, with stacked blocks.
       mesh: The devices for the parameters; None if only the parameters on the host are used.
       key: The config key that names the model.
     """
 
     directory: str
-    model: nn.Module
+    module: nn.Module
     imported: ImportedModel
     mesh: Mesh | None
     key: str = KEY
@@ -102,7 +102,7 @@ class Teacher:
     @property
     def config(self) -> BertConfig:
         """The config of the encoder."""
-        return self.model.config
+        return self.module.config
 
     def check_head(self, parts: Sequence[str], what: str) -> None:
         """Checks that the directory has these parts of the parameter tree. Missing parts would be random.
@@ -136,9 +136,9 @@ class Teacher:
           UserError: The teacher cannot be sharded over the mesh.
         """
         check_mesh(self.config, self.mesh)
-        inputs = [jnp.zeros(shape, jnp.int32) for shape in self.model.smallest_inputs]
+        inputs = [jnp.zeros(shape, jnp.int32) for shape in self.module.smallest_inputs]
         with mesh_context(self.mesh):
-            return abstract_state(lambda key: init_params(self.model, key, *inputs), self.mesh)
+            return abstract_state(lambda key: init_params(self.module, key, *inputs), self.mesh)
 
     @functools.cached_property
     def params(self) -> Any:

@@ -168,7 +168,7 @@ def export_task(
         for name, values in results['splits'].items()
     }
     content = ExportContent(
-        model=task_model.setup.module,
+        module=task_model.setup.module,
         params=params,
         tokenizer=data.tokenizer,
         card=card,

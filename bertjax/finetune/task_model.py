@@ -233,7 +233,7 @@ def prepare(
         data.settings.formats,
         data.encoder,
         vocabulary=data.tokenizer.family,
-        model=data.task.build_module(data.encoder),
+        module=data.task.build_module(data.encoder),
         head=data.task.head,
     )
     evaluated = [data.split(name) for name in data.evaluated]

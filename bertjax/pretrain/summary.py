@@ -154,7 +154,7 @@ def export_pretraining(
       formats: The formats of config.export_formats.
     """
     content = ExportContent(
-        model=BertForPreTraining(model_config),
+        module=BertForPreTraining(model_config),
         params=params,
         tokenizer=tokenizer,
         card=_model_card_facts(config, rows),

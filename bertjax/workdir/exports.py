@@ -21,7 +21,7 @@ class ExportContent:
     """A model to export, and the content of its model card.
 
     Attributes:
-      model: The Flax module with its config.
+      module: The Flax module of the model, with its config.
       params: The parameters.
       tokenizer: The tokenizer.
       head: The head of a task's model; None for a pre-training model.
@@ -32,7 +32,7 @@ class ExportContent:
         `export_huggingface`.
     """
 
-    model: BertForPreTraining | BertForTask
+    module: BertForPreTraining | BertForTask
     params: Any
     tokenizer: Tokenizer
     card: Mapping[str, Any]
@@ -48,7 +48,7 @@ class ExportContent:
     @property
     def config(self) -> BertConfig:
         """The config of the model."""
-        return self.model.config
+        return self.module.config
 
 
 # Each writer and each check imports its format lazily, because most runs need only one format.
@@ -79,7 +79,7 @@ def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
 
     head = None
     if content.head is not None:
-        head = {**head_facts(content.model), **saved_head(content.head, content.task)}
+        head = {**head_facts(content.module), **saved_head(content.head, content.task)}
     export_orbax(
         content.params,
         content.config,
@@ -106,13 +106,13 @@ def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
 def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
     from bertjax.convert.stablehlo import export_stablehlo
 
-    export_stablehlo(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
+    export_stablehlo(content.params, content.module, content.tokenizer, directory, extra_files=content.extra_files)
 
 
 def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
     from bertjax.convert.onnx import export_onnx
 
-    export_onnx(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
+    export_onnx(content.params, content.module, content.tokenizer, directory, extra_files=content.extra_files)
 
 
 _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
@@ -143,7 +143,7 @@ def check_formats(
     config: BertConfig,
     *,
     vocabulary: str = '',
-    model: BertForTask | None = None,
+    module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
     """Checks that every format can hold the model. The check is cheap, so it runs before the training.
@@ -152,16 +152,16 @@ def check_formats(
       formats: The formats of config.export_formats; empty if nothing is exported.
       config: The config of the model.
       vocabulary: The family of the tokenizer; '' if it is not known yet.
-      model, head: The module and the head of a task's model.
+      module, head: The Flax module and the head of a task's model.
 
     Raises:
       UserError: A format cannot hold the model.
     """
     if 'hf' in formats or 'google' in formats:
-        if model is None:
+        if module is None:
             check_exportable(config)
         else:
-            check_head_exportable(model, head)
+            check_head_exportable(module, head)
     if 'google' in formats:
         from bertjax.convert.google.save import check_google, check_google_vocabulary
 
@@ -171,7 +171,7 @@ def check_formats(
     if 'onnx' in formats:
         from bertjax.convert.onnx import check_onnx
 
-        check_onnx(config, model)
+        check_onnx(config, module)
 
 
 def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
