@@ -168,7 +168,7 @@ class Peer:
     def results(self) -> dict[str, Any]:
         """`splits`, the task's figures on every labelled split, and whether the run `collapsed`, as of results.json."""
         task, results = self._data.task, {'collapsed': None, 'splits': {}}
-        for name in self._data.evaluated:
+        for name in self._data.eval_splits:
             split = self._data.split(name)
             predictions = task.predictions(split.records, split.features, self._outputs(split.features))
             if name == 'dev':

@@ -100,7 +100,7 @@ class Ensemble:
         members = list(self.members.values())
         splits = self._member_splits.get(id(split))
         if splits is None:  # The split is a batch of a stream.
-            splits = [split, *(member.data.tokenise(split.records, keep=False) for member in members[1:])]
+            splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:
@@ -164,7 +164,7 @@ def load_models(
         def same_records(data: TaskData, path: pathlib.Path = other) -> dict[str, TaskSplit]:
             _check_same_task(first.data.task, folder, data.task, path)
             return {
-                name: dataclasses.replace(split, features=data.tokenise(split.records, keep=False).features)
+                name: dataclasses.replace(split, features=data.tokenise(split.records, cache=False).features)
                 for name, split in first.splits.items()
             }
 

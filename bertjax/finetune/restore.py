@@ -109,9 +109,9 @@ def load_task(
     data = _task_data(settings, folder)
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
-    evaluated = list(splits.values())
-    lengths = settings.max_padded_lengths or data.best_length_count(evaluated, 1, training=False)
-    task_model = TaskModel(data, mesh, evaluated, lengths)
+    eval_splits = list(splits.values())
+    length_count = settings.max_padded_lengths or data.best_length_count(eval_splits, 1, training=False)
+    task_model = TaskModel(data, mesh, eval_splits, length_count)
     params, step = _params(data, task_model.setup, folder)
     return EvaluatedTask(task_model, params, splits, step, data.finished and not settings.step)
 

@@ -60,7 +60,7 @@ def finish_task(
     results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
     if last != config['steps']:
         results[STOPPED] = last
-    outputs = {name: task_model.outputs(params, data.split(name)) for name in data.evaluated}
+    outputs = {name: task_model.outputs(params, data.split(name)) for name in data.eval_splits}
     evaluation, predictions = evaluate_split(data, outputs, folder / 'predictions')
     results |= evaluation
     for name, split_predictions in predictions.items():

@@ -50,7 +50,7 @@ class Finetuning:
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
-        chosen_by = (
+        selection_key = (
             'config.use_checkpoint'
             if settings.use_checkpoint == 'best'
             else 'config.patience'
@@ -60,17 +60,23 @@ class Finetuning:
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
-        lengths = _recorded_length_count(folder)
+        length_count = _recorded_length_count(folder)
         if distillation is None:
-            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if lengths else '')
+            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if length_count else '')
         else:
             self.packing = PackingChoice(None, 'distillation does not support packed rows')
         if self.packing.layout is None:
-            lengths = settings.max_padded_lengths or lengths or data.best_length_count([train], passes, training=True)
+            length_count = (
+                settings.max_padded_lengths or length_count or data.best_length_count([train], passes, training=True)
+            )
         else:
-            splits = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.max_padded_lengths or lengths or data.best_length_count(splits, 1, training=False)
-        self._train, self.task_model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
+            splits = [data.split(name) for name in data.eval_splits] or [train]
+            length_count = (
+                settings.max_padded_lengths or length_count or data.best_length_count(splits, 1, training=False)
+            )
+        self._train, self.task_model = prepare(
+            data, mesh, length_count, layout=self.packing.layout, selection_key=selection_key
+        )
         self._setups = [self.task_model.setup]
         self.values = task_values
         if distillation is not None:
@@ -83,7 +89,7 @@ class Finetuning:
         self._stage_ends = [total]
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
-        self.settings = self._resolve(total, lengths)
+        self.settings = self._resolve(total, length_count)
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.files = {TASK_FILE: data.task_json(finished=False)}
 
@@ -101,13 +107,13 @@ class Finetuning:
             teacher=(self._distillation.abstract_params,),
         )
 
-    def _resolve(self, total: int, lengths: int) -> FinetuningSettings:
+    def _resolve(self, total: int, length_count: int) -> FinetuningSettings:
         """Returns the settings with the values that depend on the data, and all durations in steps."""
         settings, batches = self.packing.apply(self.settings), self._examples.batches
         durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
         return dataclasses.replace(
-            settings, steps=total, max_padded_lengths=lengths, epochs=total / batches, **durations
+            settings, steps=total, max_padded_lengths=length_count, epochs=total / batches, **durations
         )
 
     def _fingerprints(self) -> dict[str, str]:
@@ -182,7 +188,7 @@ class Finetuning:
 
     def _student_phase(self) -> Phase:
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
-        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
+        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         steps = self.settings.steps
         return self.task_model.phase(
             [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._has_random_head
@@ -192,7 +198,7 @@ class Finetuning:
         """Returns a description, which is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
         encoder, params = data.encoder, without_aux(setup.state.params)
-        splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
+        splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.eval_splits)
         trained, _ = partition(params, setup.trained)
         count, num_trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
         decay = f', layer decay {settings.layer_decay:g}' if settings.layer_decay < 1 else ''
@@ -238,7 +244,7 @@ def _recorded_length_count(folder: pathlib.Path) -> int:
         if not checkpoints.steps():
             return 0
         with contextlib.suppress(UserError):  # If the file is damaged, the checkpoint has the value, but loads slowly.
-            if path.exists() and type(lengths := read_json_object(path, '').get('max_padded_lengths')) is int:
-                return lengths
+            if path.exists() and type(count := read_json_object(path, '').get('max_padded_lengths')) is int:
+                return count
         saved = checkpoints.latest()
     return saved.config['max_padded_lengths'] if saved else 0

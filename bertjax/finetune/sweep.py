@@ -87,7 +87,7 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             layout = decide_packing(group_data, split, mesh, _passes(group_data.settings, split)).layout
             with primary_first():
                 train, task_model = prepare(
-                    group_data, mesh, _length_count(settings), layout=layout, chosen_by='config.sweep'
+                    group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
                 )
             single = TrialGroup(members[:1], task_model, train, folder)
             # The size depends on all trials of the shape, even finished ones. A restarted sweep makes the same groups,
@@ -123,7 +123,7 @@ def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
     Trials may be added to a sweep, so config.sweep may change.
     """
     path = folder / 'config.json'
-    eval_fingerprints = {name: data.split(name).features.fingerprint for name in data.evaluated}
+    eval_fingerprints = {name: data.split(name).features.fingerprint for name in data.eval_splits}
     config = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_length_count(data.settings)))
     config['fingerprints'] = data.fingerprints() | eval_fingerprints
     if path.exists() and (folder / TRIALS).exists():
@@ -243,7 +243,7 @@ class TrialGroup:
         """Writes the figures and predictions of each trial, and exports the best model so far."""
         task_model, data = self.task_model, self.task_model.data
         predictor = task_model.predictor(members=len(self.trials))
-        outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.evaluated}
+        outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.eval_splits}
         for m, (trial, settings) in enumerate(zip(self.trials, self._settings, strict=True)):
             trial_outputs = {
                 name: {output: [row[m] for row in rows] for output, rows in split_outputs.items()}

@@ -40,14 +40,14 @@ class TaskSplit:
     Attributes:
       records: The records of the task.
       features: The features of the records.
-      of: The number of all records of the split if `records` are a sample of them; else 0.
-      open: Whether the records are the first batch of a stream, in which later records may have any length.
+      population: The number of all records of the split if `records` are a sample of them; else 0.
+      is_stream: Whether the records are the first batch of a stream, in which later records may have any length.
     """
 
     records: Sequence[Any]
     features: Features
-    of: int = 0
-    open: bool = False
+    population: int = 0
+    is_stream: bool = False
 
 
 class TaskData:
@@ -96,7 +96,7 @@ class TaskData:
             raise UserError('config.seq_len', str(self.settings.seq_len), expected, 'choose a length in between')
 
     @functools.cached_property  # `Task.splits` reads the test file to check whether it has labels.
-    def evaluated(self) -> list[str]:
+    def eval_splits(self) -> list[str]:
         """The names of the labelled splits to evaluate on. Only 'dev' is used for model selection."""
         return [name for name in self.task.splits() if name != 'train']
 
@@ -131,7 +131,7 @@ class TaskData:
             part = records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
             split = self.tokenise(part, training=training)
             if len(part) < len(records):
-                split = dataclasses.replace(split, of=len(records))
+                split = dataclasses.replace(split, population=len(records))
                 print(f'{name}: {len(part):,} of {len(records):,} records, a fixed random sample (config.{key})')
             self._splits[name] = split
             for note in split.features.notes:
@@ -146,27 +146,31 @@ class TaskData:
     def parts(self, names: Iterable[str]) -> dict[str, str]:
         """Returns {split: '500 of 872 records'} of the splits that are samples."""
         splits = {name: self.split(name) for name in names}
-        return {name: f'{len(x.records):,} of {x.of:,} records' for name, x in splits.items() if x.of}
+        return {
+            name: f'{len(split.records):,} of {split.population:,} records'
+            for name, split in splits.items()
+            if split.population
+        }
 
-    def tokenise(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> TaskSplit:
+    def tokenise(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
         """Tokenises records.
 
         Args:
           records: The records.
           training: Whether the records are trained on.
-          keep: Whether to cache the features in WORKDIR/features.
+          cache: Whether to cache the features in WORKDIR/features.
         """
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
         if self.tokenizer.separators > 1:  # The fingerprint of a tokenizer does not depend on the separators.
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        return TaskSplit(records, load_or_build(self._cache, key, make) if keep else make())
+        return TaskSplit(records, load_or_build(self._cache, key, make) if cache else make())
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
         """Returns at most `count` padded lengths for the batches of these splits."""
         lengths = np.concatenate([split.features.lengths for split in splits])
-        if any(split.open for split in splits):  # Assume that the lengths of a stream are log-uniform.
+        if any(split.is_stream for split in splits):  # Assume that the lengths of a stream are log-uniform.
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
         return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
 

@@ -41,7 +41,12 @@ class TaskModel:
     """
 
     def __init__(
-        self, data: TaskData, mesh: Mesh, splits: Sequence[TaskSplit], lengths: int, layout: PackedLayout | None = None
+        self,
+        data: TaskData,
+        mesh: Mesh,
+        splits: Sequence[TaskSplit],
+        length_count: int,
+        layout: PackedLayout | None = None,
     ):
         """Builds the setup.
 
@@ -50,13 +55,13 @@ class TaskModel:
           mesh: The devices.
           splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first
             split determines the arrays of a batch. With packed training, the first split must be the training split.
-          lengths: The maximal number of padded lengths.
+          length_count: The maximal number of padded lengths.
           layout: The layout of packed training batches; None for one sequence per row.
         """
         settings = data.settings
         check_mesh(data.encoder, mesh)
         self.data, self.layout = data, layout
-        self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, lengths)
+        self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, length_count)
         self.setup: Setup = build_setup(
             data.task.build_module(data.encoder),
             data.task.objective,
@@ -210,25 +215,25 @@ def _describe_attention(data: TaskData, shapes: tuple[int, ...], layout: PackedL
 
 
 def prepare(
-    data: TaskData, mesh: Mesh, lengths: int, *, layout: PackedLayout | None = None, chosen_by: str = ''
+    data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
     """Tokenises all splits and builds the model, so that every mistake is reported before training.
 
     Args:
       data: The data of the task.
       mesh: The devices to train on.
-      lengths: The maximal number of padded lengths.
+      length_count: The maximal number of padded lengths.
       layout: The layout of packed training batches; None for one sequence per row.
-      chosen_by: The config key that selects a model by its dev score; '' for none.
+      selection_key: The config key that selects a model by its dev score; '' for none.
 
     Returns:
       The training split and the model.
 
     Raises:
-      UserError: `chosen_by` is set and there is no dev split, or an export format cannot hold the model.
+      UserError: `selection_key` is set and there is no dev split, or an export format cannot hold the model.
     """
-    if 'dev' not in data.evaluated and chosen_by:
-        raise UserError(chosen_by, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')
+    if 'dev' not in data.eval_splits and selection_key:
+        raise UserError(selection_key, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')
     check_formats(
         data.settings.formats,
         data.encoder,
@@ -236,6 +241,6 @@ def prepare(
         module=data.task.build_module(data.encoder),
         head=data.task.head,
     )
-    evaluated = [data.split(name) for name in data.evaluated]
+    eval_splits = [data.split(name) for name in data.eval_splits]
     train = data.split('train', training=True)
-    return train, TaskModel(data, mesh, [train, *evaluated], lengths, layout)
+    return train, TaskModel(data, mesh, [train, *eval_splits], length_count, layout)
