@@ -60,24 +60,24 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
-def check_rows(directory: str, theirs: int, pieces: int, key: str = KEY) -> None:
+def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY) -> None:
     """Checks that the masked language model of the teacher has one output for each piece.
 
     Further outputs, such as those of a padded embedding table, would be distilled as pieces that do not exist.
 
     Args:
       directory: The directory of the teacher.
-      theirs: The number of outputs of the teacher.
-      pieces: The number of pieces of the tokenizer.
+      num_outputs: The number of outputs of the teacher.
+      num_pieces: The number of pieces of the tokenizer.
       key: The config key that names the teacher, for the error.
 
     Raises:
       UserError: The number of outputs differs from the number of pieces.
     """
-    if theirs != pieces:
-        found = f'a model with {theirs:,} token embeddings in {directory}'
-        expected = f'{pieces:,}, the number of pieces of its tokenizer'
-        fix = f'resize it, in transformers with resize_token_embeddings({pieces}), or name another model'
+    if num_outputs != num_pieces:
+        found = f'a model with {num_outputs:,} token embeddings in {directory}'
+        expected = f'{num_pieces:,}, the number of pieces of its tokenizer'
+        fix = f'resize it, in transformers with resize_token_embeddings({num_pieces}), or name another model'
         raise UserError(f'config.{key}', found, expected, fix)
 
 
@@ -104,12 +104,12 @@ class Teacher:
         """The config of the encoder."""
         return self.module.config
 
-    def check_head(self, parts: Sequence[str], what: str) -> None:
+    def check_head(self, parts: Sequence[str], expected: str) -> None:
         """Checks that the directory has these parts of the parameter tree. Missing parts would be random.
 
         Args:
           parts: The top-level names in the tree.
-          what: A description of the expected model, for the error.
+          expected: A description of the expected model, for the error.
 
         Raises:
           UserError: A part is missing.
@@ -117,7 +117,7 @@ class Teacher:
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
             fix = 'name a model that has it'
-            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', what, fix)
+            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', expected, fix)
 
     @functools.cached_property
     def fingerprint(self) -> str:

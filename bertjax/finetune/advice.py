@@ -7,8 +7,8 @@ from typing import Any
 
 MIN_LOSS_CHANGE = 0.1  # A share of the training loss; a smaller change is noise.
 MAX_WEIGHT_CHANGE = 0.2  # A share of the norm of the weights; a larger change destroys the pre-training.
-FEW_STEPS = 100  # Most tasks need more steps than these.
-_END = 0.25  # The share of the rows, the last ones, whose mean loss is the final loss.
+FEW_STEPS = 100  # Most tasks need more steps.
+_END = 0.25  # The final loss is the mean loss over this share of the rows at the end.
 
 
 def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
@@ -51,6 +51,6 @@ def advise(rows: Sequence[Mapping[str, Any]], learning_rate: float) -> str:
 
 
 def _max_change(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the mean update norm times the steps, an upper bound of the change, as a share of the weight norm."""
+    """Returns an upper bound of the change of the weights, the mean update norm times steps, over the weight norm."""
     updates = statistics.fmean(row['update_norm'] for row in rows)
     return updates * rows[-1]['step'] / max(rows[0]['param_norm'], 1e-12)

@@ -18,7 +18,7 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 
 SUBMISSION = 'submission.zip'
-REQUEST = 'benchmark.json'  # a file in the workdir with the config of each task
+REQUEST = 'benchmark.json'  # The file in the workdir with the config of each task.
 _TABLE = 'table.md'
 
 

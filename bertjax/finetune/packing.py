@@ -1,4 +1,4 @@
-"""The choice of packed or padded rows for a fine-tuning, by the cost to compute and compile them."""
+"""The choice of packed or padded rows for a fine-tuning, by their compute and compile cost."""
 
 import contextlib
 import dataclasses

@@ -194,8 +194,16 @@ def write_predictions(
 ) -> list[pathlib.Path]:
     """Writes the predictions of a split and returns the files.
 
-    FOLDER/SPLIT.jsonl has one line per record. The benchmark's own files are in FOLDER/SPLIT/, and zipped in SPLIT.zip.
-    `items` are the records including blank ones, see `prediction_rows`.
+    FOLDER/SPLIT.jsonl has one line per record. The files that the benchmark expects are in FOLDER/SPLIT/, and zipped in
+    SPLIT.zip.
+
+    Args:
+      folder: The folder for the files.
+      task: The task.
+      name: The name of the split.
+      split: The split.
+      predictions: A prediction for each record.
+      items: The records and blank lines of the input, see `prediction_rows`; None for the records of the split.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -224,8 +232,7 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 def result_extras(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record, then its prediction.
 
-    If a field has the name of a key of the prediction, the field becomes input_NAME. It is left out if its value equals
-    that of the key.
+    A field NAME that is also a key of the prediction becomes input_NAME, or is left out if the two values are equal.
     """
     renamed = {}
     for key, value in fields.items():

@@ -44,7 +44,7 @@ class Finetuning:
       task_model, setup: The model of the task, and the setup of the first stage.
       values: Sums of losses -> the values of a row.
       resolved: The resolved config, which is saved in config.json and in every checkpoint.
-      files: {'task.json': its content before training}, when no threshold has been tuned on dev.
+      files: {'task.json': its content}, in which no threshold is tuned on dev yet.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
@@ -117,7 +117,7 @@ class Finetuning:
         )
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns the hashes of the data, and a description of the batches. A resumed run must have the same ones."""
+        """Returns the hashes of the data and a description of the batches. A resumed run must have equal values."""
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
@@ -243,7 +243,7 @@ def _recorded_length_count(folder: pathlib.Path) -> int:
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
-        with contextlib.suppress(UserError):  # If the file is damaged, the checkpoint has the value, but loads slowly.
+        with contextlib.suppress(UserError):  # The checkpoint has the value, too, but is read more slowly.
             if path.exists() and type(count := read_json_object(path, '').get('max_padded_lengths')) is int:
                 return count
         saved = checkpoints.latest()

@@ -193,7 +193,10 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns the encoder sizes, tokenizer, labels and training rows, as text. A resumed run must have the same."""
+        """Returns hashes and texts of the encoder sizes, tokenizer, labels and training rows.
+
+        A resumed run must have equal values.
+        """
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features

@@ -36,7 +36,7 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the folder of the trial."""
         epochs = f'epochs={self.epochs:g},' if self.epochs else ''
         return f'{self.trainable},batch={self.batch_size},{epochs}lr={self.learning_rate:g},seed={self.seed}'
 

@@ -78,7 +78,7 @@ class StoreExamples:
         return self._cache[key]
 
     def get_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        """Returns the examples of the text `name` of `texts`; `shape` and `phase` are those of `get`."""
+        """Returns the examples of the text `name` in `texts`; for `shape` and `phase`, see `get`."""
         key = (shape, split_name(name), phase)
         if key not in self._cache:
             self._cache[key] = self._build(self.texts[name], shape, phase, training=False)

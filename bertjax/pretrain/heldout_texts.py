@@ -16,9 +16,9 @@ from bertjax.pretrain.text_data import WeightedStore, print_line
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints
 
-EACH = 'each'  # the held-out documents of each corpus of a mixture
-FOLDER = 'heldout'  # the folder in the workdir with the token stores of these texts
-PREFIX = 'heldout:'  # the prefix of their splits in metric rows
+EACH = 'each'  # This value means the held-out documents of each corpus of a mixture.
+FOLDER = 'heldout'  # The folder in the workdir with the token stores of the texts.
+PREFIX = 'heldout:'  # The prefix of the splits of the texts in metric rows.
 _KEY = 'config.heldout_texts'
 
 

@@ -193,7 +193,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
 def _filled_masks(
     params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
 ) -> Iterator[dict[str, Any]]:
-    """Yields a filled mask for some held-out examples: the one whose prediction has the highest probability."""
+    """Yields one filled mask for each of some held-out examples: the mask whose prediction is the most probable."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
     logits = np.asarray(
         jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))(params, batch)['mlm_logits']
@@ -219,7 +219,7 @@ def _filled_masks(
 
 
 def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a readable piece. A byte-level BPE piece is decoded, because its letters stand for bytes."""
+    """Returns a readable piece. A byte-level BPE piece is decoded, because its characters represent bytes."""
     text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
     return text or tokenizer.pieces[piece]
 

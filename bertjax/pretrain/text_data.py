@@ -89,8 +89,8 @@ def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> st
     """Decides whether a new vocabulary must be trained.
 
     Returns:
-      None to use the vocabulary of the workdir, or '' if the workdir has no vocabulary. If the vocabulary was trained
-      with other text or settings, a description of these.
+      None to use the vocabulary of the workdir, or '' if the workdir has no vocabulary. Otherwise, a description of the
+      other text or settings that this vocabulary was trained with.
     """
     path = workdir / FOLDER / TRAINED
     if not path.exists():
@@ -133,7 +133,7 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
 ) -> list[WeightedStore]:
-    """Opens the token stores of a run, for which its text is not needed.
+    """Opens the token stores of a run. The text of the run is not needed.
 
     Args:
       settings: The settings of the run.

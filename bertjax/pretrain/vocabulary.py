@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
-COUNTS = 'counts'  # a temporary folder in the workdir, which exists while Beam counts
+COUNTS = 'counts'  # A temporary folder in the workdir, which exists while Beam counts.
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:

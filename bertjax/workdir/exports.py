@@ -193,7 +193,7 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
-    """Writes or replaces a directory in the format `name`. All parameters must be on this process."""
+    """Writes or replaces a directory in the format `name`. This process must be able to read all parameters."""
     _WRITERS[name](content, directory)
 
 

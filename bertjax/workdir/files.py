@@ -21,8 +21,8 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
 
     Args:
       path: The file.
-      recipe: The config of a recipe, in plain form. The run must be a pre-training if it is one, or have the same kind
-        of task.
+      recipe: The config of a recipe, in plain form. The run must be of the same kind: a pre-training, or a task of this
+        kind.
 
     Raises:
       UserError: The file is damaged or of another kind, a key is missing or unknown, or a value is out of range.

@@ -143,7 +143,7 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
 
 
 def _mirror_id(home: pathlib.Path) -> str:
-    """Returns a random id of the mirror. A host name would not do, because two machines may have the same name."""
+    """Returns a random id of the mirror. Host names are not used, because they need not be unique."""
     path = home / 'identity'
     if not path.exists():
         write_atomic(path, secrets.token_hex(8))
