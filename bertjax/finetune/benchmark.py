@@ -79,17 +79,17 @@ def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]
       UserError: Two tasks depend on each other, or one depends on a task that is not run.
     """
     order: list[str] = []
-    waiting = list(tasks)
-    while waiting:
+    pending = list(tasks)
+    while pending:
         ready = [
-            task for task in waiting if (init := overrides.get(task, {}).get('init')) not in TASKS or init in order
+            task for task in pending if (init := overrides.get(task, {}).get('init')) not in TASKS or init in order
         ]
         if not ready:
-            init = overrides[waiting[0]]['init']
+            init = overrides[pending[0]]['init']
             expected = 'a task that is run before: ' + (', '.join(order) or 'none')
-            raise UserError(f'{_KEY}: {waiting[0]}:init', repr(init), expected, 'name the folder of a checkpoint')
+            raise UserError(f'{_KEY}: {pending[0]}:init', repr(init), expected, 'name the folder of a checkpoint')
         order.append(ready[0])
-        waiting.remove(ready[0])
+        pending.remove(ready[0])
     return order
 
 

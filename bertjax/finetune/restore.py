@@ -152,28 +152,28 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
     """Returns the data of the task, with the learned state that the workdir or the directory of config.init records."""
     exported = exported_model(folder)
-    trained = exported is not None or has_checkpoints(folder)
-    if not trained and (folder / 'config.json').exists():
+    has_model = exported is not None or has_checkpoints(folder)
+    if not has_model and (folder / 'config.json').exists():
         fix = 'start the training again, which saves a model with its first checkpoint'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
-    if not trained and not settings.init:
+    if not has_model and not settings.init:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
         raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', fix)
-    source = (exported or folder) if trained else pathlib.Path(huggingface_directory(settings.init))
-    learned = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
-    facts = read_recorded_task(learned, settings.build_task()) if learned else None
+    source = (exported or folder) if has_model else pathlib.Path(huggingface_directory(settings.init))
+    task_file = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
+    facts = read_recorded_task(task_file, settings.build_task()) if task_file else None
     if facts:
-        check_kind(facts['task'], settings.task['kind'], learned)
+        check_kind(facts['task'], settings.task['kind'], task_file)
         execution = fields_of(FieldKind.EXECUTION)
         choices = {name: getattr(settings.model, name) for name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
-        encoder = read_encoder_config(settings, huggingface_directory(settings.init) if trained else str(source))
-    tokenizer = load_workdir_tokenizer(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
+        encoder = read_encoder_config(settings, huggingface_directory(settings.init) if has_model else str(source))
+    tokenizer = load_workdir_tokenizer(folder) if has_model else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
     if not data.task.complete:  # The model has no task.json, so the labels come from the training data.
         data.learn()
-        if trained:
+        if has_model:
             _check_labels(data, folder)
     return data
 

@@ -115,7 +115,7 @@ def finish_pretraining(
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
     print_output_files(console, folder, OUTPUT_FILES, exported=config['export'])
-    print_next_commands(console, _next(folder, config, recipe))
+    print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # The upload is last, because it may fail.
         push_export(folder, config['push_to'], private=config['push_private'])
 
@@ -200,12 +200,12 @@ def _filled_masks(
     )
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
-        hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
-        if not hidden:
+        masked = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
+        if not masked:
             continue
-        probabilities = softmax(logits[row, hidden])  # [masks, V]
-        surest = int(probabilities.max(-1).argmax())
-        p, best = hidden[surest], int(probabilities[surest].argmax())
+        probabilities = softmax(logits[row, masked])  # [masks, V]
+        most_certain = int(probabilities.max(-1).argmax())
+        p, best = masked[most_certain], int(probabilities[most_certain].argmax())
         position = positions[p]
         left, right = ids[max(position - _CONTEXT, 1) : position], ids[position + 1 : position + 1 + _CONTEXT]
         keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
@@ -213,7 +213,7 @@ def _filled_masks(
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
             'filled': _piece_text(tokenizer, best),
-            'probability': round(float(probabilities[surest, best]), 4),
+            'probability': round(float(probabilities[most_certain, best]), 4),
             'was': _piece_text(tokenizer, int(batch['masked_ids'][row, p])),
         }
 
@@ -262,7 +262,7 @@ def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict
     console.print(table)
 
 
-def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
+def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
     """Returns the commands that the summary proposes to run next."""
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()

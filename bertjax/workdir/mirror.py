@@ -102,7 +102,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
     """
     lease = Lease(remote, _mirror_id(home))
     publisher = Publisher(Mirror(folder, remote.with_check(lease.check), _RULES), lease)
-    ended = None
+    body_error = None
     with contextlib.ExitStack() as stack:
         with separate_workdirs(publisher.hand_over):
             with primary_first():
@@ -115,8 +115,8 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
                 with publisher:
                     yield
             except BaseException as error:
-                ended = error
-        _finish(publisher, ended)
+                body_error = error
+        _finish(publisher, body_error)
 
 
 @contextlib.contextmanager
@@ -128,18 +128,18 @@ def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
         mirror.pull()
         yield
 
-    ended = None
+    body_error = None
     with separate_workdirs(fetch):
         with primary_first():
             pass
         try:
             yield
         except _IN_ALL_PROCESSES as error:
-            ended = error
+            body_error = error
     with primary_first():  # Raises if the primary process could not publish everything.
         pass
-    if ended is not None:
-        raise ended
+    if body_error is not None:
+        raise body_error
 
 
 def _mirror_id(home: pathlib.Path) -> str:
@@ -150,24 +150,24 @@ def _mirror_id(home: pathlib.Path) -> str:
     return path.read_text(encoding='utf-8')
 
 
-def _finish(publisher: 'Publisher', ended: BaseException | None) -> None:
-    """Publishes the remaining changes, and raises the error `ended` of the body.
+def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
+    """Publishes the remaining changes, and raises `body_error`, the error of the body.
 
     The other processes wait for this if their bodies have ended, too.
     """
     try:
-        all_ended = ended is None or isinstance(ended, _IN_ALL_PROCESSES)
+        all_ended = body_error is None or isinstance(body_error, _IN_ALL_PROCESSES)
         with primary_first() if all_ended else contextlib.nullcontext():
             count, size = publisher.finish()
     except StoppedError as failure:
-        if ended is not None and not isinstance(ended, (KeyboardInterrupt, PreemptedError)):
+        if body_error is not None and not isinstance(body_error, (KeyboardInterrupt, PreemptedError)):
             logging.warning('%s', failure)  # The error of the body is raised, because it came first.
-            raise ended from None
-        raise failure from ended
+            raise body_error from None
+        raise failure from body_error
     if count:
         print(f'published to {publisher.mirror.remote}: {count:,} objects, {size / 1e6:,.1f} MB', flush=True)
-    if ended is not None:
-        raise ended
+    if body_error is not None:
+        raise body_error
 
 
 class Publisher:
