@@ -80,7 +80,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     step = phase.compile()
     step.prepare()
     rows = len(data.split('train').features)
-    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.model.shapes})
+    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.task_model.shapes})
     with mesh_context(tuning.setup.mesh):
         state = tuning.init_state()
     with contextlib.closing(phase.load(0)) as batches:

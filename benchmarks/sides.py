@@ -124,7 +124,7 @@ class Theirs:
     def params(self, folder: pathlib.Path) -> Any:
         """Returns the parameters in bertjax's form on the mesh; writes the model to `folder`."""
         self._model.save_pretrained(folder)
-        config = self._setup.model.config
+        config = self._setup.module.config
         imported = load_pretraining_model(folder, scan_layers=config.scan_layers)
         if imported.missing or imported.unused:
             raise ValueError(f'not the same model: missing {imported.missing}, unused {imported.unused}')
@@ -138,6 +138,6 @@ def both(
     setup = phase.setup
     with mesh_context(setup.mesh):
         state = setup.create(seed)
-    export_huggingface(jax.device_get(state.params), setup.model.config, tokenizer, folder, card={})
+    export_huggingface(jax.device_get(state.params), setup.module.config, tokenizer, folder, card={})
     theirs = Theirs(folder, setup, settings, phase.settings.last_step, mode, seed)
     return {'bertjax': Ours(phase, state), 'transformers': theirs}

@@ -173,7 +173,7 @@ class Peer:
     def results(self) -> dict[str, Any]:
         """Returns the figures of every labelled split, `splits`, and `collapsed`, as in results.json."""
         task, results = self._data.task, {'collapsed': None, 'splits': {}}
-        for name in self._data.evaluated:
+        for name in self._data.eval_splits:
             split = self._data.split(name)
             predictions = task.predictions(split.records, split.features, self._outputs(split.features))
             if name == 'dev':

@@ -96,7 +96,7 @@ class MemorySearch:
 
     def _phase_figures(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
         """Returns the figures that are known before compiling."""
-        flops = train_flops_per_sequence(setup.model.config, phase.seq_len, phase.max_predictions)
+        flops = train_flops_per_sequence(setup.module.config, phase.seq_len, phase.max_predictions)
         return {
             'phase': phase.number,
             'batch_size': phase.batch_size,
@@ -170,7 +170,7 @@ class MemorySearch:
 
     def _remat_plans(self) -> list[MemoryPlan]:
         """Returns plans with more rematerialisation, in the order of REMAT_BY_MEMORY."""
-        remat = resolve_remat(self.setup({}).model.config, self.devices[0].platform)
+        remat = resolve_remat(self.setup({}).module.config, self.devices[0].platform)
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 
     def _fsdp_plans(self, result: CompileResult) -> list[MemoryPlan]:

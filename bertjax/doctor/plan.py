@@ -147,7 +147,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     runs = max(1, len(make_trials(settings)))
     with tempfile.TemporaryDirectory() as scratch, quiet():
         data = data_from_source(settings, pathlib.Path(scratch))
-        counts = {name: len(data.task.records(name)) for name in ['train', *data.evaluated]}
+        counts = {name: len(data.task.records(name)) for name in ['train', *data.eval_splits]}
     records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     yield Check('data', OK, f'{data.task.name}: {records} records')
     mesh = make_mesh(settings.mesh_axes)

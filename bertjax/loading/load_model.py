@@ -138,9 +138,9 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
       UserError: See `load_model`.
     """
     if not settings.init and classify_path(str(workdir)) not in (
-        PathKind.EXPORTED,
+        PathKind.EXPORT,
         PathKind.CHECKPOINTS,
-        PathKind.BEGUN,
+        PathKind.NO_MODEL_YET,
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
         raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', fix)
@@ -198,7 +198,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         loaded = load_pretraining_model(directory, dtype=dtype)
         module = BertForPreTraining(loaded.config)
     else:
-        module = task.model(config)
+        module = task.build_module(config)
         loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
         if any(path.startswith('head/') for path in loaded.missing):
             fix = 'give the directory of a model that was fine-tuned'
@@ -261,9 +261,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
         run = load_tuned(finetuning_settings(config), folder)
-        where, module, task = f'{folder}, step {run.step}', run.setup.model, run.data.task
+        where, module, task = f'{folder}, step {run.step}', run.setup.module, run.data.task
         tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
-        task_text = run.data.learned(finished=run.data.finished)
+        task_text = run.data.task_json(finished=run.data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None

@@ -64,7 +64,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     for format in formats:
         try:
             module = None if task is None else model.module
-            check_formats([format], model.config, vocabulary=model.tokenizer.family, model=module, head=head)
+            check_formats([format], model.config, vocabulary=model.tokenizer.family, module=module, head=head)
         except UserError as error:
             raise _format_error(error, format, where) from None
     left_out = {name.partition('/')[0] for name in model.missing}
@@ -75,7 +75,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     config = dataclasses.replace(model.config, param_dtype=dtype)
     hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
-        model=model.module.clone(config=config),
+        module=model.module.clone(config=config),
         params=jax.tree.map(lambda x: x if x.dtype == dtype else np.asarray(x).astype(dtype), params),
         tokenizer=model.tokenizer,
         card={'title': 'BERT' if task is None else f'BERT for {task.name}', 'made': 'saved'},

@@ -104,11 +104,11 @@ def test_a_name_without_its_organisation(short: str, name: str):
 
 def test_names_that_do_not_exist_on_the_hub(tmp_path, monkeypatch):
     for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
-        with pytest.raises(UserError, match='give such a folder'):
+        with pytest.raises(UserError, match='name one of these'):
             huggingface_directory(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'bert-base-uncased').mkdir()  # a folder of that name that is not a model
-    with pytest.raises(UserError, match='give such a folder'):
+    with pytest.raises(UserError, match='name one of these'):
         huggingface_directory('bert-base-uncased')
 
 

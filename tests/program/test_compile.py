@@ -103,7 +103,7 @@ class Compiler:
     def __call__(self, setup: Setup, phase: PretrainingPhase) -> dict:
         self.count += 1
         rows = phase.batch_size // phase.grad_accum_steps // row_shards(setup.mesh)
-        kept = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
+        kept = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.module.config.remat]
         needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // kept
         return {
             'fits': needed <= 16 << 30, 'hbm_bytes_per_chip': needed, 'temporary_bytes': None,
