@@ -69,11 +69,11 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
-    """Returns the threshold such that documents with smaller hashes, the share `heldout` of all, are held out.
+    """Returns the hash threshold: documents with smaller hashes, the share `heldout` of all documents, are held out.
 
-    In a small corpus, the threshold is moved so that each side has two documents, because a NotNext pair needs two. If
-    there are fewer than four documents, one side or both have one document. With one document, or heldout=0, nothing is
-    held out.
+    In a small corpus, the threshold is moved so that each split has two documents, because a NotNext pair needs two. If
+    there are fewer than four documents, a split may have only one. With one document, or heldout=0, nothing is held
+    out.
     """
     small, large = _extremes(shards, 4)
     distinct = len(small)

@@ -48,8 +48,8 @@ class CorpusOptions:
       heldout: The share of documents that training never sees, chosen by the hash of their text.
       split_sentences: Whether to split text into sentences; False if each line is a sentence.
       sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
-      drop_duplicates: Whether to drop all but the first of equal training documents. Equal held-out documents are
-        always dropped.
+      drop_duplicates: Whether to drop all but the first of equal training documents. This is always done for held-out
+        documents.
       smoothing: The power of a mixture with weights `=auto`. The share of a corpus of n tokens is proportional to
         n^smoothing: 1 gives shares by size, 0 gives equal shares. It does not change a store.
       workers: The number of processes; 0 uses one process for each core. It does not change the result.
@@ -111,7 +111,7 @@ class TextSource:
     old_name: str = ''
 
     def format(self, chosen: str) -> str:
-        """Returns `chosen`; if it is 'auto', also the format that `formats.sniff` uses by default ('auto/text')."""
+        """Returns `chosen`; 'auto' becomes 'auto/files' or 'auto/text', which names the default of `formats.sniff`."""
         return chosen if chosen != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 

@@ -32,12 +32,13 @@ class MaskOptions:
 
     Attributes:
       rate: The share of the maskable positions that are predicted.
-      mask, random: The shares of the predicted positions that become [MASK] and a random id. The others keep their id.
+      mask: The share of the predicted positions that become [MASK].
+      random: The share of the predicted positions that become a random id. The rest keeps its id.
       unit: The unit of masking: 'token', 'word' or 'span'.
       max_span: The maximum number of words in a span, for unit 'span'.
       static: Whether a pair has the same masks each time it occurs, instead of new ones. Static masks are drawn by
         (plan, slot) instead of the example number, and `config.pair_plans` is then Google's `dupe_factor`.
-      eval_rate: The rate for held-out text. It does not follow `rate`, because losses at different rates cannot be
+      eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.
     """
 

@@ -53,7 +53,7 @@ class MixedExamples:
 
     @property
     def cycle_length(self) -> int:
-        """The number of examples after which every component has completed its own cycle."""
+        """The number of examples after which every component has completed a cycle."""
         blocks = [-(-c.cycle_length // int(n)) for c, n in zip(self._components, self._counts, strict=True)]
         return max(blocks) * BLOCK
 

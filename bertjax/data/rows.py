@@ -74,7 +74,7 @@ def draw_pairs(
 
 
 def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:
-    """Cuts pairs to S - 3 tokens as google-research/bert's `truncate_seq_pair` does.
+    """Cuts pairs to S - 3 tokens by the rule of `truncate_seq_pair` in google-research/bert.
 
     The limit is S - 2 if there is no B, and S - 4 with two `separators` between A and B.
 

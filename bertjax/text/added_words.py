@@ -1,6 +1,6 @@
 """Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
 
-WordPiece takes the longest piece first, so an added word is never split, also not in transformers. Words that begin
+An added word is never split, here or in transformers, because WordPiece takes the longest piece first. Words that begin
 with an added word may be split in a new way. All ids except those of the slots keep their pieces.
 """
 

@@ -44,7 +44,7 @@ def train_wordpiece(
     min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
-    """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
+    """Trains a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
 
     Hugging Face's trainer breaks ties in the order of a hash table, so two runs differ. This function breaks ties in
     code point order, so equal texts give equal bytes. The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS],
