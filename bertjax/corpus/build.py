@@ -147,8 +147,8 @@ def _build(
     log: LogFunction,
     backend: Backend,
 ) -> dict:
-    chosen, readings = _choose(text_sources, options)
-    plan = BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict)
+    sources_to_read, readings = _choose(text_sources, options)
+    plan = BuildPlan(store_identity, sources_to_read, cut_shards(sources_to_read, options.format), options.strict)
     plan, done = partial.prepare(directory, plan, log)
     for line in readings:
         log(line)

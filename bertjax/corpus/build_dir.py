@@ -173,7 +173,7 @@ def _infer_record(directory: pathlib.Path, manifest: dict, sources: Sequence[Tex
 def remove_partial_files(directory: pathlib.Path, manifest: dict) -> None:
     """Removes the files that only an unfinished store needs."""
     shutil.rmtree(directory / 'partial', ignore_errors=True)
-    kept = {entry['file'] for entry in store.manifest_files(manifest)}
+    manifest_names = {entry['file'] for entry in store.manifest_files(manifest)}
     for path in [*store.token_files(directory), *directory.glob('*.segments'), *directory.glob('.*.tmp-*')]:
-        if path.name not in kept:
+        if path.name not in manifest_names:
             path.unlink(missing_ok=True)

@@ -117,14 +117,14 @@ def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsiz
         begins[in_file] = np.cumsum(sizes) - sizes
     with open(shard.train, 'rb') as train, open(shard.heldout, 'rb') as heldout:
         for index in np.flatnonzero(chosen).tolist():
-            file, left = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
+            file, remaining = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
             file.seek(int(begins[index]))
-            while left:
-                data = file.read(min(1 << 20, left))
+            while remaining:
+                data = file.read(min(1 << 20, remaining))
                 if not data:
                     raise RuntimeError(f'{file.name} is shorter than recorded')
                 target.write(data)
-                left -= len(data)
+                remaining -= len(data)
 
 
 def is_changed(shard: Shard, destination: np.ndarray) -> bool:

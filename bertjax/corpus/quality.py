@@ -79,12 +79,12 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         )
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
-        kept = (
+        consequence = (
             'all but the first were dropped'
             if options.drop_duplicates
             else 'config.corpus_options.drop_duplicates drops them'
         )
-        warnings.append(f'{copies:.1%} of the documents are copies of another: {kept}.')
+        warnings.append(f'{copies:.1%} of the documents are copies of another: {consequence}.')
     repeated = facts['duplicate_lines'] / max(1, facts['lines'])
     if repeated > DUPLICATE_LINES:
         warnings.append(

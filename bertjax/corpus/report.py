@@ -144,8 +144,8 @@ def sentence_lengths(report: dict) -> dict[str, int]:
     return dict(zip([*ranges, f'over {BINS[-1]} tokens'], report['sentence_lengths'].values(), strict=True))
 
 
-def print_report(report: dict, more: Sequence[str] = (), console: Console | None = None) -> None:
-    """Prints the corpus report: a table, a histogram, the problems, the warnings, and the further warnings `more`."""
+def print_report(report: dict, extra_warnings: Sequence[str] = (), console: Console | None = None) -> None:
+    """Prints the corpus report: a table, a histogram, the problems, the warnings, and `extra_warnings`."""
     console = console or Console()
     table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
@@ -166,5 +166,5 @@ def print_report(report: dict, more: Sequence[str] = (), console: Console | None
     for kind, problems in report['problems'].items():
         for line in problems:
             console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)
-    for warning in [*report['warnings'], *more]:
+    for warning in [*report['warnings'], *extra_warnings]:
         console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False, soft_wrap=True)

@@ -56,8 +56,11 @@ def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
     return [TextPart('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
 
 
-def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[TextPart, bool]]:
-    """Yields (part, whether it may share a shard) for each part of a source. `chosen` is the format in the config."""
+def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[tuple[TextPart, bool]]:
+    """Yields (part, whether the part may share a shard) for each part of a source.
+
+    `format_option` is the value of config.corpus_options.format.
+    """
     if source.kind == 'pydoc':
         yield TextPart('pydoc', source.path, source.name, 0, source.size), False
         return
@@ -66,10 +69,10 @@ def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[Te
             end = min(begin + RECORDS_A_SHARD, source.size)
             yield TextPart('tfds', source.path, source.name, begin, end), False
         return
-    format = source.format(chosen)
-    whole = TextPart('file', source.path, source.name, 0, source.size, format=format)
+    format = source.format(format_option)
+    full_file = TextPart('file', source.path, source.name, 0, source.size, format=format)
     if _text_size(source) < target:
-        yield whole, True
+        yield full_file, True
         return
     compression, head = formats.read_head(source.path)
     damaged = compression == formats.UNREADABLE
@@ -77,9 +80,9 @@ def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[Te
     if compression and not damaged and format != 'files':
         of = max(1, min(MAX_STRIDES, source.size // STRIDE_BYTES))
         for stride in range(of):
-            yield dataclasses.replace(whole, of=of, stride=stride, format=format), False
+            yield dataclasses.replace(full_file, of=of, stride=stride, format=format), False
     elif compression or format == 'files' or source.size < 1.5 * target:
-        yield whole, False
+        yield full_file, False
     else:
         for part in _cut(source, format, target):
             yield part, False

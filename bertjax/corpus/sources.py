@@ -110,9 +110,9 @@ class TextSource:
     component: str = ''
     old_name: str = ''
 
-    def format(self, chosen: str) -> str:
-        """Returns `chosen`; 'auto' becomes 'auto/files' or 'auto/text', which names the default of `formats.sniff`."""
-        return chosen if chosen != 'auto' else 'auto/files' if self.single else 'auto/text'
+    def format(self, format_option: str) -> str:
+        """Returns `format_option`. 'auto' becomes 'auto/files' or 'auto/text', the default format of `formats.sniff`."""
+        return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
 @dataclasses.dataclass(frozen=True)

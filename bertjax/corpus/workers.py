@@ -92,7 +92,7 @@ class Progress:
     def __init__(self, total: int, *, shown: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
         self._total, self._shown, self._in_bytes, self._title = max(total, 1), shown, in_bytes, title
         self._documents = self._size = 0
-        self._began = self._logged = time.monotonic()
+        self._start_time = self._logged = time.monotonic()
         self._bar = None
         if shown and sys.stderr.isatty():
             columns = [
@@ -127,9 +127,14 @@ class Progress:
             self._bar.update(self._task, completed=size, documents=counted)
         elif self._shown and now - self._logged > LOG_EVERY:
             self._logged = now
-            rate = size / (now - self._began)
-            left = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''
-            parts = (counted, f'{self._amount(size)} of {self._amount(self._total)}', f'{self._amount(rate)}/s', left)
+            rate = size / (now - self._start_time)
+            remaining_time = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''
+            parts = (
+                counted,
+                f'{self._amount(size)} of {self._amount(self._total)}',
+                f'{self._amount(rate)}/s',
+                remaining_time,
+            )
             print(f'{self._title}: {", ".join(filter(None, parts))}', file=sys.stderr)
 
     def _amount(self, size: float) -> str:

@@ -91,7 +91,7 @@ class Loader:
         self._ahead, self._max_threads = ahead, threads or _threads()
         self._changed = threading.Condition()
         self._ready: dict[int, NumberedBatch | BaseException] = {}  # by the index of the batch: 0, 1, 2, ...
-        self._begun = self._taken = self._late = 0
+        self._num_started = self._num_delivered = self._num_late = 0
         self._stop = False
         self._threads: list[threading.Thread] = []
         self._start_thread()
@@ -107,14 +107,14 @@ class Loader:
 
     def _produce(self) -> None:
         def may_begin() -> bool:
-            return self._stop or self._begun < self._taken + self._ahead + len(self._threads)
+            return self._stop or self._num_started < self._num_delivered + self._ahead + len(self._threads)
 
         while True:
             with self._changed:
                 self._changed.wait_for(may_begin)
                 if self._stop:
                     return
-                index, self._begun = self._begun, self._begun + 1
+                index, self._num_started = self._num_started, self._num_started + 1
             try:
                 item = self._make(self._first + index * self._batch_size)
             except BaseException as error:  # the training loop raises it
@@ -131,16 +131,16 @@ class Loader:
     def __next__(self) -> NumberedBatch:
         with self._changed:
             # The first batches do not count, because the loop always waits for them.
-            self._late += self._taken not in self._ready and self._taken > self._ahead
-            if self._late == _MAX_LATE and len(self._threads) < self._max_threads:
-                self._late = 0
+            self._num_late += self._num_delivered not in self._ready and self._num_delivered > self._ahead
+            if self._num_late == _MAX_LATE and len(self._threads) < self._max_threads:
+                self._num_late = 0
                 self._start_thread()
-            self._changed.wait_for(lambda: self._taken in self._ready)
-            item = self._ready[self._taken]
+            self._changed.wait_for(lambda: self._num_delivered in self._ready)
+            item = self._ready[self._num_delivered]
             if isinstance(item, BaseException):  # not removed, so that another call raises again instead of blocking
                 raise item
-            del self._ready[self._taken]
-            self._taken += 1
+            del self._ready[self._num_delivered]
+            self._num_delivered += 1
             self._changed.notify_all()
         return item
 

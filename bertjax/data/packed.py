@@ -61,42 +61,42 @@ class PackedExamples:
             in_plan, starts = plan == number, self._packings[number].starts
             first[in_plan] = starts[row[in_plan]]
             count[in_plan] = starts[row[in_plan] + 1] - first[in_plan]
-        which = np.repeat(np.arange(len(row)), count)
-        member = first[which] + ordinals(count)
+        row_index = np.repeat(np.arange(len(row)), count)
+        member = first[row_index] + ordinals(count)
         begins = np.cumsum([0, *self._examples.plan_lengths])
         numbers = np.empty_like(member)
         for number in np.unique(plan).tolist():
-            in_plan = plan[which] == number
+            in_plan = plan[row_index] == number
             numbers[in_plan] = begins[number] + self._packings[number].members[member[in_plan]]
-        return which, numbers, cycle[which]
+        return row_index, numbers, cycle[row_index]
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the rows `indices` (int64 [B]) in the format of `batch.py`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        which, numbers, cycle = self.locate(indices)
+        row_index, numbers, cycle = self.locate(indices)
         single = self._examples.batch_with_new_masks(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
-        ordinal = ordinals(np.bincount(which, minlength=len(indices)))
+        ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
         # The tokens and the predictions of a row are contiguous from its start, in the order of its examples. So
         # boolean indexing selects them from the single rows in the order of the packed positions.
-        at = _prefix_mask(which, tokens, rows['input_ids'].shape)
-        rows['attention_mask'] = at.astype(np.int32)
-        rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
-        rows['position_ids'][at] = ordinals(tokens)
+        mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
+        rows['attention_mask'] = mask.astype(np.int32)
+        rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
+        rows['position_ids'][mask] = ordinals(tokens)
         for name in ('input_ids', 'segment_ids'):
-            rows[name][at] = single[name][real]
-        at = _prefix_mask(which, predictions, rows['masked_ids'].shape)
-        rows['masked_weights'] = at.astype(np.float32)
-        rows['masked_ids'][at] = single['masked_ids'][used]
-        rows['masked_positions'][at] = (single['masked_positions'] + begin[:, None])[used]
-        rows['cls_positions'][which, ordinal] = begin
+            rows[name][mask] = single[name][real]
+        mask = _prefix_mask(row_index, predictions, rows['masked_ids'].shape)
+        rows['masked_weights'] = mask.astype(np.float32)
+        rows['masked_ids'][mask] = single['masked_ids'][used]
+        rows['masked_positions'][mask] = (single['masked_positions'] + begin[:, None])[used]
+        rows['cls_positions'][row_index, ordinal] = begin
         for name in ('nsp_labels', 'nsp_weights'):
-            rows[name][which, ordinal] = single[name]
+            rows[name][row_index, ordinal] = single[name]
         return rows
 
     @functools.cached_property
@@ -117,6 +117,6 @@ class PackedExamples:
         }
 
 
-def _prefix_mask(which: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _prefix_mask(row_index: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Returns a bool mask of this shape: True for the first positions of each row, up to the sum of its sizes."""
-    return np.arange(shape[1]) < np.bincount(which, sizes, shape[0])[:, None]
+    return np.arange(shape[1]) < np.bincount(row_index, sizes, shape[0])[:, None]

@@ -107,7 +107,7 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
       ends: int64 [R], the end of each row in `order`.
     """
     order = np.argsort(-sizes, kind='stable')
-    row_of, rows, counts = [], 0, []
+    row_index, rows, counts = [], 0, []
     rows_by_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # remaining room -> rows
     room_bits = 0  # bit r is set if a row has room for exactly r
     for size in sizes[order].tolist():
@@ -119,14 +119,14 @@ def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> 
         else:
             row, room, rows = rows, capacity, rows + 1
             counts.append(0)
-        row_of.append(row)
+        row_index.append(row)
         counts[row] += 1
         if counts[row] == max_items:
             continue
         rows_by_room[room - size].append(row)
         room_bits |= 1 << (room - size)
-    row_of = np.array(row_of, np.int64)
-    return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))
+    row_index = np.array(row_index, np.int64)
+    return order[np.argsort(row_index, kind='stable')], np.cumsum(np.bincount(row_index))
 
 
 def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -142,5 +142,5 @@ def ordinals(counts: np.ndarray) -> np.ndarray:
 
 def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
     """Returns the total size of the items before each item in its row, int64 [N]."""
-    before = np.cumsum(sizes) - sizes
-    return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))
+    preceding = np.cumsum(sizes) - sizes
+    return preceding - np.maximum.accumulate(np.where(ordinal == 0, preceding, 0))

@@ -60,15 +60,15 @@ def draw_pairs(
     drawn = np.nonzero(b == 0)[0]
     if drawn.size:
         key = n[drawn]
-        other = randint(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
-        other += other >= document[drawn]
-        first, end = split.document_offsets[other], split.document_offsets[other + 1]
+        other_document = randint(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
+        other_document += other_document >= document[drawn]
+        first, end = split.document_offsets[other_document], split.document_offsets[other_document + 1]
         sentence = first + randint(end - first, seed, Stream.OTHER_SENTENCE, key)
         begin = offsets[sentence]
         tokens_left = np.maximum(target[drawn] - a_length[drawn], 1)
         stop = np.minimum(np.searchsorted(offsets, begin + tokens_left), end)
         b_document = document.copy()
-        b_document[drawn], b_start[drawn], b_stop[drawn] = other, begin, offsets[stop]
+        b_document[drawn], b_start[drawn], b_stop[drawn] = other_document, begin, offsets[stop]
     labels = (b == 0).astype(np.int64)
     return Segments(a_start, a_length, b_start, b_stop - b_start, labels, np.ones(len(n), bool), document, b_document)
 
@@ -83,8 +83,8 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
     equal, then B and A take turns. The number of heads is the number of tokens removed from the front of a segment.
     """
     a, b = segments.a_length, segments.b_length
-    room = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
-    surplus = np.maximum(a + b - room, 0)
+    max_tokens = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
+    surplus = np.maximum(a + b - max_tokens, 0)
     first = np.minimum(surplus, np.abs(a - b))
     turns = surplus - first
     cut_a = np.where(a > b, first, 0) + turns // 2
@@ -103,8 +103,8 @@ def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:
-        left = np.minimum(coins[rows] - 64 * word, 64).astype(np.uint64)
-        bits = hash_bits(seed, stream, n[rows], word) << (np.uint64(64) - left)
+        remaining = np.minimum(coins[rows] - 64 * word, 64).astype(np.uint64)
+        bits = hash_bits(seed, stream, n[rows], word) << (np.uint64(64) - remaining)
         total[rows] += np.bitwise_count(bits)
         word += 1
         rows = rows[coins[rows] > 64 * word]
@@ -192,19 +192,19 @@ def lay_out_sentences(
     )
     begin = np.maximum(start[row], bounds[0])
     size = np.minimum((start + length)[row], bounds[1]) - begin
-    left = 1 + begin - start[row] + ordinal
+    first_column = 1 + begin - start[row] + ordinal
     ids = np.full((rows, seq_len), pad_id, np.int32)
     ids[:, 0] = cls_id
-    for r, column, token, count in zip(row.tolist(), left.tolist(), begin.tolist(), size.tolist(), strict=True):
+    for r, column, token, count in zip(row.tolist(), first_column.tolist(), begin.tolist(), size.tolist(), strict=True):
         ids[r, column : column + count] = split.tokens(token, count)
-    ids[row, left + size] = sep_id
+    ids[row, first_column + size] = sep_id
     real = np.arange(seq_len) < (length + documents + 1)[:, None]  # [B, S]
     maskable = real.copy()
     maskable[:, 0] = False
-    maskable[row, left + size] = False
+    maskable[row, first_column + size] = False
     segment_ids = np.zeros_like(ids)
     if split.segments is not None:
-        segment_ids = _split_segments(split, ids.shape, row, left, begin, size)
+        segment_ids = _split_segments(split, ids.shape, row, first_column, begin, size)
     return Rows(ids, segment_ids, real, maskable)
 
 

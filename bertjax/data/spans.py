@@ -78,12 +78,12 @@ def choose_spans(
     per_span = max_words / np.sum(1 / np.arange(1, max_words + 1)) * in_row / np.maximum(counts, 1)  # mean positions
     expected = budget / np.maximum(per_span, 1) * (1 if max_words == 1 else 1.25)
     share = np.minimum((expected + 3 * np.sqrt(expected) + 4) / np.maximum(counts, 1), 1)
-    selected, left = _choose(words, scores, share, budget, max_words, seed, n)
-    again = (left > 0) & (share < 1)
-    if again.any():
-        retried, rest = _choose(words, scores, again.astype(float), np.where(again, budget, 0), max_words, seed, n)
-        selected, left = np.where(np.repeat(again, counts), retried, selected), np.where(again, rest, left)
-    for row in np.flatnonzero((left == budget) & (counts > 0)).tolist():
+    selected, remaining = _choose(words, scores, share, budget, max_words, seed, n)
+    retry = (remaining > 0) & (share < 1)
+    if retry.any():
+        retried, rest = _choose(words, scores, retry.astype(float), np.where(retry, budget, 0), max_words, seed, n)
+        selected, remaining = np.where(np.repeat(retry, counts), retried, selected), np.where(retry, rest, remaining)
+    for row in np.flatnonzero((remaining == budget) & (counts > 0)).tolist():
         first, end = words.rows[row : row + 2]
         shortest = first + sizes[first:end].argmin()
         selected[shortest], sizes[shortest] = True, min(sizes[shortest], max_positions[row])
@@ -105,13 +105,13 @@ def _choose(
     selected = np.zeros(len(scores) + max_words, bool)  # padded for a span that ends after the last word
     if not spans.width:
         return selected[: len(scores)], budget
-    rank, left = _select_whole_spans(spans, budget, selected)
-    active = np.flatnonzero((left > 0) & (rank < spans.counts))
+    rank, remaining = _select_whole_spans(spans, budget, selected)
+    active = np.flatnonzero((remaining > 0) & (rank < spans.counts))
     while active.size:
-        _fill(spans, active, rank, left, selected)
+        _fill(spans, active, rank, remaining, selected)
         rank[active] += _RANKS
-        active = active[(left[active] > 0) & (rank[active] < spans.counts[active])]
-    return selected[: len(scores)], left
+        active = active[(remaining[active] > 0) & (rank[active] < spans.counts[active])]
+    return selected[: len(scores)], remaining
 
 
 class _Spans:
@@ -207,13 +207,13 @@ def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int)
     return free
 
 
-def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, left: np.ndarray, selected: np.ndarray) -> None:
+def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, remaining: np.ndarray, selected: np.ndarray) -> None:
     """Considers the next _RANKS spans of the active rows one by one.
 
-    The words of a span that fit the unused budget `left` are selected, unless the span overlaps a selected one.
+    The words of a span that fit the unused budget `remaining` are selected, unless the span overlaps a selected one.
     """
     first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))
-    step, room = np.arange(spans.max_words)[:, None], left[active]
+    step, room = np.arange(spans.max_words)[:, None], remaining[active]
     for begin, words in zip(first.T, sizes_in_words.T, strict=True):
         covered = begin + step  # [K, A]
         size = spans.bounds[covered + 1] - spans.bounds[begin]
@@ -221,4 +221,4 @@ def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, left: np.ndarray,
         fits &= ~(fits & selected[covered]).any(0)
         room -= np.where(fits, size, 0).max(0)
         selected[covered[fits]] = True
-    left[active] = room
+    remaining[active] = room

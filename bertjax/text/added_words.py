@@ -79,14 +79,20 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     return tokenizer.with_pieces(pieces), added
 
 
-def find_previous_ids(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
+def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
     """Returns {id of a piece that `insert_words` added: the ids that the word had without it}."""
-    new = [i for i, piece in enumerate(after.pieces) if i >= before.vocab_size or before.pieces[i] != piece]
-    ids = before.encode([after.pieces[i] for i in new])
+    new = [
+        i
+        for i, piece in enumerate(new_tokenizer.pieces)
+        if i >= old_tokenizer.vocab_size or old_tokenizer.pieces[i] != piece
+    ]
+    ids = old_tokenizer.encode([new_tokenizer.pieces[i] for i in new])
     return {i: pieces.tolist() for i, pieces in zip(new, ids, strict=True)}
 
 
-def rank_candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
+def rank_candidates(
+    counts: Mapping[str, int], tokenizer: Tokenizer, max_words: int
+) -> list[tuple[str, int, list[str]]]:
     """Returns the words that would save the most pieces if they were added, the best first.
 
     If a word is currently [UNK], its addition counts as saving one piece.
@@ -94,7 +100,7 @@ def rank_candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) 
     Args:
       counts: The counts of the words of a text, from `vocabulary.count_words`.
       tokenizer: The tokenizer to which the words could be added.
-      most: The maximum number of words.
+      max_words: The maximum number of words.
 
     Returns:
       (word, count, current pieces) of each word.
@@ -103,8 +109,8 @@ def rank_candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) 
     ranked: list[tuple[int, str, int, Any]] = []
     for word, ids in zip(words, tokenizer.encode(words), strict=True):
         unknown = tokenizer.unk_id in ids  # the whole word is one [UNK]
-        saved = counts[word] * (len(ids) - (not unknown))
-        if saved:
-            ranked.append((-saved, word, counts[word], ids))
-    best = heapq.nsmallest(most, ranked, key=lambda item: item[:2])
+        savings = counts[word] * (len(ids) - (not unknown))
+        if savings:
+            ranked.append((-savings, word, counts[word], ids))
+    best = heapq.nsmallest(max_words, ranked, key=lambda item: item[:2])
     return [(word, count, [tokenizer.pieces[i] for i in ids]) for _, word, count, ids in best]

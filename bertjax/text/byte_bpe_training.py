@@ -39,11 +39,14 @@ def train_byte_bpe(
     """
     special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
     slots = [f'[unused{i}]' for i in range(unused)]
-    least = len(special) + len(slots) + _BYTES
-    if vocab_size < least:
+    min_size = len(special) + len(slots) + _BYTES
+    if vocab_size < min_size:
         found = f'{vocab_size:,}, which is too small for the {_BYTES} bytes'
         raise UserError(
-            'config.vocab.size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 for RoBERTa)'
+            'config.vocab.size',
+            found,
+            f'at least {min_size:,}',
+            'raise it (8,192 for a small corpus, 50,265 for RoBERTa)',
         )
     model = tokenizers.Tokenizer(models.BPE())
     if lowercase:

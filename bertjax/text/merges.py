@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 
 def learn_merges(
-    words: Mapping[str, int], start: Sequence[str], *, room: int, min_frequency: int, prefix: str = '##'
+    words: Mapping[str, int], start: Sequence[str], *, max_new_pieces: int, min_frequency: int, prefix: str = '##'
 ) -> list[str]:
     """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.
 
@@ -19,7 +19,7 @@ def learn_merges(
     Args:
       words: {word: count}. Words with a character outside the alphabet become [UNK] and are ignored.
       start: The existing pieces, including the alphabet (`a`, `##a`).
-      room: The maximum number of pieces to add.
+      max_new_pieces: The maximum number of pieces to add.
       min_frequency: The minimum count of a pair that is merged.
       prefix: The prefix of a piece that continues a word.
     """
@@ -33,7 +33,7 @@ def learn_merges(
             where[pair].append(index)
     heap = [(-count, pieces[a], pieces[b], a, b) for (a, b), count in pairs.items() if count >= min_frequency]
     heapq.heapify(heap)
-    while heap and len(pieces) < len(start) + room:
+    while heap and len(pieces) < len(start) + max_new_pieces:
         count, left, right, a, b = heapq.heappop(heap)
         current = pairs[a, b]
         if current != -count:

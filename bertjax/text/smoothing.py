@@ -32,18 +32,20 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     sizes = [sum(len(word) * count for word, count in words.items()) for words in counts]
     shares = smoothed_shares(sizes, power)
     gains = [share / size if size else 0.0 for share, size in zip(shares, sizes, strict=True)]
-    least = min(gain for gain in gains if gain)
+    min_gain = min(gain for gain in gains if gain)
     total: dict[str, int] = {}
     for words, gain in zip(counts, gains, strict=True):
         # The factor is an exact fraction (in thousandths), so that the counts do not depend on the order of additions.
-        factor = Fraction(round(1000 * gain / least), 1000)
+        factor = Fraction(round(1000 * gain / min_gain), 1000)
         for word, count in words.items():
             total[word] = total.get(word, 0) + round(count * factor)
     return dict(sorted(total.items()))
 
 
-def smoothed_sample(samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, most: int) -> list[str]:
-    """Returns at most `most` sentences of several corpora, in `smoothed_shares` of their numbers of sentences.
+def smoothed_sample(
+    samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, max_sentences: int
+) -> list[str]:
+    """Returns at most `max_sentences` sentences of several corpora, in `smoothed_shares` of their numbers of sentences.
 
     The sentences of a small corpus may repeat.
 
@@ -51,9 +53,9 @@ def smoothed_sample(samples: Sequence[Sequence[str]], sizes: Sequence[int], powe
       samples: The sentences drawn from each corpus, in random order.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
-      most: The maximum number of sentences in all.
+      max_sentences: The maximum number of sentences in all.
     """
-    total = min(most, sum(map(len, samples)))
+    total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []
     for sample, share in zip(samples, smoothed_shares(sizes, power), strict=True):
         count = round(total * share)

@@ -99,10 +99,10 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
             raise UserError(where, found, expected, 'the vocabulary is damaged: use the original file')
 
 
-def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
-    """Returns the sorted ids (int32) of the special tokens `ids`, the [unusedN] slots among `pieces`, and `more`."""
+def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], other_ids: Sequence[int] = ()) -> np.ndarray:
+    """Returns the sorted ids (int32) of special tokens (`ids`), of the [unusedN] slots in `pieces`, and `other_ids`."""
     unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
-    return np.array(sorted({*ids.values(), *unused, *more}), dtype=np.int32)
+    return np.array(sorted({*ids.values(), *unused, *other_ids}), dtype=np.int32)
 
 
 def hash_settings(settings: Mapping) -> str:

@@ -92,7 +92,9 @@ def build_wordpiece(
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
-    pieces += learn_merges(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
+    pieces += learn_merges(
+        words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX
+    )
     warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
@@ -140,7 +142,7 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
     return dict(sorted(words.items()))
 
 
-def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
+def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[str]:
     """Returns the characters that become pieces, then the ## forms of those that can continue a word, each sorted."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
@@ -154,7 +156,7 @@ def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
         joins = len(pre_tokenizer.pre_tokenize_str(normalizer.normalize_str('a' + character))) == 1
         entries += 1 + joins
         rare = covered >= _COVERAGE * total
-        if entries > room or (rare and (len(plain) >= _ALPHABET or entries > room // 2)):
+        if entries > max_entries or (rare and (len(plain) >= _ALPHABET or entries > max_entries // 2)):
             break
         plain.append(character)
         inside += [PREFIX + character] * joins

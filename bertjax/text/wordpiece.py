@@ -197,5 +197,5 @@ def describe_fast_saving(size: float) -> str:
     """
     if nanotoken is not None or size <= _MUCH_TEXT:
         return ''
-    before, after = format_duration(size / _SLOW), format_duration(size / _FAST)
-    return f'the extra `fast` would encode this text in about {after} of processor time instead of {before}'
+    slow_time, fast_time = format_duration(size / _SLOW), format_duration(size / _FAST)
+    return f'the extra `fast` would encode this text in about {fast_time} of processor time instead of {slow_time}'

@@ -159,16 +159,16 @@ class BeamTextStatistics:
         """
         return self._count_all(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
 
-    def symbols(self, most: int) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns the counts of the `most` most frequent symbols of each corpus, and the record of the text.
+    def symbols(self, limit: int) -> tuple[list[dict[str, int]], list[KnownText]]:
+        """Returns the counts of the `limit` most frequent symbols of each corpus, and the record of the text.
 
         Raises:
           UserError: See `words`.
         """
-        return self._count_all(count_symbols, most)
+        return self._count_all(count_symbols, limit)
 
     def _count_all(
-        self, count: Callable[[Iterable[str]], dict[str, int]], most: int
+        self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
     ) -> tuple[list[dict], list[KnownText]]:
         with self._open_folder() as buckets:
             self._run(
@@ -181,12 +181,12 @@ class BeamTextStatistics:
                 ),
             )
             known = self._identify(self._records())
-            return [self._most_frequent(corpus, buckets, most) for corpus in range(len(self._specs))], known
+            return [self._most_frequent(corpus, buckets, limit) for corpus in range(len(self._specs))], known
 
-    def _most_frequent(self, corpus: int, buckets: int, most: int) -> dict[str, int]:
+    def _most_frequent(self, corpus: int, buckets: int, limit: int) -> dict[str, int]:
         paths = (_counts(self._folder, corpus, bucket) for bucket in range(buckets))
         counts = itertools.chain.from_iterable(json.loads(path.read_text('utf-8')).items() for path in paths)
-        return dict(sorted(heapq.nsmallest(most, counts, key=lambda item: (-item[1], item[0]))))
+        return dict(sorted(heapq.nsmallest(limit, counts, key=lambda item: (-item[1], item[0]))))
 
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
         """Returns (sample of sentences, number of sentences) of each corpus, and the record of the text.
@@ -206,10 +206,10 @@ class BeamTextStatistics:
             for corpus in range(len(self._specs)):
                 units = [number for number, (unit_corpus, _) in enumerate(self._units) if unit_corpus == corpus]
                 count = sum(records[number]['sentences'] for number in units)
-                chosen, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
-                drawn.append((chosen, count))
-            texts = self._read_sentences(sorted(itertools.chain.from_iterable(chosen for chosen, _ in drawn)), begins)
-            return [([texts[index] for index in chosen], count) for chosen, count in drawn], known
+                indices, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
+                drawn.append((indices, count))
+            texts = self._read_sentences(sorted(itertools.chain.from_iterable(indices for indices, _ in drawn)), begins)
+            return [([texts[index] for index in indices], count) for indices, count in drawn], known
 
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
         """Returns {number: sentence} for the numbers `sentences`, which must be sorted.
