@@ -1,4 +1,4 @@
-"""Encodes the text of one shard to token ids on disk. This module does not import JAX, so workers start fast."""
+"""Encodes the text of one shard to token ids on disk. It runs in worker processes, which never import JAX."""
 
 import pathlib
 from collections.abc import Callable, Sequence

@@ -111,7 +111,7 @@ class TextSource:
     old_name: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`. 'auto' becomes 'auto/files' or 'auto/text', the default format of `formats.sniff`."""
+        """Returns `format_option`. 'auto' becomes 'auto/files' or 'auto/text', the default of `formats.sniff`."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 

@@ -107,7 +107,8 @@ def mask_batch(
       allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       continues_word: bool [V], whether a piece continues the word before it.
       seed, n: The keys of the draws; n is int64 [B].
-      within_budget: Whether a row whose words all exceed the budget masks only a part of its shortest word.
+      within_budget: Whether only a part of the shortest word is masked in a row whose words are all longer than the
+        budget.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.

@@ -15,12 +15,15 @@ _ORDER = 0x6D6978
 
 
 def block_counts(weights: Sequence[float]) -> np.ndarray:
-    """Returns BLOCK examples divided in proportion to `weights` by the largest-remainder method, at least 1 each."""
+    """Returns the number of examples of each component in a block, in proportion to `weights` and at least 1.
+
+    The numbers are rounded by the largest-remainder method.
+    """
     shares = np.asarray(weights, np.float64) / np.sum(weights) * BLOCK
     counts = np.maximum(np.floor(shares).astype(np.int64), 1)
     while counts.sum() < BLOCK:
         counts[(shares - counts).argmax()] += 1
-    while counts.sum() > BLOCK:  # some components were raised to 1, so the others give examples away
+    while counts.sum() > BLOCK:  # some components were raised to 1, so others are reduced
         counts[np.where(counts > 1, shares - counts, np.inf).argmin()] -= 1
     return counts
 

@@ -167,7 +167,7 @@ class PretrainingExamples:
     def report(self) -> dict[str, object]:
         """Statistics of the examples as JSON values.
 
-        Counts and the first three shares cover all plans. The other values come from a sample of a cycle.
+        Counts and the first three shares cover all plans. Lengths and the last two shares come from a sample.
 
         * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no pair in 'sop'); null without pairs.
         * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.

@@ -1,4 +1,4 @@
-"""Trains WordPiece and SentencePiece vocabularies. Equal texts give equal bytes. Memory use is limited."""
+"""Trains WordPiece and SentencePiece vocabularies. Equal texts give equal bytes. Memory does not grow with the text."""
 
 import collections
 import heapq
