@@ -52,7 +52,7 @@ def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text:
     before = (run / 'store' / 'manifest.json').read_bytes()
     for read_again in (True, False):
         out = program.run(f'--workdir={run}', *CORPUS, f'--config.corpus={text}').stdout
-        assert ('reading to compare' in out) == read_again and 'training a' not in out
+        assert ('comparing the content' in out) == read_again and 'training a' not in out
     assert (run / 'store' / 'manifest.json').read_bytes() == before
     assert (run / 'tokenizer' / 'saved.json').exists() and (run / 'store' / 'inputs.json').exists()
 
@@ -86,7 +86,7 @@ def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pat
     program.run(*arguments)
     os.utime(text)
     assert 'training a' not in program.run(*arguments).stdout
-    assert 'reading to compare' not in program.run(*arguments).stdout
+    assert 'comparing the content' not in program.run(*arguments).stdout
     text.write_bytes(text.read_bytes().replace(b'river', b'xylophone'))
     out = program.run(*arguments).stdout
     assert 'was trained on other text' in out and 'Documents' in out
