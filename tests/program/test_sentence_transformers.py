@@ -108,7 +108,7 @@ def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
     assert len(bert.pieces(TEXTS[0])) == 8
     dense = FILES['modules.json'][2]
     bert = bertjax.load(write(model, **{'modules.json': [*FILES['modules.json'][:2], dense, dense]}))
-    with pytest.raises(UserError, match='a Dense layer of 32 inputs, expected one of 8'):
+    with pytest.raises(UserError, match='a Dense layer with 32 inputs, expected 8 inputs'):
         bert.encode('a bird')
 
 
