@@ -1,7 +1,7 @@
-"""BERT's relatives in transformers: the same computation under other names, with a few fixed or moved settings.
+"""The relatives of BERT in transformers: the same computation with other names and a few other settings.
 
-The readers and writers of directories use BERT's names. A `Family` holds the differences of a relative, for both
-directions.
+The readers and writers of directories use BERT's names. A `Family` defines the differences of a relative for both
+directions of the conversion.
 """
 
 import dataclasses
@@ -20,26 +20,26 @@ Renaming = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A kind of model.
+    """A family of models that compute the same function as BERT.
 
     Attributes:
       name: The `model_type`.
       classes: The prefix of the class names.
       prefix: The prefix of the names of the encoder's tensors.
-      read_as_well: {`model_type` of another family of the same form: the prefix of its class names}.
-      tensors: (prefix in BERT, prefix in this family) of tensor names, up to a dot; the first match applies, and {i}
-        matches a number.
-      classifier: The additional prefixes of the class for sequence classification.
-      keys: (BERT's key of config.json, the family's key).
-      fixed: (BERT's key that the family lacks, its value).
-      activation: The only activation of the head for masked words; '' if it is that of the encoder.
-      offset: Whether the position table begins with unused rows, up to the row of the padding's id.
+      variants: Other families with equal definitions: {`model_type`: prefix of the class names}.
+      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A prefix ends at a dot, and {i} in it
+        matches a number. The first match applies.
+      classifier: The additional pairs for the class for sequence classification.
+      keys: Pairs (key of BERT in config.json, key of this family).
+      fixed: Pairs (key of BERT that this family lacks, its value).
+      activation: The activation of the head for masked words if it is fixed; '' if it is that of the encoder.
+      offset: Whether the first rows of the position table, up to the row of the padding's id, are unused.
     """
 
     name: str
     classes: str
     prefix: str
-    read_as_well: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variants: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensors: Renaming = ()
     classifier: Renaming = ()
     keys: Renaming = ()
@@ -48,32 +48,32 @@ class Family:
     offset: bool = False
 
     def architecture(self, bert_class: str) -> str:
-        """Returns the family's class that corresponds to a class of BERT."""
+        """Returns the class of the family that corresponds to a class of BERT."""
         return bert_class.replace('Bert', self.classes, 1)
 
     def variant(self, model_type: str) -> 'Family':
-        """Returns the family under the name of one of `read_as_well`."""
-        classes = self.read_as_well.get(model_type)
+        """Returns the family with the names of `model_type`, one of `variants`."""
+        classes = self.variants.get(model_type)
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
-    def bert_name(self, name: str) -> str:
-        """Returns BERT's name of a tensor of the family, with or without the encoder's prefix."""
+    def to_bert_name(self, name: str) -> str:
+        """Returns the name in BERT of a tensor of the family, whose name may lack the encoder's prefix."""
         if re.match(r'(embeddings|encoder|transformer|pooler)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
-            return f'other.{name}'  # not a tensor of the family, and must not be mistaken for one
+            return f'other.{name}'  # The prefix marks a tensor that is not in the family.
         return _rename(name, tuple((theirs, ours) for ours, theirs in (*self.classifier, *self.tensors)))
 
-    def own_name(self, name: str, architecture: str) -> str:
-        """Returns the family's name of a tensor of BERT in one of the family's classes."""
+    def to_family_name(self, name: str, architecture: str) -> str:
+        """Returns the name in the family of a tensor of BERT, for one of the family's classes."""
         classifier = self.classifier if architecture.endswith('ForSequenceClassification') else ()
         return _rename(name, (*classifier, *self.tensors))
 
-    def bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Converts a config.json of the family to one of BERT.
 
         Raises:
-          UserError: The padding id is not a number, or the activation differs from that of the head.
+          UserError: The padding id is not a valid number, or the encoder's activation differs from the head's.
         """
         if self is BERT:
             return dict(values)
@@ -83,7 +83,7 @@ class Family:
             if theirs in values:
                 result[ours] = values[theirs]
         if isinstance(values.get('architectures'), list):
-            result['architectures'] = [_as_bert(name) for name in values['architectures']]
+            result['architectures'] = [_to_bert_class(name) for name in values['architectures']]
         if self.activation and values.get('hidden_act', self.activation) != self.activation:
             expected = f'{self.activation!r}, as in its head for masked words'
             raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
@@ -92,10 +92,10 @@ class Family:
             result['max_position_embeddings'] = positions - self.unused_positions(values, where)
         return result
 
-    def own_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def to_family_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Converts the config.json of a BERT to one of the family."""
-        own_keys = dict(self.keys)
-        result = {own_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
+        family_keys = dict(self.keys)
+        result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
         result['model_type'] = self.name
         result['architectures'] = [self.architecture(name) for name in values['architectures']]
         if self.offset:
@@ -111,13 +111,13 @@ class Family:
 
 
 BERT = Family('bert', 'Bert', 'bert')
-# transformers: models/roberta. Positions count from the padding's id + 1 (fairseq's convention). The classifier has an
-# equivalent layer instead of the pooler.
+# Source: models/roberta in transformers. Positions start at the padding's id + 1, as in fairseq. The first layer of the
+# classifier is equivalent to BERT's pooler.
 ROBERTA = Family(
     'roberta',
     'Roberta',
     'roberta',
-    read_as_well={'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'},
+    variants={'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'},
     tensors=(
         ('cls.predictions.transform.dense', 'lm_head.dense'),
         ('cls.predictions.transform.LayerNorm', 'lm_head.layer_norm'),
@@ -128,7 +128,7 @@ ROBERTA = Family(
     activation='gelu',
     offset=True,
 )
-# transformers: models/distilbert.
+# Source: models/distilbert in transformers.
 DISTILBERT = Family(
     'distilbert',
     'DistilBert',
@@ -171,15 +171,15 @@ FAMILIES = (BERT, ROBERTA, DISTILBERT)
 
 
 def find_family(model_type: Any) -> Family:
-    """Returns the family of a config.json; BERT for unknown ones, which later checks reject."""
-    return next((f for f in FAMILIES if model_type in (f.name, *f.read_as_well)), BERT)
+    """Returns the family of a `model_type`; BERT for unknown types, which later checks reject."""
+    return next((f for f in FAMILIES if model_type in (f.name, *f.variants)), BERT)
 
 
 def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
-    """Returns the family for the export of a model: BERT, unless the model has the form of another family.
+    """Returns the family in which a model is exported.
 
-    A model without segment embedding is a DistilBERT. A model with a single segment, two separators between the texts
-    of a pair, the erf form of gelu, bidirectional attention and no pair head is a RoBERTa.
+    A model without segment embedding is a DistilBERT. A model is a RoBERTa if it has one segment, two separators
+    between the texts of a pair, the erf form of GELU, bidirectional attention and no pair head. Other models are BERTs.
 
     Args:
       config: The config of the model.
@@ -192,7 +192,7 @@ def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family
     return ROBERTA if separators == 2 and config.num_segments == 1 and fits_roberta else BERT
 
 
-def _as_bert(name: Any) -> Any:
+def _to_bert_class(name: Any) -> Any:
     return (
         re.sub(r'^(XLMRoberta|Roberta|Camembert|DistilBert)(?=For|Model)', 'Bert', name) if type(name) is str else name
     )

@@ -23,10 +23,10 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read_further_files(directory: epath.Path) -> dict[str, bytes]:
-    """Reads the other files of transformers and sentence-transformers: the tokenizer, the model card, the modules.
+    """Reads all files of transformers and sentence-transformers except config.json and the tensors.
 
     Returns:
-      {relative path: content} of the files except config.json and the tensors.
+      The files of the tokenizer, the model card and the modules, {relative path: content}.
     """
     paths = [directory / name for name in _FURTHER]
     modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
@@ -37,20 +37,22 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """See `Format`; a relative of BERT is converted to BERT."""
+    """Reads the description of a model, see `Format`. Relatives of BERT are converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))
-    called, dtypes = dict(family.keys), {}
+    format_names, dtypes = dict(family.keys), {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
-        called['architectures'] = str(values['architectures'][0])
+        format_names['architectures'] = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
-        arrays, names, stored = read_tensors(directory, family.bert_name)
+        arrays, names, stored = read_tensors(directory, family.to_bert_name)
         dtypes.update(stored)
-        called.update({} if family is BERT else names)
+        format_names.update({} if family is BERT else names)
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
         return arrays
 
-    return CheckpointSource(str(directory), where, family.bert_values(values, where), tensors, called, dtypes=dtypes)
+    return CheckpointSource(
+        str(directory), where, family.to_bert_values(values, where), tensors, format_names, dtypes=dtypes
+    )
