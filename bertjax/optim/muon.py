@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.optim.masks import STACKED, is_stacked, path_names
-from bertjax.optim.selection import combine, partition
+from bertjax.optim.trainable import combine, partition
 from bertjax.parallel.partition import constrain
 
 # The coefficients of the quintic Newton-Schulz iteration and the number of its steps, from the same source.
