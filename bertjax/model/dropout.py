@@ -62,7 +62,7 @@ class Dropout(struct.PyTreeNode):
         index = jnp.asarray(index).astype(jnp.uint32)
         return self.replace(seed=_mix(self.seed + (index + 1) * jnp.uint32(_GOLDEN)))
 
-    def repeated(self, count: int) -> 'Dropout':
+    def repeat(self, count: int) -> 'Dropout':
         """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
         example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
         return self.replace(example_ids=example_ids.reshape(-1))

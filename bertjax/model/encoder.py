@@ -203,7 +203,7 @@ class BertEncoder(nn.Module):
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
-        mask = AttentionMask.of_rows(attention_mask, layout, causal=c.causal)
+        mask = AttentionMask.from_layout(attention_mask, layout, causal=c.causal)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded = x
         block = EncoderBlock

@@ -202,5 +202,5 @@ class BertForMultipleChoice(BertForClassification):
         """Maps int32 inputs [B, C, S] to `logits`, float32 [B, C]."""
         B, C, S = input_ids.shape
         flat = (x.reshape(B * C, S) for x in (input_ids, segment_ids, attention_mask))  # [B·C, S]
-        ending_dropout = None if dropout is None else dropout.repeated(C)
+        ending_dropout = None if dropout is None else dropout.repeat(C)
         return {'logits': self._logits(*flat, ending_dropout).reshape(B, C)}  # [B, C]

@@ -28,7 +28,7 @@ class _Packing:
         """Packs int [R·N, S], one sequence per row, into [R, T], with zeros at positions without a sequence."""
         ids, N, S = self.sequence_ids, self.starts.shape[-1], x.shape[1]
         inside = (ids >= 0) & (ids < N)
-        return _at(x.reshape(-1, N * S), _where(inside, ids * S + self.position_ids))
+        return _gather(x.reshape(-1, N * S), _where(inside, ids * S + self.position_ids))
 
     def unpack(self, x: jax.Array, length: int) -> jax.Array:
         """Unpacks [R, T, D] into [R·N, S, D] with S = `length`, with zeros beyond a slot's capacity."""
@@ -122,7 +122,7 @@ def _inverse(source: np.ndarray, count: int) -> np.ndarray:
     return positions
 
 
-def _at(x: jax.Array, source: Any) -> jax.Array:
+def _gather(x: jax.Array, source: Any) -> jax.Array:
     """Gathers [R, P, ...] at the positions [Q] or [R, Q] into [R, Q, ...], with zeros for -1."""
     if isinstance(source, np.ndarray):
         gathered, present = x[:, np.maximum(source, 0)], (source >= 0)[None]
@@ -134,13 +134,13 @@ def _at(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers like `_at`. For fixed positions the gradient is a gather too, unlike autodiff's scatter-add.
+    """Gathers like `_gather`. For fixed positions the gradient is a gather too, unlike autodiff's scatter-add.
 
     A position that is gathered twice gets the gradient of the first occurrence only.
     """
     if not isinstance(source, np.ndarray):
-        return _at(x, source)
+        return _gather(x, source)
     back = _inverse(np.where(source < 0, x.shape[1], source), x.shape[1] + 1)[:-1]
-    take = jax.custom_vjp(lambda x: _at(x, source))
-    take.defvjp(lambda x: (_at(x, source), None), lambda _, cotangent: (_at(cotangent, back),))
+    take = jax.custom_vjp(lambda x: _gather(x, source))
+    take.defvjp(lambda x: (_gather(x, source), None), lambda _, cotangent: (_gather(cotangent, back),))
     return take(x)

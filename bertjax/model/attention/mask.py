@@ -33,7 +33,7 @@ class AttentionMask(struct.PyTreeNode):
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
 
     @classmethod
-    def of_rows(
+    def from_layout(
         cls, key_mask: jax.Array, layout: BatchLayout | PackedLayout | None, *, causal: bool
     ) -> 'AttentionMask':
         """Creates the mask of rows with this layout, or of rows with one sequence each if `layout` is None."""
