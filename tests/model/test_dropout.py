@@ -105,6 +105,6 @@ def test_nothing_is_saved_for_the_backward_pass():
 
 
 def test_sequences_of_one_row_are_independent():
-    own = dropout_of(2, [5, 6]).repeated(3)
+    own = dropout_of(2, [5, 6]).repeat(3)
     assert own.example_ids.shape == (6,) and len(set(np.asarray(own.example_ids))) == 6
-    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeated(3).example_ids)
+    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeat(3).example_ids)
