@@ -31,8 +31,8 @@ def test_a_share_is_dropped_and_the_mean_is_kept(rate):
     x = np.asarray(drop(jnp.ones((64, 128, 64)), rate, dropout_of(3, np.arange(64)), Site.HEAD))
     np.testing.assert_allclose(np.unique(x), [0.0, 1 / (1 - rate)], rtol=1e-6)
     assert abs((x == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
-    from_layout = (x == 0).mean((1, 2))  # neither rows nor positions have a share of their own
-    assert abs(from_layout - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
+    row_shares = (x == 0).mean((1, 2))  # neither rows nor positions have a share of their own
+    assert abs(row_shares - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
     of_positions = (x == 0).mean(0)
     assert of_positions.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
 
