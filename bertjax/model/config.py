@@ -60,17 +60,18 @@ class BertConfig:
       pooler_activation: 'tanh' or 'relu' (as in DistilBERT's classifiers).
       layer_norm_eps: Number added to the variance in LayerNorm.
       init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
-      pre_norm: Normalise the inputs of each block instead of its outputs, and normalise after the last block.
-      causal: Use left-to-right attention (the paper's LTR ablation).
-      nsp: Include the pooler and the head for sentence pairs (NSP or SOP).
-      scan_layers: Compile one block and run it `num_layers` times with stacked parameters, instead of compiling
-        `num_layers` blocks.
+      pre_norm: Whether to normalise the inputs of each block instead of its outputs, and to normalise after the last
+        block.
+      causal: Whether to use left-to-right attention (the paper's LTR ablation).
+      nsp: Whether to include the pooler and the head for sentence pairs (NSP or SOP).
+      scan_layers: Whether to compile one block and run it `num_layers` times with stacked parameters, instead of
+        compiling `num_layers` blocks.
       attention: Name of the attention implementation, or 'auto' for the first that supports the call
         (model/attention/select.py).
-      remat: Which values the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
-        the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same,
-        but saves the output of attention and the residual sums instead of their inputs. 'full' saves only the inputs
-        of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+      remat: Policy that selects the values that the forward pass saves for the backward pass. 'none' saves all. 'dots'
+        saves the outputs of the projections and recomputes attention scores and element-wise operations. 'elementwise'
+        recomputes the same values, but saves the output of attention and the residual sums instead of their inputs.
+        'full' saves only the inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.
 
@@ -122,7 +123,7 @@ class BertConfig:
 
 
 def fields_of(*kinds: FieldKind) -> dict[str, Any]:
-    """The BertConfig fields of these kinds: {name: default}, in the order of declaration."""
+    """Returns the BertConfig fields of these kinds: {name: default}, in the order of declaration."""
     return {field.name: field.default for field in dataclasses.fields(BertConfig) if field.metadata['kind'] in kinds}
 
 

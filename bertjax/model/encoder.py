@@ -26,7 +26,7 @@ REMAT_POLICIES = {
 
 def resolve_remat(config: BertConfig, platform: str) -> str:
     """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
-    # By the compiler's estimates (docs/performance.md), saving costs more than recomputing on TPUs.
+    # On TPUs, saving costs more than recomputing, by the compiler's estimates (docs/performance.md).
     automatic = 'elementwise' if platform == 'tpu' else 'none'
     return automatic if config.remat == 'auto' else config.remat
 
@@ -68,7 +68,7 @@ class Embeddings(nn.Module):
                 f'at least {length}',
                 'raise config.model.max_positions or shorten the sequences',
             )
-        # An id outside the table gives NaN, an error that is noticed, instead of silently taking the last row.
+        # An id outside the table gives NaN, which the loss shows. Clipping would silently take the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = lookup(self.token(), input_ids)  # [B, S, D]
         positions = self.position()[:length]  # [S, D], packed [B, S, D]
@@ -80,14 +80,14 @@ class Embeddings(nn.Module):
         elif self.config.num_segments and platform() == 'cpu':
             x = x + onehot_lookup(self.segment(), segment_ids)
         elif self.config.num_segments:
-            # The gradient of a product is a product too, not a scatter of B·S rows into two.
+            # The gradient of this product is a product too. The gradient of a lookup would scatter B·S rows into N.
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
         return _hidden(drop(self.norm(x), self.config.dropout, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
-        """The token embedding [V, D], shared with the MLM head."""
+        """Returns the token embedding [V, D], which the MLM head shares."""
         return self.token()
 
 
@@ -109,8 +109,8 @@ class EncoderBlock(nn.Module):
 
     Attributes:
       config: The config of the model.
-      keep_output: Return the output twice, so that a scan stacks one of them.
-      first_only: Compute only the output of the first position, which still attends to all positions.
+      keep_output: Whether to return the output twice, so that a scan stacks the second one.
+      first_only: Whether to compute only the output of the first position, which still attends to all positions.
     """
 
     config: BertConfig
@@ -188,27 +188,28 @@ class BertEncoder(nn.Module):
           dropout: The dropout of a training step, or None for no dropout.
           layout: The layout of packed rows; each sequence attends only to its own tokens. With fixed slots,
             `dropout` is per position. None if each row is one sequence.
-          all_layers: Also return the hidden states of all layers: first the embeddings, last the result.
-          first_only: Compute the result of the first position only. An unrolled encoder then skips most of its last
-            block (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
+          all_layers: Whether to return also the hidden states of all layers, from the embeddings to the last block.
+          first_only: Whether to compute the result of the first position only. An unrolled encoder then skips most of
+            its last block (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
 
         Returns:
-          [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or [B, Q, D] with fixed slots (see
-          `PackedLayout.gather_cls`). And [L + 1, B, S, D] or None.
+          The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
+          [B, Q, D] with fixed slots (see `PackedLayout.gather_cls`).
+          The hidden states of all layers [L + 1, B, S, D], or None without `all_layers`.
 
         Raises:
           UserError: The sequences are longer than `max_positions`.
         """
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
-        shorten = first_only and not is_captured(self, *CAPTURES)  # captured values are of all positions
-        mask = AttentionMask.of_rows(attention_mask, layout, causal=c.causal)
+        shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
+        mask = AttentionMask.from_layout(attention_mask, layout, causal=c.causal)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded = x
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
-            # In a scan, the loop itself prevents CSE between the two passes; the barrier would only cost time.
+            # A scan itself prevents CSE between the two passes, so the barrier of `prevent_cse` would only cost time.
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(
@@ -219,8 +220,8 @@ class BertEncoder(nn.Module):
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
-            numbers = None if dropout is None else jnp.arange(c.num_layers)
-            x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, dropout)  # layers [L, B, S, D]
+            indices = None if dropout is None else jnp.arange(c.num_layers)
+            x, layers = scanned(c, keep_layers, name='layers')(x, indices, mask, dropout)  # layers [L, B, S, D]
             x = _gather_cls(x, layout) if shorten else x
         else:
             layers = []
@@ -239,5 +240,5 @@ class BertEncoder(nn.Module):
         return _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
 
     def token_embedding(self) -> jax.Array:
-        """The token embedding [V, D], including the padding of the vocabulary, for a tied head."""
+        """Returns the token embedding [V, D], including the padding of the vocabulary, for a tied head."""
         return self.embeddings.table()

@@ -41,7 +41,8 @@ class SelfAttention(nn.Module):
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
         query, key, value = project('query', queries), project('key', x), project('value', x)
-        # Computed in addition to `attend`, because fused kernels never hold them; XLA merges them with `dot_product`.
+        # Fused kernels never store these values, so they are computed in addition to `attend`. XLA merges the
+        # computation with that of `dot_product`.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):
