@@ -241,7 +241,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
     def official_files(
         self, split: str, records: Sequence[Record], predictions: Sequence[Prediction]
     ) -> dict[str, str]:
-        """Returns {file name: text} in the format of the benchmark's server or script; {} if it has no format."""
+        """Returns {file name: text} in the format of a benchmark's server or script; {} if there is none."""
         return {}
 
 

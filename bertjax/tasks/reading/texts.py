@@ -33,7 +33,7 @@ _MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of `quote_names`: the number of names,
 
 
 def quote_names(names: Iterable[Any]) -> str:
-    """Formats names or values for a message: the first 8 in quotes, each shortened to 24 characters."""
+    """Formats names or values for a message: the first 8 in quotes, each with at most 24 characters."""
     names = [str(name) for name in names]
     quoted_names = [
         repr(name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + '…') for name in names[:_MAX_NAMES]
@@ -93,9 +93,10 @@ def decode_file(file: BinaryIO, where: str) -> str:
 
 
 def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
-    """Returns all lines, and the texts of the first `count` lines that are not blank, or fewer at the end of the file.
+    """Returns all lines, and the texts of the first `count` lines that are not blank.
 
-    The texts serve to detect a format without waiting for further lines.
+    There are fewer texts if the file has fewer such lines. The texts serve to detect a format without waiting for
+    further lines.
     """
     lines, read, texts = iter(lines), [], []
     for line in lines:

@@ -128,8 +128,8 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
     position = open_entities = 0
     for boundary in boundaries(record.entities):
         if not (open_entities and markers == 'mask'):
-            parts.append(_Part(_ENTITY if open_entities else _CONTEXT, record.text[position : boundary.at]))
-        position = boundary.at
+            parts.append(_Part(_ENTITY if open_entities else _CONTEXT, record.text[position : boundary.position]))
+        position = boundary.position
         open_entities += -1 if boundary.closes else 1
         if boundary.closes and markers == 'mask':
             continue

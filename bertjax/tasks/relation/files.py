@@ -58,8 +58,8 @@ class Relation:
         text, position = '', 0
         for boundary in boundaries(self.entities):
             mark = MARKS[2 * boundary.role + boundary.closes]
-            text += self.text[position : boundary.at] + (f' {mark}' if boundary.closes else f'{mark} ')
-            position = boundary.at
+            text += self.text[position : boundary.position] + (f' {mark}' if boundary.closes else f'{mark} ')
+            position = boundary.position
         return text + self.text[position:]
 
     def mention(self, role: int) -> str:
@@ -73,13 +73,13 @@ class Boundary:
     """The start or the end of an entity.
 
     Attributes:
-      at: the character offset in the text.
+      position: the character offset in the text.
       role: 0 for the subject, 1 for the object.
       closes: whether it is the end of the entity.
       order: the sort key. At the same character, ends precede starts, and the outer entity starts first and ends last.
     """
 
-    at: int
+    position: int
     role: int
     closes: bool
     order: tuple[int, ...]
@@ -172,8 +172,7 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
 
 
 def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Returns the start and end of the opening mark and of the closing mark, including the white space between them and
-    the entity."""
+    """Returns the start and end of the opening and the closing mark, with the white space between mark and entity."""
     a, b = re.escape(opening), re.escape(closing)
     # Marks that white space separates from the entity have priority, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):

@@ -201,7 +201,7 @@ class ClassificationTask(TextTask):
         return (Column((self.label,), required=required, join_list=False),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """Combines the cells of the label columns to a single cell; None if there is no label."""
+        """Combines the cells of the label columns into a single cell; None if there is no label."""
         del where
         return cells[0]
 
@@ -229,7 +229,14 @@ class ClassificationTask(TextTask):
 
 
 def is_held_out(record: Example, share: float) -> bool:
-    """Whether a hash of a record's text, which ignores case and white space, puts it into a dev split of this share."""
+    """Whether a record belongs to a dev split that is a part of the training file.
+
+    A hash of its text selects the record. The hash ignores case and differences in white space.
+
+    Args:
+      record: The record.
+      share: The share of the dev split.
+    """
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
     return hash64(digest) < hash_threshold(share)

@@ -113,7 +113,7 @@ class GlueTask(TextTask):
         return record
 
     def _label_name(self, label: str, where: str) -> str:
-        """Returns the name of a label, given as one of the `file_labels` or, as in tensorflow-datasets, as its name."""
+        """Returns the name of a label, which is one of the `file_labels`, or the name itself in tensorflow-datasets."""
         if label in self.row.labels:
             return label
         if label not in self.row.file_labels:

@@ -54,7 +54,7 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
         if not line.strip(' '):
             blanks.append(Blank(place))
             continue
-        yield from blanks  # is delayed, so that blank lines at the end of the file are dropped
+        yield from blanks  # only before another text, so that blank lines at the end of the file are dropped
         blanks, empty = [], False
         cells = tuple(line.split('\t'))
         if len(cells) != texts:

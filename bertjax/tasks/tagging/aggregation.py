@@ -1,5 +1,4 @@
-"""Aggregates the logits of pieces to logits of words, with the strategies of the token-classification pipeline of
-transformers."""
+"""Aggregates piece logits to word logits, with the strategies of the token-classification pipeline of transformers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ def aggregate(
     tokenizer: Tokenizer,
     strategy: str,
 ) -> tuple[list[Sentence], list[np.ndarray]]:
-    """Aggregates the logits of pieces to logits of words.
+    """Aggregates the logits of the pieces of each word to logits of the word.
 
     Args:
       sentences: The N sentences; with 'simple', they must be raw text.

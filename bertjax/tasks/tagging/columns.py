@@ -128,7 +128,7 @@ def convert_to_iob2(
 
 
 def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) -> Iterator[Sentence]:
-    """Yields the sentences of a column file without tags, each as soon as its lines are read.
+    """Yields the sentences of a column file, each as soon as its lines are read. Tags are ignored.
 
     Raises:
       UserError: See `read_columns`.

@@ -138,7 +138,7 @@ def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOpti
 def read_input(
     lines: Iterable[Line], where: str, options: ColumnOptions, format: str, labels: Collection[str], fields: TagFields
 ) -> Iterator[Sentence | Blank]:
-    """Yields the sentences of an input file without tags, each as soon as its lines are read.
+    """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
     Args:
       lines: The lines of the file.
