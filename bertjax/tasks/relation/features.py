@@ -159,5 +159,5 @@ def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens
             costs.append(1 + np.minimum(offset, offset[::-1]))
     if sum(lengths[i] for i in marked) > max_tokens:
         fix, found = 'raise config.seq_len', f'marks that do not fit in {max_tokens + 2} pieces'
-        raise UserError(where, found, 'a maximum length for the marks and some text', fix)
+        raise UserError(where, found, 'enough pieces for the marks and some text', fix)
     return np.sort(np.argsort(np.concatenate(costs), kind='stable')[:max_tokens])

@@ -82,7 +82,7 @@ class ClassificationTask(TextTask):
         names = [name for name in (self.text_a, self.text_b, self.label) if name]
         if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
-            raise UserError('config.task', found, 'different names of columns', 'use the names in your table')
+            raise UserError('config.task', found, 'different column names', 'use the names in your table')
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
             fix = 'leave it empty to collect the labels from the data'
