@@ -24,7 +24,7 @@ _PROGRAM = """bertjax: pre-train and fine-tune BERT.
   --workdir=DIR       the folder of the run, for config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
   --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
   --config.run=VERB   the verb to run, see below; each recipe has a default
-  --verbosity=1       prints more, such as the mesh, the attention and the parameters with weight decay
+  --verbosity=1       prints more, such as the mesh, the attention implementation and the parameters with weight decay
   --help              with --config=RECIPE: the documentation and the keys of the recipe
   --version           prints the version of bertjax
 

@@ -12,7 +12,7 @@ from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
-# The first exists in an installed bertjax, the second in a checkout.
+# The first folder exists in an installed bertjax, the second folder in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
 
 
@@ -37,18 +37,18 @@ def find_recipe(recipe: str) -> str:
     expected = 'the name or the path of a recipe'
     if '/' not in name:
         names = recipe_names()
-        fix = suggestion(name.removesuffix('.py'), names) or 'there is ' + ', '.join(names)
+        fix = suggestion(name.removesuffix('.py'), names) or 'choose from ' + ', '.join(names)
         raise UserError('--config', f'no recipe {name!r}', expected, fix)
     paths = [*pathlib.Path(name).parent.glob('*.py'), *pathlib.Path('configs').glob('*.py')]
     choices = sorted(map(str, paths)) or [f'--config={name}' for name in recipe_names()]
-    raise UserError('--config', f'no file {name}', expected, 'there is ' + ', '.join(choices))
+    raise UserError('--config', f'no file {name}', expected, 'choose from ' + ', '.join(choices))
 
 
 def load_recipe(recipe: str) -> ConfigDict:
     """Loads the config of `FILE.py[:ARGUMENT]`.
 
     Raises:
-      UserError: The file is not a recipe, the recipe raises, or the recipe takes no argument.
+      UserError: The file is not a recipe, the recipe raises an error, or the recipe takes no argument but gets one.
     """
     path, _, argument = recipe.partition(':')
     spec = importlib.util.spec_from_file_location('recipe', path)
@@ -61,7 +61,7 @@ def load_recipe(recipe: str) -> ConfigDict:
             raise UserError(path, 'no function get_config', 'get_config(argument) -> ConfigDict', 'see configs/')
         if argument and not inspect.signature(module.get_config).parameters:
             found, expected = f'the argument {argument!r}', f'none: {path} takes no argument'
-            raise UserError('--config', found, expected, f'write {path}')
+            raise UserError('--config', found, expected, f'give --config={path}')
         config = module.get_config(argument) if argument else module.get_config()
     except UserError:
         raise

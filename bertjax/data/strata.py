@@ -27,8 +27,8 @@ def count_batches(rows: int, batch_size: int) -> int:
 def row_strata(batch_size: int) -> np.ndarray:
     """Returns the stratum of each row of a batch, int64 [B]. Stratum 0 has the shortest rows.
 
-    A device has consecutive rows of a batch, and an accumulation step has every A-th row. If the numbers of devices and
-    steps are powers of two, all devices and all steps get about the same lengths.
+    A device has consecutive rows of a batch. If there are A accumulation steps, a step has every A-th row. If the
+    numbers of devices and steps are powers of two, all devices and all steps get about the same lengths.
     """
     twos = (batch_size & -batch_size).bit_length() - 1
     high, low = -(-twos // 2), twos // 2
@@ -69,7 +69,10 @@ def choose_layout(
     longest: int,
     shared: bool,
 ) -> Layout:
-    """Returns the cheapest layout: rows of one length with several sequences, or of a few lengths with one sequence.
+    """Returns the cheapest layout.
+
+    Either all rows have the same length and may have several sequences, or the rows have a few different lengths and
+    one sequence each.
 
     Args:
       capacities: See `slot_capacities`.
@@ -78,7 +81,7 @@ def choose_layout(
       another: The cost of each group of rows after the first.
       most: The maximum number of groups.
       longest: The longest sequence that the model accepts.
-      shared: Whether a row may have several sequences.
+      shared: Whether a row of the layout may have several sequences.
     """
     slots = np.repeat(capacities, choices)
     layouts = [_one_per_row(slots, count, longest) for count in range(1, most + 1)]
@@ -90,7 +93,7 @@ def choose_layout(
 
 
 def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
-    """Returns the layout with one sequence per row, in rows of at most `count` lengths."""
+    """Returns the layout with one sequence per row. The rows have at most `count` different lengths."""
     shapes = choose_lengths(capacities, count=count, longest=longest, multiple=_MULTIPLE)
     lengths = np.asarray(shapes)[find_buckets(capacities, shapes)]
     order = np.argsort(lengths, kind='stable')
@@ -128,7 +131,7 @@ class StratifiedExamples:
         self._epoch: tuple[int, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64 [B'], with B' rows each."""
+        """Returns the arrays of the examples `indices`, int64 [B']. Each array has B' rows."""
         return self._features.batch(self._rows(indices), self._length, self._pad_id)
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
@@ -153,7 +156,7 @@ class StratifiedExamples:
         if cached is None or cached[0] != epoch:
             count, empty = len(self._features), self.cycle_length - len(self._features)
             drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
-            # Rows of equal length are shuffled, so that each can be in either of two neighbouring strata.
+            # Rows of equal length are shuffled. If they extend over two strata, each row can then be in either stratum.
             by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
             strata = by_length.reshape(self.batch_size, self.batches)
             slots = np.arange(self.cycle_length).reshape(strata.shape)

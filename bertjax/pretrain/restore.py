@@ -57,7 +57,8 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
             if ours != theirs:
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the checkpoint', _FIX)
         mode = saved.config['pairs']['mode']
-        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # One of the two models has no pair head.
+        # If `paired` differs, either the model of the checkpoint or the model of `settings` has no pair head.
+        if PairOptions(mode=mode).paired != settings.pair_options.paired:
             raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
         settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
         setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))

@@ -54,7 +54,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
         found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"
-        fix = 'leave it empty, or train a vocabulary on the new text'
+        fix = 'leave config.vocab.add empty, or train a vocabulary on the new text'
         raise UserError(KEY, found, "a WordPiece vocabulary with BERT's settings", fix)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pieces, known = list(tokenizer.pieces), set(tokenizer.pieces)
@@ -80,7 +80,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
 
 
 def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
-    """Returns {id of a piece that `insert_words` added: the ids that the word had without it}."""
+    """Returns {id of a piece that `insert_words` added: the ids of the same word in the old tokenizer}."""
     new = [
         i
         for i, piece in enumerate(new_tokenizer.pieces)

@@ -1,8 +1,8 @@
 """Reads and writes TensorFlow's tables of sorted keys and values, such as the *.index file of a checkpoint.
 
-A file is a sequence of blocks and a footer. A block has a list of entries, the offsets of the entries with complete
-keys, a byte for the compression, and a checksum. The other entries omit the prefix that their key shares with the
-previous key. The last block is the index of the other blocks
+A file is a sequence of blocks and a footer. A block has four parts: a list of entries, a list of offsets of entries, a
+byte for the compression, and a checksum. The entries at these offsets have complete keys. Every entry between these
+offsets omits the prefix that its key shares with the previous key. The last block is the index of the other blocks
 (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
 """
 
@@ -75,9 +75,9 @@ def _handle(data: bytes, position: int) -> tuple[tuple[int, int], int]:
 def _block(data: bytes, offset: int, size: int) -> bytes:
     content, trailer = data[offset : offset + size], data[offset + size : offset + size + _TRAILER]
     if len(trailer) < _TRAILER:
-        raise ValueError('a block that continues after the end')
+        raise ValueError('a block that continues after the end of the file')
     if masked_crc32c(content + trailer[:1]) != int.from_bytes(trailer[1:], 'little'):
-        raise ValueError('a block with another checksum')
+        raise ValueError('a block that does not match its checksum')
     if trailer[0]:
         raise ValueError('compressed blocks, which TensorFlow does not write into checkpoints')
     return content
@@ -108,5 +108,5 @@ def _encode(entries: Mapping[bytes, bytes], restart_interval: int) -> bytes:
             encode_varint(shared) + encode_varint(len(key) - shared) + encode_varint(len(value)) + key[shared:] + value
         )
         previous = key
-    starts = starts or [0]  # An empty block has one start too.
+    starts = starts or [0]  # An empty block also lists one offset.
     return bytes(data) + b''.join(start.to_bytes(4, 'little') for start in (*starts, len(starts)))

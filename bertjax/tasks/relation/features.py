@@ -45,8 +45,9 @@ def relation_features(
 ) -> Features:
     """Builds the rows of N records, `[CLS] … [SEP]`, with the row array `starts`, int32 [N, 2].
 
-    A sequence longer than S is truncated. It first loses the tokens before the first and after the last entity, the
-    farthest first. Then it loses the middle of the text between the entities, and finally the ends of the entities.
+    A sequence longer than S is truncated. The tokens before the first entity and after the last entity are
+    removed first, beginning with the farthest. Then the middle of the text between the entities is removed, and finally
+    the ends of the entities.
 
     Args:
       records: The N records.
@@ -142,7 +143,10 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
 
 
 def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:
-    """Returns the positions of the `max_tokens` tokens with the lowest costs, in ascending order."""
+    """Returns the positions of the `max_tokens` tokens that truncation keeps, in ascending order.
+
+    Each token gets a cost. The tokens with the lowest costs are kept.
+    """
     costs = []
     marked = [i for i, part in enumerate(parts) if part.kind == _MARK]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):

@@ -15,8 +15,8 @@ from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.tokenizer import Tokenizer
 
 _MAX_LISTED = 100
-# The results of a search for an answer: it is at its offset; it is there with different white space; it is at another
-# offset; it is not in the context.
+# The results of a search for an answer: the answer is at the expected offset; it is there, but with different white
+# space; it is at another offset; it is not in the context.
 PLACE_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
