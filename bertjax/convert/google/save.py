@@ -23,7 +23,7 @@ _KEY = 'config.export_formats'
 _FIX = 'leave google out of config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 # The fields without a key in bert_config.json.
-_FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler_activation': 'tanh'}
+_FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None) -> None:
@@ -108,5 +108,5 @@ def _described(config: BertConfig) -> dict[str, Any]:
     Its 'gelu' means the tanh form. An extra key, which the original code ignores, marks the exact form.
     """
     values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
-    values['hidden_act'] = _ACTIVATIONS[config.activation]
-    return {**values, **({GELU: 'erf'} if config.activation == 'gelu' else {})}
+    values['hidden_act'] = _ACTIVATIONS[config.mlp]
+    return {**values, **({GELU: 'erf'} if config.mlp == 'gelu' else {})}

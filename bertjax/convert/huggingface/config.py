@@ -55,11 +55,11 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
             raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", fix)
     pooled = head.pools_cls if head else config.nsp
     theirs = 'tanh' if config.num_segments else 'relu'
-    if pooled and config.pooler_activation != theirs:
+    if pooled and config.pooler != theirs:
         context = f'with config.model.num_segments={config.num_segments} and config.export on'
         raise UserError(
-            'config.model.pooler_activation',
-            found=f'{config.pooler_activation!r} {context}',
+            'config.model.pooler',
+            found=f'{config.pooler!r} {context}',
             expected=f"{theirs!r}, as in transformers' classes",
             fix=fix,
         )
@@ -148,7 +148,7 @@ def to_json(
         **task,
         'architectures': [head.architecture if head else architecture(config, missing_parts)],
         'model_type': 'bert',
-        'hidden_act': ACTIVATIONS[config.activation],
+        'hidden_act': ACTIVATIONS[config.mlp],
         'is_decoder': config.causal,
         'pad_token_id': pad_id,
         'position_embedding_type': 'absolute',
@@ -196,7 +196,7 @@ def from_json(
             fail(theirs, 'a number', other)
         if isinstance(fields.get(ours), bool):
             fail(theirs, 'a number', other)
-    fields['activation'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
+    fields['mlp'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
     fields['causal'] = bool(values.get('is_decoder', False))
-    fields['pooler_activation'] = values.get('pooler_act', 'tanh')
+    fields['pooler'] = values.get('pooler_act', 'tanh')
     return fields

@@ -188,7 +188,7 @@ def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family
     """
     if not config.num_segments:
         return DISTILBERT
-    fits_roberta = config.activation == ROBERTA.activation and not config.causal and not pairs
+    fits_roberta = config.mlp == ROBERTA.activation and not config.causal and not pairs
     return ROBERTA if separators == 2 and config.num_segments == 1 and fits_roberta else BERT
 
 
