@@ -24,6 +24,22 @@ DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
 
 
+# The choices of BERT and its classic relatives; a model with any other is of a later architecture.
+_CLASSIC = {
+    'mlp': ('gelu', 'gelu_tanh', 'relu'),
+    'norm': ('layernorm',),
+    'projection_bias': (True,),
+    'norm_bias': (True,),
+    'pre_norm': (False,),
+    'qk_norm': (False,),
+    'position': ('learned',),
+    'attention_window': (0,),
+    'pooler': ('tanh', 'relu'),
+    'pooling': ('cls',),
+    'tie_embeddings': (True,),
+}
+
+
 class FieldKind(enum.Enum):
     """The effect of a BertConfig field. The rules for resuming, fine-tuning, evaluation and export follow from it."""
 
@@ -177,6 +193,11 @@ class BertConfig:
     def dropout_elsewhere(self) -> float:
         """The dropout rate of all values but the attention's output and probabilities."""
         return self.dropout if self.dropout_sites == 'all' else 0.0
+
+    @property
+    def modern_fields(self) -> tuple[str, ...]:
+        """The fields with a choice that BERT, RoBERTa and DistilBERT do not have."""
+        return tuple(name for name, values in _CLASSIC.items() if getattr(self, name) not in values)
 
     @property
     def layers_alike(self) -> bool:

@@ -23,7 +23,7 @@ _KEY = 'config.export_formats'
 _FIX = 'leave google out of config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 # The fields without a key in bert_config.json.
-_FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
+_FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None) -> None:
@@ -34,8 +34,12 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model, which has passed `check_head_exportable`.
 
     Raises:
-      UserError: The model is pre-LN or left-to-right, has another epsilon, or a head that the scripts lack.
+      UserError: The model is left-to-right or has another choice that BERT lacks, another epsilon, or a head that the
+        scripts lack.
     """
+    for name in config.modern_fields:
+        found = f'{getattr(config, name)} with google in {_KEY}'
+        raise UserError(f'config.model.{name}', found, "BERT's choice: google-research/bert has no other", _FIX)
     for name, theirs in _FIXED.items():
         value = getattr(config, name)
         if value != theirs:
@@ -87,7 +91,7 @@ def export_google(
     check_google(config, head)
     check_google_vocabulary(tokenizer.family)
     flat = flat_stacked(params, config)
-    tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
+    tensors = names.to_huggingface(flat, config, head.projection if head else '')
     with atomic_directory(directory) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)

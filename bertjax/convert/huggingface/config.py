@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface import modernbert
 from bertjax.convert.huggingface.families import DISTILBERT, FAMILIES
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -41,9 +42,18 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model.
 
     Raises:
-      UserError: The model is pre-LN, has no segments but differs from DistilBERT, or has a pooler that no class has.
+      UserError: The model has choices that BERT lacks and differs from ModernBERT, has no segments but differs from
+        DistilBERT, or has a pooler that no class has.
     """
     fix = 'set --config.export_formats=orbax to train it anyway'
+    if config.modern_fields:
+        different = modernbert.misfit(config)
+        if different is not None:
+            name = config.modern_fields[0]
+            found = f'{getattr(config, name)!r} with config.export on'
+            expected = f'the choice of BERT, or a ModernBERT in all, which has {different[0]}={different[1]}'
+            raise UserError(f'config.model.{name}', found, expected, fix)
+        return
     if not config.num_segments:
         reason = 'as in DistilBERT, the export format of a model with config.model.num_segments=0'
         for name, theirs in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
@@ -62,13 +72,6 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
             found=f'{config.pooler!r} {context}',
             expected=f"{theirs!r}, as in transformers' classes",
             fix=fix,
-        )
-    if config.pre_norm:
-        raise UserError(
-            'config.model.pre_norm',
-            'True with config.export on',
-            "False, as Hugging Face's BERT normalises after each block and has no place for the final norm",
-            f'{fix}, or config.model.pre_norm=False',
         )
 
 

@@ -32,7 +32,7 @@ _TIED = (
 
 
 def read_tensors(
-    directory: epath.Path, bert_name: Callable[[str], str]
+    directory: epath.Path, bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
     """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
 
@@ -42,7 +42,9 @@ def read_tensors(
 
     Args:
       directory: The directory of the files.
-      bert_name: Converts a name in the file, with or without prefix, to BERT's name.
+      bert_names: Converts a name in the file, with or without prefix, to BERT's name, or to those of the equal parts of
+        the tensor along its first axis.
+      tied: Whether the output embedding is the input embedding, and not a tensor of its own.
 
     Returns:
       The tensors, {name: its name in the file}, and {name: numpy's name of its dtype in the file}.
@@ -56,20 +58,23 @@ def read_tensors(
     dtypes: dict[str, str] = {}
     for file in _files(directory):
         for theirs, kind, x in _read(file):
-            name = bert_name(_modern(theirs))
-            if name in _BUFFERS:
+            parts = bert_names(_modern(theirs))
+            if parts[0] in _BUFFERS:
                 continue
             if kind not in _DTYPES:
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
-            if name in tensors:  # some classes save an encoder's unused pooler beside the layer that replaces it
-                if 'pooler' in theirs:
-                    name = theirs
-                else:
-                    tensors[called[name]], dtypes[called[name]] = tensors[name], dtypes[name]
-            tensors[name], called[name], dtypes[name] = x, theirs, jnp.dtype(_DTYPES[kind]).name
+            if x.ndim == 0 or len(x) % len(parts):
+                parts = (theirs,)  # it is reported as a tensor of another shape, or as unused
+            for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
+                if name in tensors:  # some classes save an encoder's unused pooler beside the layer that replaces it
+                    if 'pooler' in theirs:
+                        name = theirs
+                    else:
+                        tensors[called[name]], dtypes[called[name]] = tensors[name], dtypes[name]
+                tensors[name], called[name], dtypes[name] = part, theirs, jnp.dtype(_DTYPES[kind]).name
     for name, source in _TIED:
-        if name not in tensors:
+        if name not in tensors or (not tied and name.endswith('.weight')):
             continue
         tied = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])
