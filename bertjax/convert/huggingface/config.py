@@ -151,7 +151,7 @@ def to_json(
         **task,
         'architectures': [head.architecture if head else architecture(config, missing_parts)],
         'model_type': 'bert',
-        'hidden_act': ACTIVATIONS[config.mlp],
+        **({'hidden_act': ACTIVATIONS[config.mlp]} if config.mlp in ACTIVATIONS else {}),
         'is_decoder': config.causal,
         'pad_token_id': pad_id,
         'position_embedding_type': 'absolute',
