@@ -1,4 +1,4 @@
-"""Each class of transformers' BERT, RoBERTa, DistilBERT and ModernBERT: read, computed alike, exported as such, read again.
+"""Each class of BERT, RoBERTa, DistilBERT and ModernBERT in transformers: read, computed alike, exported, read again.
 
 Logits are those of PyTorch within 1e-5; what we export holds the tensors that we read, to the bit.
 """
