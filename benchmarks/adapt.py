@@ -1,17 +1,17 @@
-"""What continuing on biomedical text gives, and costs: a BERT-mini of Wikipedia, adapted, on both and on ChemProt.
+"""Domain adaptation: continue a BERT-mini of Wikipedia on biomedical text; evaluate on both and on ChemProt.
 
     python benchmarks/adapt.py --data=DIR --out=out/adapt
 
 DIR holds corpus/ with enwiki-*.txt.gz and enwiki-validation.txt, and domain/ with chemprot/ and PubMedQA's labelled
-abstracts (pubmedqa_ori_pqal.json). Runs, each the program's own command, so that a stopped benchmark continues:
+abstracts (pubmedqa_ori_pqal.json). Each run is a command of bertjax, so a stopped benchmark continues:
 
 1. `start`: configs/pretrain_mini.py on Wikipedia.
-2. `adapted`: configs/adapt.py from it on 900 abstracts and the sentences of ChemProt's training set.
-3. `words`: the same with the best candidates of `run=vocab` as pieces of their own.
-4. ChemProt from each of the three, as many seeds as asked for.
+2. `adapted`: configs/adapt.py from `start`, on 900 abstracts and the sentences of ChemProt's training set.
+3. `words`: the same as `adapted`, with the best candidates of `run=vocab` added as pieces.
+4. ChemProt from each of the three models, with --seeds seeds.
 
-The other 100 abstracts and Wikipedia's validation text are held out. Prints the tables of docs/data.md. The losses
-of `words` are of other pieces: compare them with its own step 0 alone.
+The other 100 abstracts and Wikipedia's validation text are held out. The script prints the tables of docs/data.md. The
+losses of `words` are those of another vocabulary, so compare them only with step 0 of the same run.
 """
 
 import json
@@ -25,20 +25,20 @@ from absl import app, flags
 
 from bertjax.files.atomic import write_atomic
 
-_DATA = flags.DEFINE_string('data', None, 'Folder of the texts.', required=True)
-_OUT = flags.DEFINE_string('out', 'out/adapt', 'Folder of the runs.')
-_START = flags.DEFINE_integer('start_steps', 3000, 'Steps of 16 x 128 on Wikipedia.')
-_FROM = flags.DEFINE_string('start', '', 'A workdir or a Hugging Face folder in place of the first run.')
-_STEPS = flags.DEFINE_integer('steps', 1000, 'Steps of 16 x 128 on biomedical text.')
-_RATE = flags.DEFINE_float('rate', 2e-4, 'Learning rate of these.')
-_WORDS = flags.DEFINE_integer('words', 500, 'Words that are added.')
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'Of ChemProt.')
-_EPOCHS = flags.DEFINE_float('epochs', 5.0, 'Of ChemProt.')
-_TASK_RATE = flags.DEFINE_float('task_rate', 1e-4, 'Learning rate of ChemProt.')
-_MODEL = flags.DEFINE_multi_string('set', [], 'A key of the first run, such as model.width=64.')
+_DATA = flags.DEFINE_string('data', None, 'The folder of the texts.', required=True)
+_OUT = flags.DEFINE_string('out', 'out/adapt', 'The folder of the runs.')
+_START = flags.DEFINE_integer('start_steps', 3000, 'The number of steps of 16 x 128 on Wikipedia.')
+_FROM = flags.DEFINE_string('start', '', 'A workdir or a Hugging Face folder that replaces the first run.')
+_STEPS = flags.DEFINE_integer('steps', 1000, 'The number of steps of 16 x 128 on biomedical text.')
+_RATE = flags.DEFINE_float('rate', 2e-4, 'The learning rate on biomedical text.')
+_WORDS = flags.DEFINE_integer('words', 500, 'The number of added words.')
+_SEEDS = flags.DEFINE_integer('seeds', 3, 'The number of seeds of ChemProt.')
+_EPOCHS = flags.DEFINE_float('epochs', 5.0, 'The number of epochs of ChemProt.')
+_TASK_RATE = flags.DEFINE_float('task_rate', 1e-4, 'The learning rate of ChemProt.')
+_MODEL = flags.DEFINE_multi_string('set', [], 'A key and value of the first run, such as model.width=64.')
 
 HELD_OUT = 100  # abstracts
-TOGETHER = 8  # sentences of ChemProt in a document
+SENTENCES = 8  # of ChemProt, per document
 
 
 def texts(data: pathlib.Path, out: pathlib.Path) -> None:
@@ -46,16 +46,16 @@ def texts(data: pathlib.Path, out: pathlib.Path) -> None:
     records = json.loads((data / 'domain/pubmedqa_ori_pqal.json').read_text(encoding='utf-8')).values()
     abstracts = ['\n'.join([*record['CONTEXTS'], record['LONG_ANSWER']]) for record in records]
     lines = (data / 'domain/chemprot/train.jsonl').read_text(encoding='utf-8').splitlines()
-    # One sentence has as many rows as pairs of entities, whose marks are no text.
+    # A sentence has a row for each pair of entities; the marks of the entities are removed.
     plain = (json.loads(line)['text'].translate(str.maketrans('', '', '<>[]')) for line in lines)
     sentences = list(dict.fromkeys(' '.join(text.split()) for text in plain))
-    documents = ['\n'.join(sentences[i : i + TOGETHER]) for i in range(0, len(sentences), TOGETHER)]
+    documents = ['\n'.join(sentences[i : i + SENTENCES]) for i in range(0, len(sentences), SENTENCES)]
     write_atomic(out / 'bio.txt', '\n\n'.join([*abstracts[:-HELD_OUT], *documents]) + '\n')
     write_atomic(out / 'bio-heldout.txt', '\n\n'.join(abstracts[-HELD_OUT:]) + '\n')
 
 
 def run(recipe: str, workdir: pathlib.Path, *keys: str) -> None:
-    """Runs the program; it goes on where it was stopped, and is not started where it has ended."""
+    """Runs or continues a command of bertjax, unless it has finished."""
     done = workdir / 'done.txt'
     if not done.exists():
         command = [sys.executable, '-m', 'bertjax.main', f'--config={recipe}', f'--workdir={workdir}']
@@ -64,15 +64,15 @@ def run(recipe: str, workdir: pathlib.Path, *keys: str) -> None:
 
 
 def heldout(workdir: pathlib.Path) -> Iterator[tuple[str, str, float, float]]:
-    """(name of the text, figure, at step 0, at the end)."""
-    found = json.loads((workdir / 'summary.json').read_text(encoding='utf-8'))['heldout_texts']
-    for name, (first, last) in found.items():
+    """Yields (name of the text, name of the figure, value at step 0, value at the end)."""
+    heldout_texts = json.loads((workdir / 'summary.json').read_text(encoding='utf-8'))['heldout_texts']
+    for name, (first, last) in heldout_texts.items():
         for figure in ('mlm_loss', 'mlm_accuracy'):
             yield name, figure, first[figure], last[figure]
 
 
 def main(argv: list[str]) -> None:
-    """Runs all, prints the tables."""
+    """Runs everything, and prints the tables."""
     del argv
     data, out = pathlib.Path(_DATA.value), pathlib.Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)

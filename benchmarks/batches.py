@@ -8,24 +8,25 @@ from bertjax.data.batch import pretraining_batch_spec
 def random_batch(
     rows: int, seq_len: int, predictions: int, vocab_size: int, sequences: int = 1, shortest: float = 1.0
 ) -> dict[str, np.ndarray]:
-    """A batch in which every prediction is used.
+    """Returns a pre-training batch of random ids, in which all P positions are predicted.
 
     Args:
       rows, seq_len, predictions: B, S and P.
-      vocab_size: pieces.
-      sequences: of each row; with more than one it is packed, cut at random into parts of 16 positions or more.
-      shortest: the share of the first row that is no padding; of the others it grows to the whole of the last.
+      vocab_size: The number of pieces.
+      sequences: The number of sequences per row. Rows of several sequences are packed: cut at random into parts of at
+        least 16 positions.
+      shortest: The fraction of real positions in the first row. It grows linearly to 1 in the last row.
     """
     rng = np.random.default_rng(0)
     batch = {
-        name: np.zeros(*one)
-        for name, one in pretraining_batch_spec(rows, seq_len, predictions, packed=sequences > 1).items()
+        name: np.zeros(*shape_and_dtype)
+        for name, shape_and_dtype in pretraining_batch_spec(rows, seq_len, predictions, packed=sequences > 1).items()
     }
     batch['input_ids'][:] = rng.integers(min(1000, vocab_size // 2), vocab_size, (rows, seq_len))
     lengths = np.linspace(shortest * seq_len, seq_len, rows).astype(int)
     batch['attention_mask'][:] = np.arange(seq_len) < lengths[:, None]
     order = rng.permuted(np.tile(np.arange(seq_len), (rows, 1)), axis=1)
-    chosen = [own[own < length][:predictions] for own, length in zip(order, lengths, strict=True)]
+    chosen = [row[row < length][:predictions] for row, length in zip(order, lengths, strict=True)]
     batch['masked_positions'][:] = np.sort(chosen, axis=1)
     batch['masked_ids'][:] = rng.integers(min(1000, vocab_size // 2), vocab_size, (rows, predictions))
     batch['masked_weights'][:] = 1

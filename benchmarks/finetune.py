@@ -1,15 +1,18 @@
-"""Fine-tuning: bertjax beside transformers' Trainer with PyTorch, epoch for epoch in turn, on the CPU.
+"""Fine-tuning on the CPU: bertjax compared with transformers' Trainer and PyTorch, in alternating epochs.
 
     python benchmarks/finetune.py --init=CHECKPOINT --data=GLUE
 
-Three contestants, each in a process of its own that sleeps while another trains: ours, with batches of about one length
-in a handful of shapes; Trainer as examples/pytorch/text-classification/run_glue.py sets it up, all rows padded to 128;
-Trainer with rows grouped by length and padded to the longest of their batch. Same checkpoint, records, batch, learning
-rate, number of threads. Prints rows a second, what compiling costs, how well each does on dev in the end, and ratios,
-median over the epochs.
+The script compares three trainings, each in a process that sleeps while another trains:
 
-Needs the extra `bench`. CHECKPOINT is a directory of a BERT; GLUE the folder of its tasks, as its download script left
-it. With --rows=0 all of train is used. 2,048 rows of both tasks take half an hour on 2 cores.
+* bertjax, which groups rows by length and pads them to a few lengths;
+* Trainer as set up by examples/pytorch/text-classification/run_glue.py, with all rows padded to 128;
+* Trainer with rows grouped by length and padded to the longest of their batch.
+
+Checkpoint, records, batch size, learning rate and number of threads are the same. The script prints rows per second,
+the compile time, the final figures on dev, and the ratios, as medians over the epochs.
+
+Needs the extra `bench`. CHECKPOINT is the directory of a BERT, and GLUE the output of GLUE's download script. --rows=0
+uses all of train. 2,048 rows of both tasks take half an hour on 2 cores.
 """
 
 import contextlib
@@ -40,12 +43,12 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 
-_INIT = flags.DEFINE_string('init', None, 'As config.init.', required=True)
+_INIT = flags.DEFINE_string('init', None, 'See config.init.', required=True)
 _DATA = flags.DEFINE_string('data', None, 'The folder of GLUE, with RTE/ and SST-2/.', required=True)
-_TASKS = flags.DEFINE_list('tasks', ['rte', 'sst2'], 'Which of the two.')
-_ROWS = flags.DEFINE_integer('rows', 2048, 'The first so many training records; 0: all.')
-_EPOCHS = flags.DEFINE_integer('epochs', 3, 'Epochs of each.')
-_RATE = flags.DEFINE_float('learning_rate', 5e-5, 'As config.learning_rate.')
+_TASKS = flags.DEFINE_list('tasks', ['rte', 'sst2'], 'The tasks to run.')
+_ROWS = flags.DEFINE_integer('rows', 2048, 'The number of training records, from the first; 0: all.')
+_EPOCHS = flags.DEFINE_integer('epochs', 3, 'The number of epochs.')
+_RATE = flags.DEFINE_float('learning_rate', 5e-5, 'See config.learning_rate.')
 
 FOLDERS = {'rte': 'RTE', 'sst2': 'SST-2'}
 OURS = 'bertjax'
@@ -55,21 +58,21 @@ Turns = multiprocessing.connection.Connection
 
 
 def recipe(task: str, folder: str, rows: int, epochs: int, learning_rate: float) -> ConfigDict:
-    """What all three run: the recipe, on the first rows of the task in a folder of its own."""
-    own = pathlib.Path(folder) / FOLDERS[task]
-    if not own.exists():
-        own.mkdir()
+    """Returns the config that all three train; writes the first rows of the task to a subfolder of `folder`."""
+    task_folder = pathlib.Path(folder) / FOLDERS[task]
+    if not task_folder.exists():
+        task_folder.mkdir()
         for name in ('train.tsv', 'dev.tsv'):
             lines = (pathlib.Path(_DATA.value) / FOLDERS[task] / name).read_text(encoding='utf-8').splitlines(True)
-            own.joinpath(name).write_text(''.join(lines[: rows + 1 if rows and name == 'train.tsv' else None]))
+            task_folder.joinpath(name).write_text(''.join(lines[: rows + 1 if rows and name == 'train.tsv' else None]))
     config = finetuning_config('glue', task=task, long='truncate', stride=0)
-    config.init, config.data, config.epochs, config.learning_rate = _INIT.value, str(own), epochs, learning_rate
+    config.init, config.data, config.epochs, config.learning_rate = _INIT.value, str(task_folder), epochs, learning_rate
     return config
 
 
 def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
-    """Trains an epoch each time it is its turn; sends seconds, at last figures."""
-    os.environ[VARIABLE] = ''  # compiling is measured, too
+    """Trains an epoch with bertjax on each message; sends its seconds, and finally the figures."""
+    os.environ[VARIABLE] = ''  # compilation is measured, too
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     tuning = Finetuning(data, pathlib.Path(folder), make_mesh(config.mesh, claim_devices()))
     (phase,), epochs = tuning.phases(), int(config.epochs)
@@ -77,7 +80,7 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
     step = phase.compile()
     step.prepare()
     rows = len(data.split('train').features)
-    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.model.shapes})
+    turns.send({'compiling': time.perf_counter() - start, 'rows': rows, 'lengths': tuning.task_model.shapes})
     with mesh_context(tuning.setup.mesh):
         state = tuning.init_state()
     with contextlib.closing(phase.load(0)) as batches:
@@ -93,25 +96,25 @@ def ours(config: ConfigDict, folder: str, turns: Turns) -> None:
 
 
 class InTurn(transformers.TrainerCallback):
-    """Waits before an epoch until it is its turn, and says how long the epoch took."""
+    """Waits for a message before each epoch, and sends the seconds of the epoch."""
 
     def __init__(self, turns: Turns):
         self._turns = turns
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
-        """Of Trainer."""
+        """Waits for a message."""
         self._turns.recv()
         self._start = time.perf_counter()
 
     def on_epoch_end(self, *_: object, **__: object) -> None:
-        """Of Trainer."""
+        """Sends the seconds of the epoch."""
         self._turns.send(time.perf_counter() - self._start)
 
 
 def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
-    """The same as `ours`."""
+    """Does the same as `ours` with transformers' Trainer."""
     transformers.logging.set_verbosity_error()
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # as XLA; torch by itself does not count hyper-threads
+    torch.set_num_threads(len(os.sched_getaffinity(0)))  # like XLA; the default of torch ignores hyper-threads
     data = data_from_source(finetuning_settings(config), pathlib.Path(folder))
     peer = Peer(config, data, data.split('train', training=True), padding=padding, callbacks=[InTurn(turns)])
     turns.send({'compiling': 0.0})
@@ -121,7 +124,7 @@ def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
 
 
 def compare(config: ConfigDict, folder: str) -> None:
-    """Runs all three and prints."""
+    """Runs the three trainings in turn, and prints the results."""
     context = multiprocessing.get_context('spawn')
     turns: dict[str, Turns] = {}
     children = []
@@ -130,7 +133,7 @@ def compare(config: ConfigDict, folder: str) -> None:
         target, more = (ours, ()) if name == OURS else (theirs, (THEIRS[name],))
         children.append(context.Process(target=target, args=(config, f'{folder}/{number}', end, *more), daemon=True))
         children[-1].start()
-        end.close()  # a child that fails then ends the wait for it
+        end.close()  # so that `recv` raises if the child fails
     facts = {name: pipe.recv() for name, pipe in turns.items()}
 
     def turn(name: str) -> object:
@@ -147,21 +150,21 @@ def compare(config: ConfigDict, folder: str) -> None:
 def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figures: dict[str, dict]) -> None:
     """Prints rates, quality and ratios."""
     rows, compiling = facts[OURS]['rows'], facts[OURS]['compiling']
-    whole = {name: sum(seconds[name] for seconds in rounds) + facts[name]['compiling'] for name in figures}
+    totals = {name: sum(seconds[name] for seconds in rounds) + facts[name]['compiling'] for name in figures}
     lengths = ', '.join(map(str, facts[OURS]['lengths']))
     print(f'\n{FOLDERS[config.task.task]}: {rows:,} rows, {len(rounds)} epochs, batches of {config.batch_size}')
-    print(f'ours are padded to {lengths}; compiling took {compiling:.1f} s')
-    for name, found in figures.items():
+    print(f'bertjax pads to {lengths}; compilation took {compiling:.1f} s')
+    for name, dev_figures in figures.items():
         rate = rows / statistics.median(seconds[name] for seconds in rounds)
-        dev = ', '.join(f'{metric} {value:.3f}' for metric, value in found.items())
-        print(f'{name:>25}: {rate:7.1f} rows/s, {whole[name]:6.0f} s for all epochs; dev {dev}')
+        dev = ', '.join(f'{metric} {value:.3f}' for metric, value in dev_figures.items())
+        print(f'{name:>25}: {rate:7.1f} rows/s, {totals[name]:6.0f} s for all epochs; dev {dev}')
     for name in THEIRS:
         ratio = statistics.median(seconds[name] / seconds[OURS] for seconds in rounds)
-        print(f'{ratio:.2f} times as fast as {name}; with compiling {whole[name] / whole[OURS]:.2f}')
+        print(f'{ratio:.2f} times as fast as {name}; with compilation {totals[name] / totals[OURS]:.2f}')
 
 
 def main(argv: list[str]) -> None:
-    """Compares on each task."""
+    """Compares the trainings on each task."""
     del argv
     cores = len(os.sched_getaffinity(0))
     print(

@@ -1,4 +1,4 @@
-"""Whether a GPU computes what the CPU does, in some seconds, before benchmarks/gpu_step.py times anything."""
+"""Quick checks that a GPU computes the same as the CPU, which benchmarks/gpu_step.py runs before it times steps."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,13 @@ from bertjax.model.dropout import Dropout
 
 
 def check_attention() -> list[str]:
-    """Every attention of this device beside the plain form on the CPU in float32: a line for each.
+    """Compares each attention implementation of this device with plain attention on the CPU in float32.
+
+    Returns:
+      One line for each comparison.
 
     Raises:
-      SystemExit: one is further from it than rounding to bfloat16 explains.
+      SystemExit: A difference is larger than rounding to bfloat16 explains.
     """
     rng, lines = np.random.default_rng(0), []
     B, S, H, K = 4, 256, 4, 64
@@ -36,40 +39,47 @@ def check_attention() -> list[str]:
             return output, *pull(cotangent)
 
         with jax.default_device(device):
-            given = [jnp.asarray(x, dtype) for x in (*arrays[:3], arrays[3] * key_mask[:, :, None, None])]
-            return [np.asarray(x, np.float32) for x in jax.jit(run)(*given)]
+            inputs = [jnp.asarray(x, dtype) for x in (*arrays[:3], arrays[3] * key_mask[:, :, None, None])]
+            return [np.asarray(x, np.float32) for x in jax.jit(run)(*inputs)]
 
     cpu = jax.local_devices(backend='cpu')[0]
     shape = jax.ShapeDtypeStruct((B, S, H, K), jnp.bfloat16)
     for words, (packed, rate) in cases.items():
         exact = all_of(dot_product.attend, packed, rate, cpu, jnp.float32)
         mask = AttentionMask(key_mask, sequences if packed else None)
-        for name, one in {'dot_product': dot_product, 'cudnn': cudnn, 'fused_gpu': fused_gpu}.items():
-            if one.supports(shape, shape, mask, rate):
+        for name, implementation in {'dot_product': dot_product, 'cudnn': cudnn, 'fused_gpu': fused_gpu}.items():
+            if implementation.supports(shape, shape, mask, rate):
                 continue
-            found = all_of(one.attend, packed, rate, jax.devices()[0], jnp.bfloat16)
-            far = [np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(found, exact, strict=True)]
-            lines.append(f'{name}{words}: {max(far):.4f} of the norm from float32 on the CPU')
-            if not max(far) < 0.02:
+            outputs = all_of(implementation.attend, packed, rate, jax.devices()[0], jnp.bfloat16)
+            errors = [np.linalg.norm(x - y) / np.linalg.norm(y) for x, y in zip(outputs, exact, strict=True)]
+            lines.append(f'{name}{words}: relative error {max(errors):.4f}, compared with float32 on the CPU')
+            if not max(errors) < 0.02:
                 raise SystemExit(f'wrong attention: {lines[-1]}')
     return lines
 
 
 def check_losses() -> list[str]:
-    """The losses of a small model's first three steps beside those on the CPU in float32, which drops the same values.
+    """Compares the losses of the first three steps of a small model with those on the CPU in float32.
+
+    Both use the same dropout masks.
+
+    Returns:
+      One line with the losses.
 
     Raises:
-      SystemExit: they differ by more than rounding to bfloat16 explains.
+      SystemExit: The losses differ by more than rounding to bfloat16 explains.
     """
     row = Row('tiny', 128, 16, 0)
-    here, there = (
+    gpu_losses, cpu_losses = (
         [side.step() for _ in range(3)]
         for side in (
             Ours(row, jax.devices()),
             Ours(row, jax.local_devices(backend='cpu'), dtype='float32', attention='dot_product'),
         )
     )
-    text = ', '.join(f'{one:.4f} for {other:.4f}' for one, other in zip(here, there, strict=True))
-    if not np.allclose(here, there, rtol=5e-3):
+    text = ', '.join(
+        f'{on_gpu:.4f} ({on_cpu:.4f} on the CPU)' for on_gpu, on_cpu in zip(gpu_losses, cpu_losses, strict=True)
+    )
+    if not np.allclose(gpu_losses, cpu_losses, rtol=5e-3):
         raise SystemExit(f'wrong losses: {text}')
     return [f'losses of three steps: {text}']

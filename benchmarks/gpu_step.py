@@ -1,19 +1,19 @@
-"""Pre-training steps on one GPU, in bfloat16 with dropout, beside transformers with torch.compile and SDPA, in turn.
+"""Pre-training steps on one GPU in bfloat16, compared with transformers with torch.compile and SDPA, in turn.
 
     bash benchmarks/gpu.sh
 
-which sets what has to be set before. First it is looked whether the GPU computes what the CPU does: each attention and
-its gradients, and the losses of a small model's first steps. Then the rows, the most important first, each printed and
-written when it is there:
+This command sets the environment variables and runs the script. The script first compares the GPU with the CPU: each
+attention implementation and its gradients, and the losses of the first steps of a small model. Then it times these
+rows, in the order of their importance, and prints and writes each row when it is finished:
 
-    BERT-large at S=128 and S=512, full rows, packed rows of 512 (of --corpus, else made up), BERT-base at S=128
+    BERT-large at S=128 and S=512; packed rows of 512 (of --corpus, else random ids); BERT-base at S=128
 
-with the median step of each, sequences a second, model FLOPs by the peak, the ratio of the medians, and what was hoped
-for. Where the peer cannot run its column is empty, and one line says why. After --seconds no further row is begun.
+A row has the median step time, sequences per second, MFU, the ratio of the medians, and a goal. If the peer cannot run,
+its column is empty, and a line gives the reason. After --seconds the script starts no further row.
 
     python benchmarks/gpu_step.py --try_out
 
-runs tiny models on whatever device there is, to see that all of it works.
+tests the script with tiny models on any device.
 """
 
 import functools
@@ -38,16 +38,16 @@ from bertjax.files.atomic import write_atomic
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.parallel.devices import claim_devices
 
-_TRY_OUT = flags.DEFINE_bool('try_out', False, 'Tiny models, two steps of each.')
-_CORPUS = flags.DEFINE_string('corpus', '', 'As config.corpus, for the packed row; made up without.')
-_TOKENIZER = flags.DEFINE_string('tokenizer', '', 'As config.tokenizer, with --corpus.')
-_STEPS = flags.DEFINE_integer('steps', 10, 'Timed steps of each.')
-_SECONDS = flags.DEFINE_float('seconds', 500, 'After so many no further row is begun.')
-_ATTENTION = flags.DEFINE_string('attention', 'auto', 'As config.model.attention.')
-_SCAN = flags.DEFINE_bool('scan_layers', False, 'As config.model.scan_layers.')
-_PEER = flags.DEFINE_bool('peer', True, 'Run transformers, too.')
+_TRY_OUT = flags.DEFINE_bool('try_out', False, 'Run tiny models, two steps of each.')
+_CORPUS = flags.DEFINE_string('corpus', '', 'See config.corpus; for the packed row. Default: random ids.')
+_TOKENIZER = flags.DEFINE_string('tokenizer', '', 'See config.tokenizer; for --corpus.')
+_STEPS = flags.DEFINE_integer('steps', 10, 'The number of timed steps.')
+_SECONDS = flags.DEFINE_float('seconds', 500, 'The time in seconds after which no further row starts.')
+_ATTENTION = flags.DEFINE_string('attention', 'auto', 'See config.model.attention.')
+_SCAN = flags.DEFINE_bool('scan_layers', False, 'See config.model.scan_layers.')
+_PEER = flags.DEFINE_bool('peer', True, 'Also run transformers.')
 
-PEAK = 989e12  # FLOP/s of an H200 in bfloat16 without sparsity: NVIDIA's datasheet of the H200 has twice that, with it
+PEAK = 989e12  # FLOP/s of an H200, dense bfloat16: half of the value with sparsity in NVIDIA's datasheet
 
 
 ROWS = (
@@ -60,24 +60,24 @@ TINY = (Row('tiny', 64, 4, 1), Row('tiny', 64, 4, 1, packed=True))
 
 
 def peer_of(row: Row, batch: Mapping[str, np.ndarray]) -> tuple[Callable[[], float] | None, str]:
-    """A function that takes a step of transformers', or None and why."""
+    """Returns a function that runs a training step of transformers and '', or None and the reason."""
     if not _PEER.value:
         return None, '--nopeer'
     try:
         from peers import pretraining as peer
-    except (ImportError, OSError) as error:  # OSError: CUDA libraries that are not there
-        return None, f'{error}: see the head of benchmarks/gpu.sh'
+    except (ImportError, OSError) as error:  # OSError: missing CUDA libraries
+        return None, f'{error}: see the comment in benchmarks/gpu.sh'
     device = 'cpu' if jax.devices()[0].platform == 'cpu' else 'cuda'
-    reason = peer.why_not(device)
+    reason = peer.missing_device(device)
     if reason:
-        return None, f'{reason}: see the head of benchmarks/gpu.sh'
+        return None, f'{reason}: see the comment in benchmarks/gpu.sh'
     on_gpu = device == 'cuda'
     step = peer.make_step(row.size, device, compiled=on_gpu, autocast=on_gpu or computes_bfloat16())
-    return functools.partial(step, peer.given(batch, device)), ''
+    return functools.partial(step, peer.model_inputs(batch, device)), ''
 
 
 def timed(steps: Mapping[str, Callable[[], Any]], count: int) -> dict[str, list[float]]:
-    """Seconds of each step, the functions in turn, two of each before."""
+    """Returns the seconds of each step; runs the functions in turn, after two steps of warm-up each."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     for i in range(count + 2):
         for name, step in steps.items():
@@ -88,8 +88,13 @@ def timed(steps: Mapping[str, Callable[[], Any]], count: int) -> dict[str, list[
     return times
 
 
-def measured(row: Row, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The figures of a row; `earlier` are those of the same shape, not packed, of which a row is a sequence."""
+def measure(row: Row, unpacked: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Returns the figures of a row.
+
+    Args:
+      row: The row.
+      unpacked: The figures of the unpacked row of the same shape, if measured. A packed row takes its peer from there.
+    """
     ours = Ours(
         row,
         jax.devices(),
@@ -107,8 +112,8 @@ def measured(row: Row, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     rate = ours.sequences / step
     flops = row.rows * train_flops_per_sequence(ours.config, row.seq_len, row.predictions)
     theirs = row.rows / statistics.median(times['theirs']) if peer else None
-    if row.packed and earlier:  # which would pad each sequence to a row of its own
-        theirs, reason = earlier['peer_sequences_per_s'], earlier['no_peer']
+    if row.packed and unpacked:  # transformers pads each sequence to a full row
+        theirs, reason = unpacked['peer_sequences_per_s'], unpacked['no_peer']
     return {
         'row': str(row),
         'rows': row.rows,
@@ -126,17 +131,17 @@ def measured(row: Row, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
-def line(found: Mapping[str, Any]) -> str:
-    """A row of the table."""
-    theirs = f'{found["peer_sequences_per_s"]:9,.0f} {found["ratio"]:6.2f}' if found['ratio'] else ' ' * 16
+def format_row(figures: Mapping[str, Any]) -> str:
+    """Returns a row of the table."""
+    theirs = f'{figures["peer_sequences_per_s"]:9,.0f} {figures["ratio"]:6.2f}' if figures['ratio'] else ' ' * 16
     return (
-        f'{found["row"]:<22} {1e3 * found["step_s"]:9.1f} {found["sequences_per_s"]:12,.0f} {found["goal"]:7,.0f} '
-        f'{found["mfu"]:7.1%} {theirs}'
+        f'{figures["row"]:<22} {1e3 * figures["step_s"]:9.1f} {figures["sequences_per_s"]:12,.0f} '
+        f'{figures["goal"]:7,.0f} {figures["mfu"]:7.1%} {theirs}'
     )
 
 
 def versions() -> str:
-    """Device and libraries."""
+    """Returns the device and the versions of the libraries."""
     device = jax.devices()[0]
     names = [
         f'{device.device_kind} ({device.platform})',
@@ -153,14 +158,14 @@ def versions() -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Checks, measures, prints and writes."""
+    """Checks the GPU, measures the rows, prints and writes the figures."""
     del argv
     began = time.perf_counter()
     logging.set_verbosity(logging.WARNING)
     claim_devices()
     if jax.default_backend() != 'gpu' and not _TRY_OUT.value:
         raise app.UsageError(
-            f'JAX sees no GPU here, but {jax.devices()[0].device_kind}: install jax[cuda13], or --try_out'
+            f'JAX finds no GPU, only {jax.devices()[0].device_kind}: install jax[cuda13], or use --try_out'
         )
     report: dict[str, Any] = {'versions': versions(), 'xla_flags': os.environ.get('XLA_FLAGS', ''), 'rows': []}
     out = pathlib.Path(os.environ['OUT']) / 'gpu.json' if os.environ.get('OUT') else None
@@ -170,22 +175,22 @@ def main(argv: list[str]) -> None:
     print(
         f'\n{"":<22} {"ms a step":>9} {"sequences/s":>12} {"goal":>7} {"MFU":>7} {"peer":>9} {"ratio":>6}', flush=True
     )
-    plain: dict[tuple[str, int], dict[str, Any]] = {}
+    unpacked: dict[tuple[str, int], dict[str, Any]] = {}
     for row in TINY if _TRY_OUT.value else ROWS:
         if time.perf_counter() - began > _SECONDS.value:
-            print(f'{row}: left out, {_SECONDS.value:.0f} s are over', flush=True)
+            print(f'{row}: skipped after {_SECONDS.value:.0f} s', flush=True)
             continue
-        found = measured(row, plain.get((row.size, row.seq_len)))
-        plain.setdefault((row.size, row.seq_len), found)
-        report['rows'].append(found)
-        print(line(found), flush=True)
+        figures = measure(row, unpacked.get((row.size, row.seq_len)))
+        unpacked.setdefault((row.size, row.seq_len), figures)
+        report['rows'].append(figures)
+        print(format_row(figures), flush=True)
         if out:
             write_atomic(out, json.dumps(report, indent=2) + '\n')
-        gc.collect()  # the arrays of this row, before those of the next
-    for reason in {found['no_peer'] for found in report['rows']} - {''}:
+        gc.collect()  # frees the arrays of this row before the next one
+    for reason in {figures['no_peer'] for figures in report['rows']} - {''}:
         print(f'no peer: {reason}')
-    for found in report['rows']:
-        print(f'{found["row"]}: {found["attention"]}; compiled in {found["compiling_s"]:.0f} s')
+    for figures in report['rows']:
+        print(f'{figures["row"]}: {figures["attention"]}; compiled in {figures["compiling_s"]:.0f} s')
     print(f'{time.perf_counter() - began:.0f} s in all')
 
 

@@ -1,4 +1,4 @@
-"""A pre-training as benchmarks/gpu_step.py times it."""
+"""A pre-training step for benchmarks/gpu_step.py."""
 
 import dataclasses
 import tempfile
@@ -25,14 +25,15 @@ from bertjax.train.compiled_steps import compile_steps
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What is measured.
+    """A model and a batch shape to measure.
 
     Attributes:
-      size: of `SIZES`.
+      size: The name of the model in `SIZES`.
       seq_len: S.
-      rows: of a step: some 49,000 positions, of base twice as many, which with the peer's fit an H200's memory.
-      goal: sequences a second.
-      packed: rows hold several sequences.
+      rows: The number of rows per step: about 49,000 positions for large and 98,000 for base. Both frameworks then fit
+        into the memory of an H200.
+      goal: The goal in sequences per second.
+      packed: Whether a row holds several sequences.
     """
 
     size: str
@@ -50,14 +51,14 @@ class Row:
 
 
 class Ours:
-    """One training of ours, on the first of `devices`; the rows are made up but for packed ones of a `corpus`.
+    """A training of bertjax on the first of `devices`, with random ids, or with packed rows of `corpus`.
 
     Attributes:
-      config: of the model.
-      batch: what every step trains on.
-      sequences: how many it has.
-      attention: what computes attention, and why not another.
-      compiling: seconds.
+      config: The config of the model.
+      batch: The batch of every step.
+      sequences: The number of sequences in the batch.
+      attention: The attention implementation, and the reasons against the others.
+      compiling: The compile time in seconds.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class Ours:
         self.compiling = time.perf_counter() - began
 
     def step(self) -> float:
-        """Takes one, waits for it, and returns the loss of masked positions."""
+        """Runs a training step, waits for it, and returns the MLM loss."""
         self._state, metrics = self._program(self._state, self._batch, *self._numbers)
         jax.block_until_ready((self._state, metrics))
         total, weight = metrics['sums']['mlm_loss']

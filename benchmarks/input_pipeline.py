@@ -1,13 +1,13 @@
-"""Making batches: bertjax's examples beside transformers' masking collator, in turn, in one process, a thread each.
+"""Input pipeline: bertjax's examples compared with transformers' masking collator, in turn, in one thread.
 
     python benchmarks/input_pipeline.py --corpus='texts/*.txt' --tokenizer=vocab.txt
 
-Ours pairs, truncates, lays out and masks from the token store, at S=128 and S=512, packed and not; theirs masks rows
-that are laid out already (DataCollatorForLanguageModeling with numpy), which is the smaller half of the work. Rows are
-counted by the time of the processor, so that other work on the machine does not count. Needs the extra `bench`.
+bertjax makes pairs, truncates, builds rows and masks from the token store, at S=128 and S=512, packed and unpacked.
+DataCollatorForLanguageModeling (with numpy) only masks finished rows, which is less than half of the work. The rates
+are per second of CPU time, which other work on the machine hardly affects. Needs the extra `bench`.
 
-At the end a loader whose batches come late, as from a slow disk: each sleeps for --late seconds, a step for a quarter
-of that, and one to four threads make them. That shows what threads do where a batch waits; it needs no cores.
+At the end the script measures a loader of slow batches, as from a slow disk: each batch sleeps for --late seconds, each
+step for a quarter of that, and one, two or four threads make the batches.
 """
 
 import os
@@ -33,20 +33,20 @@ from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.text.tokenizer import load_tokenizer
 
-_CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'As config.corpus.')
-_TOKENIZER = flags.DEFINE_string('tokenizer', None, 'As config.tokenizer.', required=True)
-_BATCH = flags.DEFINE_integer('batch_size', 256, 'Rows of a batch.')
-_ROUNDS = flags.DEFINE_integer('rounds', 7, 'How often each is timed.')
-_SECONDS = flags.DEFINE_float('seconds', 0.4, 'For about how long, each time.')
-_LATE = flags.DEFINE_float('late', 0.02, 'Seconds that a batch of the last part sleeps.')
-_STEPS = 150  # of it
-# Rows of BERT-base at S=128 that 8 chips of TPU v6e take in a second at half of their peak of 918 TFLOP/s, with
-# 6 · 85.6e6 · 128 operations a row for the blocks and 7 % of them more for attention and head.
+_CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'See config.corpus.')
+_TOKENIZER = flags.DEFINE_string('tokenizer', None, 'See config.tokenizer.', required=True)
+_BATCH = flags.DEFINE_integer('batch_size', 256, 'The number of rows per batch.')
+_ROUNDS = flags.DEFINE_integer('rounds', 7, 'The number of rounds.')
+_SECONDS = flags.DEFINE_float('seconds', 0.4, 'The approximate seconds of a round.')
+_LATE = flags.DEFINE_float('late', 0.02, 'The seconds that a slow batch sleeps.')
+_STEPS = 150  # of the loop over slow batches
+# Rows of BERT-base at S=128 per second of 8 TPU v6e chips at half of their peak, 918 TFLOP/s. The blocks need
+# 6 · 85.6e6 · 128 FLOPs per row, and attention and head 7 % more.
 _DEMAND = 52_000
 
 
 def rate(make: Callable[[int], object], rows: int) -> float:
-    """Rows that `make(i)` makes in a second of the processor."""
+    """Returns the number of rows per second of CPU time of `make(i)`, which makes batch i of `rows` rows."""
     began, i = time.process_time(), 0
     while time.process_time() - began < _SECONDS.value:
         make(i)
@@ -54,24 +54,24 @@ def rate(make: Callable[[int], object], rows: int) -> float:
     return i * rows / (time.process_time() - began)
 
 
-class Late:
-    """Examples that take a while, in which their thread does nothing."""
+class SlowExamples:
+    """Examples whose batches sleep before they are returned."""
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """int64 [B] -> the numbers."""
+        """Returns {'number': the indices as int32 [B]}; `indices` is int64 [B]."""
         time.sleep(_LATE.value)
         return {'number': indices.astype(np.int32)}
 
 
-def share_waited(threads: int) -> float:
-    """Of the time of a loop over late batches, that in which it waited for them; checks their order."""
+def waiting_share(threads: int) -> float:
+    """Returns the fraction of time that a loop over slow batches waits for them; checks the order of the batches."""
     sharding = batch_sharding(make_mesh({'data': -1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
-    loader = Loader(Late(), first=0, batch_size=8, sharding=sharding, threads=threads)
+    loader = Loader(SlowExamples(), first=0, batch_size=8, sharding=sharding, threads=threads)
     waited, began = 0.0, time.perf_counter()
     for step in range(_STEPS):
-        asked = time.perf_counter()
+        start = time.perf_counter()
         batch = next(loader)
-        waited += time.perf_counter() - asked
+        waited += time.perf_counter() - start
         if batch.first != 8 * step or int(batch.arrays['number'][0]) != batch.first:
             raise AssertionError(f'batch {step} has the examples from {batch.first} on')
         time.sleep(_LATE.value / 4)
@@ -81,7 +81,7 @@ def share_waited(threads: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Prints the medians of both for each masking unit of ours, and what a host of TPUs would need."""
+    """Prints the medians for each masking unit, and the number of cores that a host of TPUs would need."""
     del argv
     rows, tokenizer = _BATCH.value, load_tokenizer(_TOKENIZER.value)
     with tempfile.TemporaryDirectory() as folder:
@@ -100,32 +100,32 @@ def main(argv: list[str]) -> None:
                 made = PackedExamples(examples) if packed else examples
                 name = f'S={seq_len}{" packed" * packed}, {unit}'
                 makers[name] = lambda i, e=made: e.batch(np.arange(i * rows, (i + 1) * rows))
-            laid_out = [{'input_ids': row} for row in examples.batch(np.arange(rows))['input_ids']]
+            finished_rows = [{'input_ids': row} for row in examples.batch(np.arange(rows))['input_ids']]
             if not packed:
-                makers[f'S={seq_len}, collator'] = lambda i, r=laid_out: collator(r)
-        found: dict[str, list[float]] = {name: [] for name in makers}
+                makers[f'S={seq_len}, collator'] = lambda i, r=finished_rows: collator(r)
+        rates: dict[str, list[float]] = {name: [] for name in makers}
         for make in makers.values():
             make(0)
         for _ in range(_ROUNDS.value):
             for name, make in makers.items():
-                found[name].append(rate(make, rows))
+                rates[name].append(rate(make, rows))
     print(
         f'{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}, '
         f'transformers {transformers.__version__}; {rows} rows a batch, median of {_ROUNDS.value}'
     )
-    for name, rates in found.items():
-        peer = found.get(name.partition(',')[0].replace(' packed', '') + ', collator')
-        median = statistics.median(rates)
-        line = f'{name:>20}: {median:9,.0f} rows/s of one core ({min(rates):,.0f} to {max(rates):,.0f})'
-        if peer is not rates:
-            ratio = statistics.median(mine / other for mine, other in zip(rates, peer, strict=True))
+    for name, own_rates in rates.items():
+        peer = rates.get(name.partition(',')[0].replace(' packed', '') + ', collator')
+        median = statistics.median(own_rates)
+        line = f'{name:>20}: {median:9,.0f} rows/s of one core ({min(own_rates):,.0f} to {max(own_rates):,.0f})'
+        if peer is not own_rates:
+            ratio = statistics.median(mine / other for mine, other in zip(own_rates, peer, strict=True))
             line += f'; {ratio:5.2f} times the collator'
-        if name.startswith('S=128,') and peer is not rates:
-            line += f'; {_DEMAND / median:.0%} of a core for a host of 8 TPU v6e'
+        if name.startswith('S=128,') and peer is not own_rates:
+            line += f'; {_DEMAND / median:.0%} of a core feeds a host of 8 TPU v6e'
         print(line)
-    waits = ', '.join(f'with {n}: {share_waited(n):.0%}' for n in (1, 2, 4))
+    waits = ', '.join(f'{n}: {waiting_share(n):.0%}' for n in (1, 2, 4))
     print(
-        f'{_STEPS} batches of {_LATE.value:g} s for steps of a quarter of that; threads, and share of waiting: {waits}'
+        f'{_STEPS} batches of {_LATE.value:g} s, steps of a quarter of that; share of waiting with n threads: {waits}'
     )
 
 

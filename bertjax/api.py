@@ -3,12 +3,12 @@
     bert.encode(['a text', 'another'])           features, float32 [2, D]
     bert.fill('a [MASK] text'), bert.score('a text'), bert.next_sentence('a text', 'another'), bert.extend('a text')
     bert.classify('a text'), bert.answer(question, text), bert.tag('some words'), bert.choose(text, endings)
-    bert.attention('a text')                     pieces, and the weights of every head, float32 [L, H, S, S]
+    bert.attention('a text')                     pieces, and the attention weights of all heads, float32 [L, H, S, S]
     bert.save(path, format='hf')                 a folder for transformers, Orbax, google-research/bert, StableHLO, ONNX
     bert.apply(bert.params, bert.batch(texts))   a pure function, for jax.grad and custom training loops
 
 Every method takes one text or a list of texts, and returns one result or a list. Texts of similar length are batched,
-each shape is compiled once, and all devices are used; a progress bar appears after two seconds.
+and the batches use all devices. Each batch shape is compiled once. A progress bar appears after two seconds.
 """
 
 import dataclasses
@@ -62,17 +62,18 @@ def load(
     """Loads a trained model.
 
     Args:
-      path: A bertjax workdir, finished or not; a directory of Hugging Face, google-research/bert or our Orbax export;
-        or org/name on the hub.
-      step: The checkpoint of a workdir; 0 loads the export, or the newest checkpoint without an export.
+      path: A bertjax workdir, finished or not; a directory in the format of Hugging Face, google-research/bert or our
+        Orbax export; or a model on the hub, 'org/name'.
+      step: The step of a checkpoint in a workdir. 0 loads the export, or the newest checkpoint if there is no export.
       dtype: The dtype of computation: 'float32', or 'bfloat16', which is several times faster on TPUs and GPUs.
-      dropout: The dropout rate of `apply` with `rngs`; None for the rate of the training.
+      dropout: The dropout rate of `apply` with `rngs`. None uses the rate that the model was trained with.
       batch_size: The maximum batch size.
-      max_length: The length in tokens to which texts are truncated. 0 uses the limit of the sentence-transformers
-        folder or the model's number of positions; the methods of a task use the length of the fine-tuning.
+      max_length: The length in tokens to which texts are truncated. 0 uses the limit in the sentence-transformers
+        folder, or else the model's number of positions. With 0, the methods for a task use the length of the
+        fine-tuning.
 
     Raises:
-      UserError: There is no such model, or it is of an unsupported kind; the message is one line that says what to do.
+      UserError: The model does not exist or is of an unsupported kind. The one-line message names the fix.
     """
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise UserError(
@@ -101,12 +102,12 @@ class Bert(EncodeMethods, MaskedMethods, TaskMethods):
     Attributes:
       tokenizer: The tokenizer of the model.
       task: The task that the model was fine-tuned on, with its `labels`; None for a model that was only pre-trained.
-      missing: The paths of parameters that the model's files lack and that were therefore drawn at random.
-      apply: The model as a pure function (params, batch, rngs=None) -> outputs by name. `batch` is a dict of arrays
-        from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only pre-trained
-        returns `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] if it has a pair head (class 0: B follows
-        A); and `mlm_logits` [B, P, V] if the batch has `masked_positions` [B, P]. A model for a task returns the
-        outputs of its head (model/heads.py): `logits`, `token_logits`, or `start_logits` and `end_logits`.
+      missing: The paths of parameters that the model's files lack. They were initialized at random.
+      apply: The model as a pure function (params, batch, rngs=None) -> {output name: array}. `batch` is a dict of
+        arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
+        pre-trained returns `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] if it has a pair head (class 0:
+        B follows A); and `mlm_logits` [B, P, V] if the batch has `masked_positions` [B, P]. A model for a task returns
+        the outputs of its head (model/heads.py): `logits`, `token_logits`, or `start_logits` and `end_logits`.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):
@@ -131,16 +132,16 @@ class Bert(EncodeMethods, MaskedMethods, TaskMethods):
 
     @property
     def params(self) -> Any:
-        """The parameters for `apply`, a tree of arrays on the devices."""
+        """The parameters for `apply`: a pytree of arrays on the devices."""
         return self._model.params
 
     def with_params(self, params: Any) -> 'Bert':
-        """Returns the same model with other parameters, for example from a custom training loop.
+        """Returns a copy of the model with other parameters, for example from a custom training loop.
 
-        No parameter of the result is `missing`, and no function is compiled again.
+        The copy has no `missing` parameters. It shares the compiled functions of this model.
 
         Raises:
-          ValueError: The parameters have other names or shapes.
+          ValueError: The names or shapes differ from those of this model's parameters.
         """
         shapes = [jax.tree.map(jnp.shape, tree) for tree in (params, self.params)]
         if shapes[0] != shapes[1]:
@@ -155,14 +156,15 @@ class Bert(EncodeMethods, MaskedMethods, TaskMethods):
     def save(self, path: str | os.PathLike, *, format: str = 'hf') -> None:
         """Writes the model, its tokenizer and its task's state to a new folder, atomically.
 
-        Parameters that are `missing` are left out.
+        The `missing` parameters are not written.
 
         Args:
-          path: The path of a local folder, which must not exist or be empty.
-          format: 'hf', 'orbax' or 'google', which `load` reads back bit for bit; or 'stablehlo' or 'onnx'.
+          path: The path of a local folder that does not exist or is empty.
+          format: 'hf', 'orbax' or 'google', which `load` reads back bit for bit; or 'stablehlo' or 'onnx', which `load`
+            does not read.
 
         Raises:
-          UserError: The path is in use, or the format cannot hold the model.
+          UserError: The path is in use, or the format cannot represent the model.
         """
         save_model(self._model, path, format)
 
@@ -171,18 +173,19 @@ class Bert(EncodeMethods, MaskedMethods, TaskMethods):
 
         Args:
           texts: One text or several.
-          pairs: The second texts; for a multiple-choice model the endings of each text.
+          pairs: The second text of each text. For a multiple-choice model, the endings of each text.
 
         Returns:
           A dict of `input_ids`, `segment_ids` and `attention_mask`, int32 [B, S], for `[CLS] A [SEP]` or
-          `[CLS] A [SEP] B [SEP]`. For a multiple-choice model they are [B, C, S], C the largest number of endings. S is
-          the smallest of a few padded lengths that holds all texts, so that a jitted function is compiled few times.
+          `[CLS] A [SEP] B [SEP]`. For a multiple-choice model the shape is [B, C, S], where C is the largest number of
+          endings. S is one of a few padded lengths, the smallest that fits all texts. A jitted function is therefore
+          compiled only a few times.
 
         Raises:
           UserError: There are no texts, or no endings for a multiple-choice model.
         """
         if not as_text_list(texts):
-            raise UserError('texts', 'none', 'at least one', 'give a batch some rows')
+            raise UserError('texts', 'no texts', 'at least one text', 'pass a text')
         if isinstance(self.task, MultipleChoiceTask):
             features = self._choices(self.task, texts, pairs)
         else:
@@ -202,8 +205,11 @@ class Bert(EncodeMethods, MaskedMethods, TaskMethods):
         return task.features(records, self.tokenizer, training=False)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Supports pickle and copy: parameters are stored as NumPy arrays; unpickling puts them on the devices of the
-        new process, which compiles again."""
+        """Supports pickle and copy.
+
+        A pickle stores the parameters as NumPy arrays. Unpickling puts them on the devices of the new process, which
+        compiles its functions again.
+        """
         return functools.partial(type(self), **self._init_arguments), (self._model,)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The command line: its flags, errors about them, and the recipe that it names."""
+"""The flags of the command line, the errors about them, and the recipe that they name."""
 
 import inspect
 import re
@@ -22,19 +22,21 @@ from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.tasks.registry import options
 from bertjax.usage import load_verb, program_help, recipe_help, verbs
 
-CONFIG = config_flags.DEFINE_config_file('config', None, 'A recipe: NAME or FILE.py, and :ARGUMENT.', lock_config=True)
-WORKDIR = flags.DEFINE_string('workdir', None, 'Folder of the run, made when absent.')
-# The flags of a run in several processes, if the launcher does not set them: see docs/scaling.md.
-_COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT at which the first process is reached.')
-_COUNT = flags.DEFINE_integer('num_processes', None, 'How many processes compute the run.')
-_NUMBER = flags.DEFINE_integer('process_id', None, 'The number of this one, from 0.')
-# The flags that are suggested for a misspelt one.
+CONFIG = config_flags.DEFINE_config_file(
+    'config', None, 'The recipe: NAME or FILE.py, and perhaps :ARGUMENT.', lock_config=True
+)
+WORKDIR = flags.DEFINE_string('workdir', None, 'The folder of the run; it is created if needed.')
+# The flags of a run with several processes whose launcher does not set them; see docs/scaling.md.
+_COORDINATOR = flags.DEFINE_string('coordinator_address', None, 'HOST:PORT of the first process.')
+_COUNT = flags.DEFINE_integer('num_processes', None, 'The number of processes of the run.')
+_NUMBER = flags.DEFINE_integer('process_id', None, 'The index of this process, from 0.')
+# The flags that an error may suggest for a misspelt flag.
 _FLAGS = ('config', 'workdir', 'coordinator_address', 'num_processes', 'process_id')
 _FLAGS += ('flagfile', 'help', 'helpfull', 'verbosity', 'version')
 
 
 def read_process_flags() -> ProcessFlags:
-    """Returns the flags about the processes of the run."""
+    """Returns the flags for a run with several processes."""
     return ProcessFlags(_COORDINATOR.value, _COUNT.value, _NUMBER.value)
 
 
@@ -49,7 +51,7 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         raise SystemExit(0)
     _check_names(argv)
     argv = _expand_flags(argv)
-    recipes, known = _recipes(argv), {}
+    recipes, recipe_keys = _recipes(argv), {}
     if len(recipes) > 1:
         found, fix = f'{recipes[0]} and {recipes[1]}', 'leave all but one out'
         raise UserError('--config', found, 'one recipe', fix)
@@ -57,16 +59,16 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
     if re.match(r'--?(no)?config\.', first):
         if not recipes:
             raise no_recipe_error()
-        raise UserError(first, 'it before --config', 'the recipe before the changes to it', 'put --config=… first')
+        raise UserError(first, 'a change before --config', '--config before the changes', 'put --config=… first')
     if recipes:
         recipe = find_recipe(recipes[0])
-        known = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
-        _check_keys(argv, known)
+        recipe_keys = flatten(load_recipe(recipe))  # Loaded before absl, which hides errors in it.
+        _check_keys(argv, recipe_keys)
         argv = [f'--config={recipe}' if re.match(r'--?config=', a) else a for a in argv]
     try:
         rest = flags.FLAGS(argv)
     except flags.UnrecognizedFlagError as e:
-        raise _unknown_flag_error(e.flagname, known) from None
+        raise _unknown_flag_error(e.flagname, recipe_keys) from None
     except flags.IllegalFlagValueError as e:
         raise _wrong_value_error(str(e)) from None
     except (flags.Error, ValueError, TypeError) as e:
@@ -103,24 +105,25 @@ def _check_names(argv: Sequence[str]) -> None:
     """Raises a UserError for an argument that is not UTF-8, because it cannot be written to config.json."""
     for argument in argv[1:]:
         if not argument.isprintable() and any('\udc80' <= char <= '\udcff' for char in argument):
-            fix = 'rename it, or give the folder that it is in; PYTHONUTF8=1 where the name is UTF-8 all the same'
+            fix = 'rename it, or give its folder; if the name is UTF-8, set PYTHONUTF8=1'
             raise UserError('command line', argument, f'a name in {sys.getfilesystemencoding()}', fix)
 
 
-def _check_keys(argv: Sequence[str], known: Collection[str]) -> None:
-    """Raises a UserError for a key that is not in `known`, the keys of the recipe.
+def _check_keys(argv: Sequence[str], recipe_keys: Collection[str]) -> None:
+    """Raises a UserError for a flag whose key is not in `recipe_keys`, the keys of the recipe.
 
     ml_collections also accepts attributes of a ConfigDict such as `items`, and indices into text and tuples such as
     `corpus[0]`, but fails when it sets them.
     """
-    settable = {*known, *(key.partition('[')[0] for key in known)}  # 'phases[0].steps' makes 'phases' settable, too.
+    # 'phases[0].steps' makes 'phases' settable, too.
+    settable = {*recipe_keys, *(key.partition('[')[0] for key in recipe_keys)}
     for argument in argv[1:]:
         match = re.match(r'--?(?:no)?config\.([^=]*)', argument)
         if not match or match[1] in settable:
             continue
-        group = [key for key in known if key.startswith(f'{match[1]}.')]
+        group = [key for key in recipe_keys if key.startswith(f'{match[1]}.')]
         if not group:
-            raise unknown_key_error(match[1], known)
+            raise unknown_key_error(match[1], recipe_keys)
         fix = f'for example --config.{next((key for key in group if key.endswith(".name")), group[0])}=VALUE'
         raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', fix)
 
@@ -131,10 +134,13 @@ def no_recipe_error() -> UserError:
     return UserError('--config', 'nothing', 'the name or the path of a recipe', fix)
 
 
-def _unknown_flag_error(name: str, known: Collection[str]) -> UserError:
-    """Returns the error for an unknown flag; it suggests a flag, a key of the recipe, or our name of another's flag."""
-    known = known or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
-    near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *known], FLAGS, similarity=0.7)
+def _unknown_flag_error(name: str, recipe_keys: Collection[str]) -> UserError:
+    """Returns the error for an unknown flag.
+
+    It suggests a flag, a key of the recipe, or the bertjax name of another program's flag.
+    """
+    keys = recipe_keys or {*flatten(pretraining_config()), *flatten(finetuning_config('glue'))}
+    near = nearest_name(re.sub(r'^(no)?config\.', '', name), [*_FLAGS, *keys], FLAGS, similarity=0.7)
     fix = f'did you mean --{"" if near in _FLAGS else "config."}{near}?' if near else 'see --help'
     return UserError(f'--{name}', 'an unknown flag', '--config, --workdir or --config.KEY', fix)
 
@@ -189,17 +195,17 @@ def find_verb(config: ConfigDict) -> types.ModuleType:
     module = load_verb(name)
     if module.VERB.needs not in ('', *config):
         found, fix = f'a recipe without config.{module.VERB.needs}', f'give a recipe such as {_example(name)}'
-        raise UserError(f'--config.run={name}', found, 'one that has it', fix)
+        raise UserError(f'--config.run={name}', found, 'a recipe that has it', fix)
     if 'distill' in config and not module.VERB.teacher:
-        fix = 'leave config.run as it is, or give a recipe without a teacher'
+        fix = 'leave out --config.run, or give a recipe without a teacher'
         raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
     return module
 
 
 def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
-    """Returns the facts of the command line that the parameters of a verb's `run` name; see `config.verb.Verb`."""
-    known = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
-    return {name: known[name]() for name in inspect.signature(run).parameters if name in known}
+    """Returns the values of the command line for the parameters of a verb's `run`; see `config.verb.Verb`."""
+    getters = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
+    return {name: getters[name]() for name in inspect.signature(run).parameters if name in getters}
 
 
 def named_recipe() -> str:
@@ -209,23 +215,23 @@ def named_recipe() -> str:
 
 
 def describe_default_argument(config: ConfigDict) -> str:
-    """Describes the default argument if the command line leaves it out, such as `glue` for `glue:rte`; '' if not."""
+    """Describes the recipe's default argument if the command line omits it, as in `glue` for `glue:rte`; else ''."""
     recipe = named_recipe()
     inner = recipe.partition(':')[2] if 'distill' in config else recipe
     if 'task' not in config or ':' in inner:
         return ''
-    named = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
-    values = [f'task.{name}={config.task[name]}' for name in named if f'task.{name}' not in flag_keys()]
+    named_options = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
+    values = [f'task.{name}={config.task[name]}' for name in named_options if f'task.{name}' not in flag_keys()]
     return f'--config={recipe} without an argument means {", ".join(values)}' if values else ''
 
 
 def flag_keys() -> set[str]:
-    """Returns the keys that the command line sets one by one."""
+    """Returns the config keys that the command line sets by --config.KEY=VALUE."""
     return set(config_flags.get_override_values(flags.FLAGS['config']))
 
 
 def command_line_keys(config: ConfigDict) -> set[str]:
-    """Returns the keys that the command line sets one by one, or that the argument of the recipe changes or names."""
+    """Returns the config keys that `--config.KEY=VALUE` sets, or that the argument of the recipe changes or names."""
     flag = flags.FLAGS['config']
     keys = flag_keys()
     recipe, _, argument = flag.config_filename.partition(':')
@@ -236,7 +242,7 @@ def command_line_keys(config: ConfigDict) -> set[str]:
         except UserError:  # The recipe needs an argument, so only the keys that it names are known.
             without = values
         keys |= {key for key, value in values.items() if value != without.get(key)}
-        if '=' not in argument.split(',')[0] and 'task' in config:  # A name, even if it is the default one.
-            named = [name for name, option in options(config.task.kind).items() if option.named]
-            keys |= {f'task.{name}' for name in named if name in config.task}
+        if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name, perhaps the default one.
+            named_options = [name for name, option in options(config.task.kind).items() if option.named]
+            keys |= {f'task.{name}' for name in named_options if name in config.task}
     return keys

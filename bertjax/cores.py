@@ -1,8 +1,8 @@
-"""How many processor cores this process may use."""
+"""The number of processor cores that this process may use."""
 
 import os
 
 
 def available_cores() -> int:
-    """Those that the system lets this process run on (a container, `taskset`), not those that the machine has."""
+    """Returns the number of cores that this process may run on; a container or `taskset` may allow fewer than exist."""
     return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1

@@ -1,13 +1,13 @@
 """The exceptions that end a run without being a bug of bertjax."""
 
-_MAX_QUOTE = 600  # Characters that a message quotes of a value, which may be a whole file.
+_MAX_QUOTE = 600  # The most characters that a message quotes from a value; a value may be a whole file.
 
 
 def printable(text: str) -> str:
     r"""Returns `text` as one line without characters that control a terminal.
 
-    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. So do undecodable bytes,
-    such as `\xff` in a file name that is not UTF-8.
+    Line ends and other non-printable characters become Python escapes such as `\n` or `\x1b`. Undecodable bytes
+    become escapes too, such as `\xff` in a file name that is not UTF-8.
     """
     if text.isprintable():
         return text
@@ -69,7 +69,7 @@ class LostError(StoppedError):
 
     def __init__(self):
         super().__init__(
-            'stopped: another process of this run is lost; the same command, in all its processes, continues at the '
+            'stopped: another process of this run is lost; the same command, in all processes, continues from the '
             'newest checkpoint'
         )
 
@@ -81,8 +81,8 @@ class HungError(StoppedError):
 
     def __init__(self, minutes: float, doing: str, path: str):
         super().__init__(
-            f'stopped: nothing has moved for {minutes:.3g} minutes {doing} (config.hang_minutes); where each thread '
-            f'stood is in {path}; the same command continues at the newest checkpoint'
+            f'stopped: no progress for {minutes:.3g} minutes {doing} (config.hang_minutes); the stacks of all threads '
+            f'are in {path}; the same command continues from the newest checkpoint'
         )
 
 

@@ -6,8 +6,8 @@ The module reads the flags, loads the recipe and calls the verb `config.run`, a 
 
 Exit status: 0 done; 1 a bug, or a workdir in a bucket that could not be published; 2 a mistake that the user can fix,
 reported in one line; 3 stopped on non-finite steps; 4 another process of the run was lost, or the run hung; 75 saved
-after SIGTERM or Ctrl-C, the same command continues; 130 or 143 ended at once by a third Ctrl-C or SIGTERM, or by one
-outside of training.
+after SIGTERM or Ctrl-C, and the same command continues; 130 or 143 ended at once by a third Ctrl-C or SIGTERM, or by
+the first one outside of training.
 """
 
 import contextlib
@@ -104,7 +104,7 @@ def _join_processes(name: str, verb: Verb) -> None:
     if not process_flags.is_one_of_several():
         return
     if not verb.processes:
-        fix = 'start it once; on one machine of a TPU slice with TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
+        fix = 'start one process; on a machine of a TPU slice, set TPU_SKIP_MDS_QUERY=1 JAX_PLATFORMS=cpu'
         distributed_verbs = ', '.join(other for other in verbs() if load_verb(other).VERB.processes)
         raise UserError(f'--config.run={name}', 'several processes', f'one, or one of {distributed_verbs}', fix)
     supervise()
@@ -122,7 +122,7 @@ def _report_errors(function):
             print(f'error: {e}' if isinstance(e, UserError) else str(e), file=sys.stderr)
             distributed.leave(e.exit_status)
         except KeyboardInterrupt:
-            print('stopped; the same command continues with what is whole', file=sys.stderr)
+            print('stopped; the same command continues from the complete files', file=sys.stderr)
             distributed.leave(130)
         except Exception as e:
             if distributed.is_lost(e):
@@ -134,7 +134,7 @@ def _report_errors(function):
                 raise
             sys.stdout.flush()
             if user_error is None:
-                traceback.print_exc()  # Raising instead would wait for the other processes, which go on.
+                traceback.print_exc()  # Raising would wait for the other processes, which continue.
             else:
                 print(f'error: {user_error}', file=sys.stderr)
             distributed.leave(1 if user_error is None else user_error.exit_status)
@@ -150,14 +150,14 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _is_shown(record: std_logging.LogRecord) -> bool:
-    """Filters out errors that Orbax both raises and logs, and, below --verbosity=2, the debug messages of JAX."""
+    """Returns False for errors that Orbax both logs and raises, and for debug messages of JAX below --verbosity=2."""
     if record.levelno <= std_logging.DEBUG and record.name != 'absl' and logging.get_verbosity() < 2:
         return False
     return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, except those of tensorstore's threads after a failed save, which was raised."""
+    """Prints an unraisable exception, unless it is from tensorstore's threads after a failed save, which has raised."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 
@@ -173,7 +173,7 @@ def _reduce_gc() -> None:
 
 
 def console() -> None:
-    """The entry point of `python -m bertjax.main` and of the command `bertjax`."""
+    """Runs the program; the entry point of `python -m bertjax.main` and of the command `bertjax`."""
     _reduce_gc()
     guard_streams()
     logging.set_verbosity(logging.WARNING)

@@ -1,4 +1,4 @@
-"""Returning freed memory to the system, and reporting a lack of memory to the user."""
+"""Return freed memory to the system, and report a lack of memory to the user."""
 
 import ctypes
 import errno
@@ -17,15 +17,15 @@ _THRESHOLD = 128 * 1024  # Bytes; glibc's initial value, which it adapts.
 _BASE_BYTES, _BYTES_PER_CORE = 2 << 30, 128 << 20
 # The messages of XLA, C++ and Python.
 _EXHAUSTED = re.compile(r"RESOURCE_EXHAUSTED:.*(memory|allocat)|std::bad_alloc|can't start new thread", re.DOTALL)
-_FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give it more memory; the same command continues'
+_FIX = 'lower config.batch_size, raise config.grad_accum_steps, or give the run more memory; the same command continues'
 
 
 def return_freed_memory() -> None:
     """Makes glibc return the memory of freed arrays to the system at once.
 
     By default glibc raises its threshold to the size of freed blocks, up to 32 MB, and keeps smaller blocks. Arrays
-    that are read and converted one by one would then leave gaps as large as the model. Do not use it in training, where
-    each step allocates the same buffers again. It does nothing with another C library.
+    that are read and converted one by one would then leave gaps as large as the model. Do not use this function in
+    training, where each step allocates the same buffers again. With another C library it does nothing.
     """
     if sys.platform != 'linux':
         return

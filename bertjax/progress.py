@@ -38,7 +38,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
     Args:
       title: The title of the bar; '' shows no bar.
       total: The number of items; None if it is unknown.
-      lines: Whether to print a line every ten seconds where no bar can be drawn, as in a log.
+      lines: Whether to print a line every ten seconds if no bar can be drawn, as in a log.
 
     Yields:
       A function to call with the number of newly finished items.
@@ -69,19 +69,24 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
 
 
 def ensure_progress(advance: Advance | None, title: str, total: int) -> contextlib.AbstractContextManager[Advance]:
-    """Returns a context manager that yields `advance`, or if it is None the function of a new `show_progress` bar."""
+    """Returns a context manager that yields `advance`, or, if `advance` is None, the one of a new progress bar."""
     return contextlib.nullcontext(advance) if advance else show_progress(title, total)
 
 
 def scale_progress(advance: Advance, total: int, steps: int) -> Advance:
-    """Returns a function that counts `steps`, such as the masks of texts, and reports them to `advance` as a proportion
-    of `total`, such as the texts."""
+    """Returns a function that converts finished steps to finished items, and passes the items to `advance`.
+
+    Args:
+      advance: Called with the number of newly finished items.
+      total: The number of items, such as texts.
+      steps: The number of steps for all items, such as the masks of the texts.
+    """
     done = 0
 
     def step(count: int) -> None:
         nonlocal done
-        before, done = done, done + count
-        if more := total * done // steps - total * before // steps:
+        previous, done = done, done + count
+        if more := total * done // steps - total * previous // steps:
             advance(more)
 
     return step
@@ -93,7 +98,7 @@ def format_duration(seconds: float) -> str:
 
 
 class _Time(ProgressColumn):
-    """Shows the remaining time, or the elapsed time at the end."""
+    """A column with the remaining time, or with the elapsed time at the end."""
 
     max_refresh = 0.5
 

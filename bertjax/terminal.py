@@ -16,7 +16,7 @@ from rich.text import Text
 _NOTEBOOK = 'JPY_PARENT_PID'  # An environment variable of Jupyter kernels and of the programs that their cells start.
 # Control characters, which may move the cursor or change colours, are written as escapes, except tab and line ends.
 _ESCAPES = {code: f'\\x{code:02x}' for code in (*range(32), *range(127, 160)) if chr(code) not in '\t\n\r'}
-# So are characters that reorder the text around them (Unicode's property Bidi_Control) or separate lines.
+# Characters that reorder the text around them (Unicode's Bidi_Control) or separate lines are escaped too.
 _BIDI = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 
@@ -31,7 +31,7 @@ class Console(rich.console.Console):
 
     @property
     def file(self) -> TextIO:
-        """The stream to write to, without its wrappers: rich's own while a bar is shown, and `_Text`."""
+        """The stream to write to, without the wrappers: `_Text`, and rich's wrapper while a bar is shown."""
         file = super().file
         while inner := getattr(file, 'rich_proxied_file', None):
             file = inner
@@ -47,7 +47,7 @@ class Console(rich.console.Console):
 
 
 class _OutputBytes(io.FileIO):
-    """Standard output or error as bytes, which are discarded once the reader has closed it, so that the run goes on."""
+    """Standard output or error as bytes. Once the reader has closed it, it discards writes, and the run continues."""
 
     def write(self, data) -> int | None:
         try:
@@ -55,7 +55,7 @@ class _OutputBytes(io.FileIO):
         except OSError as error:
             with contextlib.suppress(OSError):
                 error.filename = os.readlink(f'/proc/self/fd/{self.fileno()}')
-            _discard(self.fileno())  # Otherwise Python writes again at its exit, and prints the error.
+            _discard(self.fileno())  # Otherwise Python would write again at exit, and print the error.
             if error.errno not in (errno.EPIPE, errno.EIO):  # The pipe's reader has ended, or the terminal is closed.
                 raise
             return len(data)
@@ -80,7 +80,7 @@ class _Text(io.TextIOWrapper):
 def data_output() -> TextIO:
     """Returns standard output for data that another program reads: UTF-8 in every locale, without escapes.
 
-    If standard output is a terminal, control characters are escaped all the same, because a person reads it.
+    On a terminal, control characters are escaped, because a person reads the output.
     """
     return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
 
@@ -99,15 +99,15 @@ def guard_streams() -> None:
     """Makes standard input, output and error safe to use for the rest of the process.
 
     A closed stream reads and writes nothing. A pipe whose reader ends, as in `| head -1`, discards further output. A
-    character that the locale's encoding lacks is written as an escape. Streams that were already replaced, as in tests,
-    are left alone.
+    character that the locale's encoding lacks is written as an escape. Streams that other code has replaced, such as a
+    test, do not change.
     """
     for number, name in enumerate(('stdin', 'stdout', 'stderr')):
         stream = getattr(sys, name)
         if stream is None:
             try:
                 os.fstat(number)
-            except OSError:  # Otherwise the next file to be opened would get this number, and the printed text.
+            except OSError:  # Otherwise the next opened file would get this number, and receive printed text.
                 _discard(number)
             null = open(os.devnull, 'r+', encoding='utf-8', errors='backslashreplace')  # noqa: SIM115  never closed
             setattr(sys, name, null)

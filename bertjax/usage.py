@@ -14,19 +14,19 @@ from bertjax.config.plain import flatten
 from bertjax.config.schema import Key
 from bertjax.workdir.differences import align_columns, format_literal
 
-_PROGRAM = """bertjax: pre-train BERT and take it to its tasks.
+_PROGRAM = """bertjax: pre-train and fine-tune BERT.
 
   bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
   python -m bertjax.main ...     the same, where bertjax is not installed
 
   --config=RECIPE     a file such as configs/pretrain_tiny.py, or the name of a recipe that comes with bertjax:
 {recipes}
-  --workdir=DIR       where everything goes: config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
+  --workdir=DIR       the folder of the run, for config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
   --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
-  --config.run=VERB   what to do with it, see below; each recipe has a usual one
-  --verbosity=1       prints more, such as the mesh, the attention and which parameters decay
-  --help              with --config=RECIPE: what the recipe does, and all of its keys
-  --version           of bertjax
+  --config.run=VERB   the verb to run, see below; each recipe has a default
+  --verbosity=1       prints more, such as the mesh, the attention and the parameters with weight decay
+  --help              with --config=RECIPE: the documentation and the keys of the recipe
+  --version           prints the version of bertjax
 
 Verbs:
 {verbs}
@@ -36,7 +36,7 @@ First steps:
   bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
   bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
 
-The same command in the same workdir continues where it stopped. --helpfull lists every flag there is.
+The same command in the same workdir continues the run. --helpfull lists all flags.
 """
 
 
@@ -74,9 +74,9 @@ def recipe_help(recipe: str) -> str:
     path = find_recipe(recipe)
     config = load_recipe(path)
     text = pathlib.Path(path.partition(':')[0]).read_text(encoding='utf-8')
-    known = config_keys(config)
+    keys = config_keys(config)
     rows = [
-        (f'  {name}', format_literal(value), _describe_key(known.get(name))) for name, value in flatten(config).items()
+        (f'  {name}', format_literal(value), _describe_key(keys.get(name))) for name, value in flatten(config).items()
     ]
     heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])

@@ -9,8 +9,8 @@ splits. --config.heldout_texts=wiki=FILE also evaluates on other text, to show h
 
 Hardware: depends on the checkpoint; benchmarks/adapt.py adapts a BERT-mini on 2 CPU cores (docs/data.md). The learning
 rate, 2e-5, is the one that google-research/bert's README recommends for additional steps from a checkpoint. The useful
-number of steps depends on the text: arXiv 2004.10964 takes 12,500 of 2,048 sequences. A checkpoint without an MLM head,
-such as a sentence encoder, gets a randomly initialised head and needs a higher learning rate.
+number of steps depends on the text: arXiv 2004.10964 uses 12,500 steps of 2,048 sequences. A checkpoint without an MLM
+head, such as a sentence encoder, gets a randomly initialised head and needs a higher learning rate.
 """
 
 from ml_collections import ConfigDict
@@ -23,7 +23,7 @@ def get_config() -> ConfigDict:
     config.architecture_from = 'init'
     config.batch_size = 32
     config.steps = 10_000
-    # A checkpoint has no Adam moments, and bias correction makes their first estimates harmless.
+    # Adam's moments start at 0, because a checkpoint has none; bias correction compensates for this.
     config.optimizer.name = 'adamw'
     config.learning_rate = 2e-5
     config.warmup_fraction = 0.1

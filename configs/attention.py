@@ -2,13 +2,13 @@
 
     python -m bertjax.main --config=configs/attention.py --workdir=out/heads --config.init=INIT --config.input=FILE
 
-INIT is a workdir, a directory of weights or org/name on the hub, as for bertjax.load, pre-trained or fine-tuned; the
-default is the model of the workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON lines, a
-table or Parquet with a column `text`, or CoNLL-U; its name decides. '-' is standard input.
+INIT is a pre-trained or fine-tuned model, as for bertjax.load: a workdir, a directory of weights, or org/name on the
+hub; the default is the model of the workdir. FILE has one text per line (or a pair, separated by a tab), or it is JSON
+lines, a table or Parquet with a column `text`, or CoNLL-U; its suffix decides. '-' is standard input.
 --config.attention.texts="('a text', 'another')" gives a few texts on the command line.
 
-The files in WORKDIR/attention are attention.html, heads.json and weights.safetensors, for CoNLL-U also relations.json,
-and with config.attention.compare also changes.json. See docs/models.md.
+The files in WORKDIR/attention are attention.html, heads.json and weights.safetensors. CoNLL-U input adds
+relations.json, and config.attention.compare adds changes.json. See docs/models.md.
 
 Hardware: any; on 2 CPU cores a model of 6 layers and width 384 reads 2,001 sentences in under a minute.
 """

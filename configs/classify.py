@@ -32,9 +32,9 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 |            | from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows, the whole text  |
 |            | in overlapping windows whose outputs are averaged                                                      |
 
-Hardware: whatever there is; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores, with a
-base model a minute on one accelerator (not run here). What to expect depends on the data: the share of the most
-frequent label is printed first, a confusion table last.
+Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores, and with a base
+model a minute on one accelerator (not run here). The results depend on the data: the run first prints the frequency of
+the most frequent label, and at its end a confusion table.
 """
 
 from ml_collections import ConfigDict

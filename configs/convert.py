@@ -3,9 +3,9 @@
     python -m bertjax.main --config=configs/convert.py --workdir=out/converted --config.init=INIT
 
 INIT is a workdir of bertjax, a folder of Hugging Face (BERT, RoBERTa, XLM-R, DistilBERT), google-research/bert or
-Orbax, or org/name on the hub, as for bertjax.load; the default is the model of --workdir. Each format of
---config.convert.formats (hf, orbax, google, stablehlo, onnx, separated by commas) becomes a folder of WORKDIR/export
-with the heads, the labels and the tokenizer. Existing folders are not replaced. See docs/models.md.
+Orbax, or org/name on the hub, as for bertjax.load; the default is the model of --workdir. For each format of
+--config.convert.formats (hf, orbax, google, stablehlo, onnx, separated by commas) the command writes a folder in
+WORKDIR/export with the heads, the labels and the tokenizer. Existing folders are not replaced. See docs/models.md.
 
 Hardware: any with memory for the model; a CPU is enough.
 """

@@ -12,12 +12,12 @@ three passes over Wikipedia and books, with Adam at 5e-4. Unlike the original, t
 positions rather than of all tokens, and the student keeps the segment embedding.
 
 The second command learns a task from a fine-tuned model. The text after the colon is a recipe of a task with its
-argument, as in :squad:v1, :ner or :classify. To start the student from other weights than blocks of its teacher, use
+argument, as in :squad:v1, :ner or :classify. To start the student from weights other than its teacher's blocks, use
 --config.init=out/distilbert --config.distill.student_init=init
 
-Hardware: the authors took about 90 hours on 8 V100 of 16 GB. To expect from the first command after fine-tuning (the
-paper's tables 1 and 2, dev, bert-base-uncased in parentheses): 97 % of base with 60 % of its size, 1.6 times as fast;
-MNLI 82.2 (86.7), SST-2 91.3 (92.7), RTE 59.9 (69.3), SQuAD 1.1 77.7/85.8 (81.2/88.5). Not run here.
+Hardware: the authors trained for about 90 hours on 8 V100 of 16 GB. Expected results of the first command after
+fine-tuning (the paper's tables 1 and 2, dev, bert-base-uncased in parentheses): 97 % of base with 60 % of its size, 1.6
+times as fast; MNLI 82.2 (86.7), SST-2 91.3 (92.7), RTE 59.9 (69.3), SQuAD 1.1 77.7/85.8 (81.2/88.5). Not run here.
 """
 
 from ml_collections import ConfigDict

@@ -28,8 +28,8 @@ MNLI-mm.tsv and AX.tsv.
 Hardware: one accelerator; a base model on MNLI (392,702 pairs, 3 epochs) is 36,816 steps of 32. Not run here at that
 size. RTE with a model of 6 layers and width 384 takes minutes on 2 CPU cores (docs/performance.md).
 
-To expect (not run here): the dev row is bert-base-uncased (README of transformers' distillation examples); the test
-rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA).
+Expected results (not run here): the dev row is bert-base-uncased (README of transformers' distillation examples); the
+test rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B, Matthews for CoLA).
 
 | model       | MNLI m/mm | QQP  | QNLI | SST-2 | CoLA | STS-B | MRPC | RTE  |
 |-------------|-----------|------|------|-------|------|-------|------|------|
@@ -37,7 +37,7 @@ rows are arXiv 1810.04805, table 1 (F1 for QQP and MRPC, Spearman for STS-B, Mat
 | base, test  | 84.6/83.4 | 71.2 | 90.5 | 93.5  | 52.1 | 85.8  | 88.9 | 66.4 |
 | large, test | 86.7/85.9 | 72.1 | 92.7 | 94.9  | 60.5 | 86.5  | 89.3 | 70.1 |
 
-The paper leaves WNLI out: its models did worse than the most frequent answer, 65.1 on test, because sentences of the
+The paper excludes WNLI: its models were worse than the most frequent answer, 65.1 on test, because sentences of the
 training set recur in dev with the opposite answer.
 """
 
@@ -55,7 +55,7 @@ def get_config(argument: str = '') -> ConfigDict:
     if chosen.task == 'all':
         config.run = 'benchmark'
     if chosen.seeds < 0:
-        raise UserError('--config=FILE:seeds', str(chosen.seeds), 'how many', 'for example seeds=5')
+        raise UserError('--config=FILE:seeds', str(chosen.seeds), 'the number of seeds', 'for example seeds=5')
     values = {'seeds': tuple(range(chosen.seeds))}
     if chosen.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
         values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32)}

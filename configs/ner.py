@@ -21,7 +21,7 @@ Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,unit
 |                | second_to_last, last, sum_last_four, concat_last_four, sum_all                                     |
 | units=N        | units of each direction of the BiLSTM, 768 as in the paper; 0: no BiLSTM                           |
 
-To expect on CoNLL-2003, F1 (arXiv 1810.04805, table 7, with `context`; not run here):
+Expected F1 on CoNLL-2003 (arXiv 1810.04805, table 7, with `context`; not run here):
 
 | model                                  | dev  | test |
 |----------------------------------------|------|------|
@@ -50,8 +50,8 @@ def get_config(argument: str = '') -> ConfigDict:
         found, expected = repr(chosen.features), 'one of ' + ', '.join(LAYERS)
         raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
     if chosen.units != 768 and not chosen.features:
-        fix = 'for example features=last,units=256; for a BiLSTM on a tuned encoder set config.task.bilstm_units'
-        raise UserError('--config=FILE:units', str(chosen.units), 'features beside it', fix)
+        fix = 'for example features=last,units=256; for a BiLSTM on a fine-tuned encoder set config.task.bilstm_units'
+        raise UserError('--config=FILE:units', str(chosen.units), 'features as well', fix)
     config = finetuning_config(
         'tagging',
         scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2

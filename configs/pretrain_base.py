@@ -6,7 +6,7 @@ arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 
 positions.
 
 Hardware: 16 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/scaling.md) 4.4 hours for the
-first 90 % of the steps and 1.2 for the rest, not run here. To expect: held-out perplexity 3.99 (paper, table 6), MNLI
+first 90 % of the steps and 1.2 for the rest, not run here. Expected: held-out perplexity 3.99 (paper, table 6), MNLI
 84.6.
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0

@@ -4,8 +4,8 @@
 
 Hardware: 4 chips of TPU v5e, in bfloat16, with two accumulation steps per batch in the long phase; or one large GPU
 (not tried). BERT's 1,000,000 steps of 256 sequences are many for this size: --config.steps=100000 keeps the recipe's
-proportions. To expect: a GLUE score of 73.5 from arXiv 1908.08962 (as its authors give it in
-google-research/bert's README); not run here.
+proportions. Expected: a GLUE score of 73.5 from arXiv 1908.08962 (as its authors give it in google-research/bert's
+README); not run here.
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
     python -m bertjax.main --config=configs/pretrain_small.py --workdir=out/pretrain_small --config.corpus=PATH
 
 Hardware: 4 chips of TPU v5e, in bfloat16; or one large GPU (not tried). BERT's 1,000,000 steps of 256 sequences are
-many for this size: --config.steps=100000 keeps the recipe's proportions. To expect: a GLUE score of 71.2 from arXiv
+many for this size: --config.steps=100000 keeps the recipe's proportions. Expected: a GLUE score of 71.2 from arXiv
 1908.08962 (as its authors give it in google-research/bert's README); not run here.
 """
 

@@ -23,9 +23,9 @@ accuracy; for ChemProt, papers also report `--config.task.metric=macro_f1`.
 Hardware: one accelerator; TACRED's 68,124 sentences, 3 epochs of a base model, are 6,387 steps of 32. Not run here.
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.
 
-To expect (not run here): on TACRED's test set F1 of 70.1 with BERT-large and entity starts (arXiv 1906.03158; 71.5 with
-its own pre-training), 70.9 with BERT-base and typed punctuation marks (arXiv 2102.01373); on ChemProt micro F1 of 83.6
-with SciBERT (arXiv 1903.10676).
+Expected results (not run here): on TACRED's test set F1 of 70.1 with BERT-large and entity starts (arXiv 1906.03158;
+71.5 with its own pre-training), 70.9 with BERT-base and typed punctuation marks (arXiv 2102.01373); on ChemProt micro
+F1 of 83.6 with SciBERT (arXiv 1903.10676).
 """
 
 from ml_collections import ConfigDict

@@ -5,11 +5,11 @@
 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, 30,000 steps of warm-up.
 
 The vocabulary is that of config.vocab or config.tokenizer. With the default, WordPiece, the model is exported as a
-BertForMaskedLM; with --config.vocab.family=bpe --config.vocab.lowercase=False --config.vocab.size=50265, RoBERTa's
-byte-level pieces, as a RobertaForMaskedLM.
+BertForMaskedLM. With RoBERTa's byte-level pieces (--config.vocab.family=bpe --config.vocab.lowercase=False
+--config.vocab.size=50265) it is exported as a RobertaForMaskedLM.
 
-Hardware: 256 chips of TPU v5e, in bfloat16; 2 accumulation steps (config.grad_accum_steps). To expect,
-with RoBERTa's 160 GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run here.
+Hardware: 256 chips of TPU v5e, in bfloat16; 2 accumulation steps (config.grad_accum_steps). Expected with RoBERTa's 160
+GB of text: MNLI 90.2, SST-2 96.4 (fairseq's README); not run here.
 """
 
 from ml_collections import ConfigDict

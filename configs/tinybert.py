@@ -5,8 +5,8 @@
     python -m bertjax.main --config=configs/tinybert.py:glue:rte --workdir=out/rte_tiny --config.data=glue \
         --config.distill.teacher=out/rte --config.init=out/tinybert
 
-The first command is the general distillation. 4 blocks of width 312 with random weights follow blocks 2, 5, 8 and 11 of
-a base model. The losses are squared distances of embeddings and hidden states (the student's through a learned
+The first command is the general distillation. 4 blocks of width 312 with random weights imitate blocks 2, 5, 8 and 11
+of a base model. The losses are squared distances of embeddings and hidden states (the student's through a learned
 projection) and of attention scores before mask and softmax, as in the authors' code. There is no MLM loss, so the MLM
 head keeps its random weights. It trains on batches of 256 sequences of 128, three passes over Wikipedia.
 
@@ -15,7 +15,7 @@ minimise the hidden losses at 5e-5, then 3 epochs learn the teacher's outputs at
 --config.distill.augment=20 --config.distill.augment_model=CHECKPOINT adds the paper's augmentation, 20 copies of each
 row; docs/distillation.md lists the differences.
 
-Hardware: tried on CPUs only. To expect from both steps together (the paper's table 1, GLUE's test, with its
+Hardware: tested on CPUs only. Expected results of both steps together (the paper's table 1, GLUE's test, with its
 teacher, BERT-base, in parentheses): 96.8 % of base, 7.5 times smaller, 9.4 times as fast; MNLI-m 82.5 (83.9), SST-2
 92.6 (93.4), RTE 66.6 (67.0), average 77.0 (79.5). Not run here.
 """

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the launchers share: how they run a command, and what they say.
+# Functions that the launchers share: running commands, parsing options, and messages.
 
 say() { printf '%s\n' "$*" >&2; }
 stop() { say "error: $*"; exit 2; }
 
-# Runs a command, or with --dry-run prints it as one could type it, also where its output is not for the terminal.
+# Runs a command. With --dry-run it prints the quoted command instead, also if the output of the command is redirected.
 exec 3>&1
 run() {
   if [[ ${dry_run:-} ]]; then
@@ -14,7 +14,7 @@ run() {
   fi
 }
 
-# option NAME: its value is wanted and was not given.
+# need NAME...: stops with an error if one of these options has no value.
 need() {
   local _option
   for _option in "$@"; do
@@ -22,11 +22,11 @@ need() {
   done
 }
 
-# Takes --name=value, --flag and, after --, the arguments of bertjax; sets variables of these names (- becomes _),
-# which the launcher has set to '' before.
 # read_options "names with a value" "flags" "$@"
+# Parses --name=value, --flag and the arguments of bertjax after --. It sets the variables of these names, with _ for -.
+# The launcher must have initialised them to ''.
 read_options() {
-  local _values=" $1 " _flags=" $2 " _option # no name that an option could have
+  local _values=" $1 " _flags=" $2 " _option # no option can have these names
   shift 2
   while (($#)); do
     _option=${1%%=*} _option=${_option#--} _option=${_option//-/_}
@@ -53,22 +53,22 @@ read_options() {
   done
 }
 
-# whole NAME: its value is a number from 1 on.
-whole() {
+# check_positive NAME...: stops with an error unless the values of these options are positive integers.
+check_positive() {
   local _option
   for _option in "$@"; do
-    [[ ${!_option} =~ ^[1-9][0-9]*$ ]] || stop "--${_option//_/-}=${!_option}: found no whole number from 1 on"
+    [[ ${!_option} =~ ^[1-9][0-9]*$ ]] || stop "--${_option//_/-}=${!_option}: expected a whole number from 1"
   done
 }
 
-# What it will cost, before anything is created: chips x price x hours.
+# cost CHIPS: prints the cost, chips x price x hours, before anything is created.
 cost() {
   local chips=$1 _option
   for _option in price hours; do
-    [[ ${!_option:-0} =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "--$_option=${!_option}: found no number, expected one such as 1.20"
+    [[ ${!_option:-0} =~ ^[0-9]+(\.[0-9]+)?$ ]] || stop "--$_option=${!_option}: expected a number such as 1.20"
   done
   if [[ ! ${price:-} ]]; then
-    say "$chips chips; --price=DOLLARS (of a chip and hour) says what they cost"
+    say "$chips chips; --price=DOLLARS, per chip and hour, shows the cost"
     return
   fi
   say "$(LC_ALL=C awk -v n="$chips" -v p="$price" -v h="${hours:-0}" 'BEGIN {

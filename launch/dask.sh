@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Starts a Dask cluster, on machines that ssh reaches or on this one, and builds token stores and vocabularies on it.
+# Starts a Dask cluster, on this machine or on others by ssh, and builds a token store or a vocabulary on it.
 #
 #   launch/dask.sh --hosts=node1,node2 [options] -- --config=... --workdir=/shared/text --config.run=corpus
 #
-#   --hosts=A,B        machines for the workers, which ssh reaches without a password; without it they run here, for a try
-#   --workers=N        worker processes on each machine (one a core)
-#   --interface=NAME   the network interface by which the machines reach this one, such as eth0
-#   --port=N           of the scheduler (any free one)
-#   --python=PATH      the Python of the machines, with the extra dask (that of this shell, under the same path)
+#   --hosts=A,B        machines for the workers, reachable by ssh without a password (default: this machine, for a try)
+#   --workers=N        worker processes per machine (default: one per core)
+#   --interface=NAME   the network interface through which the machines reach this one, such as eth0
+#   --port=N           the port of the scheduler (default: any free port)
+#   --python=PATH      the Python on the machines, with the extra dask (default: the path of this shell's Python)
 #   --dry-run          print every command, run none
 #
 # Every machine sees the workdir, the text and this folder under the same paths. The scheduler and the build run here.
-# Logs are in WORKDIR/dask. The exit status is that of the build. Ctrl-C and SIGTERM end all of it.
-# Whoever reaches the port of a Dask scheduler can run any program on its workers: use it in a network of your own.
+# Logs are in WORKDIR/dask. The exit status is that of the build. Ctrl-C and SIGTERM stop the build and the cluster.
+# Anyone who reaches the port of a Dask scheduler can run any program on its workers: use a private network.
 
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -20,13 +20,13 @@ set -euo pipefail
 hosts='' workers='' interface='' port=0 python='' dry_run='' arguments=()
 read_options 'hosts workers interface port python' 'dry_run' "$@"
 ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
-[[ ! $workers ]] || whole workers
-[[ $port == 0 ]] || whole port
+[[ ! $workers ]] || check_positive workers
+[[ $port == 0 ]] || check_positive port
 workdir=''
 for argument in "${arguments[@]}"; do
   case $argument in
     --workdir=*) workdir=${argument#--workdir=} ;;
-    --config.beam*) stop "$argument: found flags of Beam, expected none; this launcher gives them" ;;
+    --config.beam*) stop "$argument: found flags of Beam, expected none; this launcher sets them" ;;
   esac
 done
 need workdir
@@ -41,17 +41,17 @@ if [[ $hosts ]]; then
   IFS=, read -ra machines <<<"$hosts"
   address=(${interface:+"--interface=$interface"})
 fi
-# One thread each: encoding text holds Python's lock. -1 is one a core.
+# One thread per worker, because encoding text holds Python's global lock. --nworkers=-1 means one worker per core.
 worker=(-m dask worker "--scheduler-file=$file" "--nworkers=${workers:--1}" --nthreads=1 --no-dashboard --death-timeout=60)
 
-# In groups of their own: so a terminal tells this script alone.
+# Job control puts each process into its own process group, so that Ctrl-C in a terminal reaches only this script.
 set -m
 scheduler='' build='' pids=()
 # shellcheck disable=SC2329 # the trap calls it
 finish() {
   trap '' INT TERM HUP
   local deadline=$((SECONDS + 20)) pid
-  # Workers end when their scheduler does, those of other machines too.
+  # Workers end when their scheduler ends, also on other machines.
   for pid in $build $scheduler; do kill -TERM "-$pid" 2>/dev/null || true; done
   for pid in $build "${pids[@]}" $scheduler; do
     while kill -0 "$pid" 2>/dev/null && ((SECONDS < deadline)); do sleep 0.1; done
@@ -83,10 +83,10 @@ for machine in "${machines[@]}"; do
 done
 run python -m bertjax.main "${arguments[@]}" "--config.beam=--runner=DaskRunner --dask_scheduler_file=$(printf '%q' "$file")" </dev/null &
 build=$!
-set +m # which would print how each of them ends
+set +m # With job control, bash would print how each process ends.
 [[ ! $dry_run ]] || { wait; exit; }
 
-# A build goes on with the workers that are left, and waits for ever where there are none.
+# A build continues with the remaining workers, but waits forever if there are none.
 lost=()
 while kill -0 "$build" 2>/dev/null; do
   for i in "${!pids[@]}"; do
@@ -96,7 +96,7 @@ while kill -0 "$build" 2>/dev/null; do
     }
   done
   if ((${#lost[@]} == ${#pids[@]})); then
-    say "no workers are left: the build is ended; the same command continues it"
+    say "no workers are left: the build was stopped; the same command continues it"
     exit 1
   fi
   sleep 0.5

@@ -1,10 +1,11 @@
-"""An example, not run: build a corpus with workers of Dask in jobs of Slurm (`pip install dask-jobqueue`).
+"""An untested example: build a corpus with Dask workers in Slurm jobs (`pip install dask-jobqueue`).
 
-Change the values to those of your cluster. The program submits jobs, each a node full of workers, and holds the
-scheduler: run it where it may run for long and where the nodes reach it, such as in a small job of its own
-(`sbatch --wrap='python launch/dask_slurm.py'`). Workers join as the queue lets them, and end with the program. A job
-that reaches its walltime is a lost worker; with `worker_extra_args=['--lifetime', '225m', '--lifetime-stagger', '10m']`
-workers leave in order before that. `print(cluster.job_script())` shows what is submitted.
+Change the values to those of your cluster. The program runs the Dask scheduler, and submits jobs that fill a node with
+workers each. Run it on a machine that allows long processes and that the nodes can reach, for example in a small job
+(`sbatch --wrap='python launch/dask_slurm.py'`). Workers join when their job starts, and end with the program. The
+workers of a job that reaches its walltime are lost. With
+`worker_extra_args=['--lifetime', '225m', '--lifetime-stagger', '10m']` they leave in order before the walltime.
+`print(cluster.job_script())` shows the submitted script.
 """
 
 import subprocess
@@ -13,8 +14,8 @@ import sys
 from dask_jobqueue import SLURMCluster
 
 cluster = SLURMCluster(
-    cores=32,  # of a job
-    processes=32,  # one thread a process
+    cores=32,  # per job
+    processes=32,  # per job, with one thread each
     memory='64GiB',
     queue='cpu',
     account='text',

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Trains on TPU slices of a GKE cluster, as a JobSet (jobset.sigs.k8s.io, which the cluster must have).
+# Trains on TPU slices of a GKE cluster, as a JobSet. The cluster must have JobSet (jobset.sigs.k8s.io) installed.
 #
 #   launch/gke_jobset.sh VERB --name=NAME [options] -- --config=... --workdir=...
 #
-#   apply    begin; what was taken away is started again, up to --restarts=N times (100)
-#   logs     follow the first process
-#   status   of the JobSet and its pods
-#   delete   all of it
+#   apply    start the training; after a preemption it restarts, up to --restarts=N times (100)
+#   logs     follow the log of the first process
+#   status   show the state of the JobSet and its pods
+#   delete   delete the JobSet
 #
-#   --image=IMAGE      of launch/Dockerfile, where the cluster can pull it
+#   --image=IMAGE      an image built from launch/Dockerfile, in a registry that the cluster can pull from
 #   --accelerator=tpu-v5-lite-podslice --topology=4x4
-#                      as the node pool has them; --chips-per-host=4, --slices=1
+#                      the values of the node pool; --chips-per-host=4, --slices=1
 #   --claim=NAME       a volume claim that every pod mounts at /data, for workdir and text
-#   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost
-#   --dry-run          print what would be applied, and every command; run none
+#   --price=DOLLARS    the price per chip and hour; with --hours=N, prints the cost
+#   --dry-run          print the manifest and every command, run none
 
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
@@ -25,15 +25,15 @@ name='' image='' accelerator='' topology='' chips_per_host=4 slices=1 claim='' r
 dry_run='' arguments=()
 read_options 'name image accelerator topology chips_per_host slices claim restarts price hours' 'dry_run' "$@"
 need name
-whole chips_per_host slices restarts
+check_positive chips_per_host slices restarts
 
-# YAML is a superset of JSON, whose strings can hold anything.
+# The manifest has JSON strings, because YAML is a superset of JSON, and JSON strings can hold any text.
 json() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1:]))' "$@"; }
 string() { python3 -c 'import json, sys; print(json.dumps(sys.argv[1]))' "$1"; }
 
 manifest() {
   local chips=1 side hosts volume='' mount=''
-  [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || stop "--topology=$topology: found no sides, expected such as 4x4"
+  [[ $topology =~ ^[1-9][0-9]*(x[1-9][0-9]*)+$ ]] || stop "--topology=$topology: expected a topology such as 4x4"
   for side in ${topology//x/ }; do chips=$((chips * side)); done
   hosts=$((chips / chips_per_host))
   ((hosts > 0 && hosts * chips_per_host == chips)) ||
@@ -43,7 +43,7 @@ manifest() {
     mount="volumeMounts: [{name: data, mountPath: /data}]"
     volume="volumes: [{name: data, persistentVolumeClaim: {claimName: $(string "$claim")}}]"
   fi
-  # A pod that ends with 1, 2 or 3 has failed for good; any other end, of a pod or a node, starts all of them again.
+  # The exit statuses 1, 2 and 3 are final. After any other end of a pod or a node, all pods restart.
   cat <<YAML
 apiVersion: jobset.x-k8s.io/v1alpha2
 kind: JobSet
@@ -92,21 +92,21 @@ YAML
 apply() {
   need image accelerator topology
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --"
-  local text there
+  local text existing
   text=$(manifest)
   [[ ! $dry_run ]] || printf '%s\n' "$text"
-  # One that fails is cleared away, so it must not be one that runs already.
-  there=$(run kubectl get "jobset/$name" --ignore-not-found --output=name) || stop "kubectl cannot tell whether there is a JobSet $name: nothing was created"
-  [[ ! $there ]] || stop "--name=$name: found a JobSet of this name, expected none; launch/gke_jobset.sh delete --name=$name deletes it"
+  # A JobSet that cannot be created is deleted below, so no running JobSet may have the same name.
+  existing=$(run kubectl get "jobset/$name" --ignore-not-found --output=name) || stop "kubectl cannot tell whether there is a JobSet $name: nothing was created"
+  [[ ! $existing ]] || stop "--name=$name: found a JobSet of this name, expected none; launch/gke_jobset.sh delete --name=$name deletes it"
   if ! run kubectl apply -f - <<<"$text"; then
     if run kubectl delete "jobset/$name" --ignore-not-found; then
-      say "it could not be begun; nothing is left running"
+      say "the JobSet could not be created; nothing is left running"
     else
-      say "LOOK: $name may be there and cost money; this deletes it: launch/gke_jobset.sh delete --name=$name"
+      say "LOOK: $name may still exist and cost money; this deletes it: launch/gke_jobset.sh delete --name=$name"
     fi
     return 1
   fi
-  say "$name costs money until it ends, and its node pool for as long as it has nodes; launch/gke_jobset.sh delete --name=$name"
+  say "$name costs money until it ends, and its node pool while it has nodes; to delete it: launch/gke_jobset.sh delete --name=$name"
 }
 
 logs() { run kubectl logs --follow "--selector=jobset.sigs.k8s.io/jobset-name=$name,batch.kubernetes.io/job-completion-index=0,jobset.sigs.k8s.io/job-index=0"; }

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs bertjax in several processes on this machine, as a slice with several hosts does; for trying it out.
+# Runs bertjax in several processes on this machine, to try a run with several hosts.
 #
 #   launch/local_hosts.sh N --config=configs/pretrain_tiny.py --workdir=out/hosts [--config.KEY=VALUE ...]
 #
-# The first process prints here, and all of them into WORKDIR/host-I.log. The exit status is the first one's, or that
-# of one that failed otherwise. Ctrl-C and SIGTERM reach all.
+# Process I writes its output to WORKDIR/host-I.log, and process 0 also prints it. The exit status is that of process 0
+# or, if that is 0, of another process that failed. Ctrl-C and SIGTERM are sent to all processes.
 
 set -euo pipefail
 . "$(dirname "$0")/common.sh"
 
 [[ ${1:-} == --help ]] && { sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 0; }
-[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || stop "${1:-nothing}: found no number of processes; launch/local_hosts.sh N --config=... --workdir=..."
+[[ ${1:-} =~ ^[1-9][0-9]*$ ]] || stop "${1:-nothing}: expected a number of processes; launch/local_hosts.sh N --config=... --workdir=..."
 count=$1
 shift
 workdir=''
@@ -22,15 +22,16 @@ mkdir -p "$workdir"
 port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 common=(-m bertjax.main "$@" "--coordinator_address=127.0.0.1:$port" "--num_processes=$count")
 
-# In groups of their own: bash lets other processes in the background ignore Ctrl-C. So a terminal tells this script alone.
+# Job control puts each process into its own process group. Otherwise background processes would ignore Ctrl-C. A
+# terminal sends Ctrl-C only to this script, which forwards it.
 set -m
-pids=() told=''
-tell() {
-  told=$1
+pids=() received=''
+forward() {
+  received=$1
   kill "-$1" "${pids[@]}" 2>/dev/null || true
 }
-trap 'tell INT' INT
-trap 'tell TERM' TERM HUP
+trap 'forward INT' INT
+trap 'forward TERM' TERM HUP
 for ((i = 0; i < count; i++)); do
   if ((i == 0)); then
     python "${common[@]}" "--process_id=$i" > >(tee "$workdir/host-$i.log") 2>&1 < /dev/null &
@@ -39,15 +40,15 @@ for ((i = 0; i < count; i++)); do
   fi
   pids+=($!)
 done
-set +m # which would print how each of them ends
-[[ ! $told ]] || tell "$told" # those that began after it
+set +m # With job control, bash would print how each process ends.
+[[ ! $received ]] || forward "$received" # also to processes that started after the signal
 
 status=0
 for ((i = count - 1; i >= 0; i--)); do
-  one=0
-  # A signal ends `wait` and not the process.
+  result=0
+  # A signal to this script interrupts `wait`, but does not end the process.
   while kill -0 "${pids[i]}" 2>/dev/null; do wait "${pids[i]}" || true; done
-  wait "${pids[i]}" || one=$?
-  ((one == 0)) || { ((i == 0)) || say "process $i: status $one, see $workdir/host-$i.log"; status=$one; }
+  wait "${pids[i]}" || result=$?
+  ((result == 0)) || { ((i == 0)) || say "process $i: status $result, see $workdir/host-$i.log"; status=$result; }
 done
 exit "$status"

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# The slice of tpu_vm.sh: what gcloud says of it, how it is asked for, how it is deleted.
-# Takes that launcher's options, and its gcloud_tpus; sets `costs` wherever there may be a slice.
+# Functions of tpu_vm.sh that query, create and delete the TPU slice.
+# They use the options of the launcher and its function gcloud_tpus, and set `costs` while a slice may exist.
 # shellcheck disable=SC2034,SC2154 # the launcher's variables
 
-# Of the accelerator types those of v2 to v5p are counted in cores, two of a chip.
+# Prints the number of chips. The accelerator types from v2 to v5p count cores, and a chip has two cores.
 chips() {
   local number=${type##*-}
   [[ $type == *-* && $number =~ ^[1-9][0-9]*$ ]] ||
-    stop "--type=$type: found no number, expected one such as v5litepod-16, v5p-32 or v6e-16"
+    stop "--type=$type: expected a type with a number, such as v5litepod-16, v5p-32 or v6e-16"
   case $type in
     v5litepod-* | v6e-*) echo "$number" ;;
     v2-* | v3-* | v4-* | v5p-*) echo $(((number + 1) / 2)) ;;
@@ -24,66 +24,69 @@ runtime_version() {
   esac
 }
 
-# described WHAT FORMAT: a state, NONE where gcloud says that there is no such thing, UNKNOWN where it could not say.
-described() {
-  local said
-  if said=$(gcloud_tpus "$1" describe "$name" "--format=value($2)" 2>&1); then
-    grep -Eo '^[A-Z_]+$' <<<"$said" | tail -n 1 || echo UNKNOWN
-  elif [[ $said == *NOT_FOUND* ]]; then
+# describe RESOURCE FIELD: prints the state; NONE if gcloud reports that the resource does not exist; UNKNOWN if gcloud
+# fails otherwise.
+describe() {
+  local output
+  if output=$(gcloud_tpus "$1" describe "$name" "--format=value($2)" 2>&1); then
+    grep -Eo '^[A-Z_]+$' <<<"$output" | tail -n 1 || echo UNKNOWN
+  elif [[ $output == *NOT_FOUND* ]]; then
     echo NONE
   else
-    say "cannot tell whether $name is there: ${said##*$'\n'}"
+    say "cannot tell whether $name exists: ${output##*$'\n'}"
     echo UNKNOWN
   fi
 }
 
-# Of the request: WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ...; where it is ACTIVE, that of the machines,
-# which are taken away before the request knows: PREEMPTED, GONE, ... or ACTIVE, when they can be used.
+# Prints the state of the queued resource: WAITING_FOR_RESOURCES, PROVISIONING, FAILED, SUSPENDED, ... If that is ACTIVE,
+# prints the state of the machines: ACTIVE if they can be used, else PREEMPTED, GONE, ... The queued resource stays ACTIVE
+# for a while after a preemption.
 state() {
-  local now
-  now=$(described queued-resources state.state)
-  if [[ $now == ACTIVE ]]; then
-    now=$(described tpu-vm state)
-    case $now in
-      READY) now=ACTIVE ;;
-      NONE) now=GONE ;;
+  local current
+  current=$(describe queued-resources state.state)
+  if [[ $current == ACTIVE ]]; then
+    current=$(describe tpu-vm state)
+    case $current in
+      READY) current=ACTIVE ;;
+      NONE) current=GONE ;;
     esac
   fi
-  echo "$now"
+  echo "$current"
 }
 
 is_lost() { [[ $1 =~ ^(NONE|GONE|FAILED|SUSPENDED|PREEMPTED|TERMINATED|STOPPED)$ ]]; }
 
-# Waits until the slice can be used; 4 when it was taken away, as spot ones are, 1 when it was refused.
+# Waits until the slice can be used. Returns 4 if it was preempted, and 1 if the request failed.
 await() {
-  local now before=''
+  local current previous=''
   if [[ $dry_run ]]; then
     state >/dev/null
     return
   fi
-  while now=$(state); [[ $now != ACTIVE ]]; do
-    if is_lost "$now"; then
-      say "the slice $name is not to be had: $now"
-      [[ $now == NONE || $now == FAILED ]] || return 4
+  while current=$(state); [[ $current != ACTIVE ]]; do
+    if is_lost "$current"; then
+      say "the slice $name is not available: $current"
+      [[ $current == NONE || $current == FAILED ]] || return 4
       return 1
     fi
-    [[ $now == "$before" ]] || say "waiting for $name: $now"
-    before=$now
+    [[ $current == "$previous" ]] || say "waiting for $name: $current"
+    previous=$current
     sleep "$wait_seconds"
   done
-  say "$name is there"
+  say "$name is ready"
 }
 
-# 4 when it was taken away before it was there, else 1; nothing is left then.
+# Creates the slice and waits until it can be used. If that fails, it deletes the slice, and returns 4 after a
+# preemption, else 1.
 create() {
   need type
-  local count now status=1
+  local count current status=1
   count=$(chips) || exit
   cost "$count"
   if [[ ! $dry_run ]]; then
-    now=$(state)
-    # A creation that fails is cleared away, so it must not be that of another.
-    [[ $now == NONE ]] || { say "error: $name: found it already there ($now), or could not tell; nothing was created"; return 2; }
+    current=$(state)
+    # A slice that cannot be created is deleted below, so no other slice may have the same name.
+    [[ $current == NONE ]] || { say "error: --name=$name: found a slice of this name, or no answer ($current), expected none; nothing was created"; return 2; }
   fi
   costs=yes
   if gcloud_tpus queued-resources create "$name" "--node-id=$name" "--accelerator-type=$type" \
@@ -100,19 +103,20 @@ create() {
   return "$status"
 }
 
-# Until gcloud says that there is nothing, which is not what the status of its deletion says.
+# Deletes the slice. Repeats the deletion until gcloud reports that the slice does not exist, because the exit status of
+# the deletion is not reliable.
 delete() {
-  local tries now
+  local tries current
   costs=yes
   for tries in 1 2 3 4 5; do
     gcloud_tpus queued-resources delete "$name" --force --quiet || true
     [[ ! $dry_run ]] || return 0
-    now=$(state)
-    if [[ $now == NONE ]]; then
+    current=$(state)
+    if [[ $current == NONE ]]; then
       costs=''
       return
     fi
-    say "$name is not deleted yet ($now), try $tries of 5"
+    say "$name is not deleted yet ($current), try $tries of 5"
     sleep "$wait_seconds"
   done
   return 1

@@ -3,26 +3,29 @@
 #
 #   launch/tpu_vm.sh VERB --name=NAME --zone=ZONE --type=v5litepod-16 [options] -- --config=... --workdir=gs://...
 #
-#   up       all of it: create, install, train; again after a preemption; delete at the end. Where the slice is there
-#            already it goes on with it, and only follows a training that runs
-#   create   ask for the slice, and wait until it is there
-#   install  this checkout, on every machine
-#   train    begin on every machine, or go on
-#   follow   the first machine's output, until the training ends; its exit status
+#   up       create, install and train; repeat after a preemption; delete the slice at the end. If the slice exists, use
+#            it; if the training is running, only follow it
+#   create   request the slice, and wait until it can be used
+#   install  install this checkout on every machine
+#   train    start or resume the training on every machine
+#   follow   print the first machine's output until the training ends; return the training's exit status
 #   fetch    copy the workdir (--to=DIR)
-#   status   of the slice and of the training
-#   delete   the slice; nothing is left running
+#   status   show the state of the slice and of the training
+#   delete   delete the slice
 #
-#   --project=ID       --runtime=VERSION   where the usual ones are not meant
-#   --spot             can be taken away at any time, and costs less
-#   --price=DOLLARS    of a chip and hour, --hours=N: to see what it will cost before it is created
-#   --mount=HOST:/SHARE  a file share (NFS) that every machine mounts at /mnt/shared, for a workdir in no bucket
-#   --keep             up: do not delete at the end; nor is it after status 1, when something may be on its disk alone
-#   --restarts=N       up: how often it is started again or asked for again (20)
-#   --to=DIR           fetch: where to (out)
+#   --project=ID       the project (default: the project of gcloud)
+#   --runtime=VERSION  the TPU software version (default: the version for the type)
+#   --spot             create a spot slice, which costs less and may be preempted at any time
+#   --price=DOLLARS    the price per chip and hour; with --hours=N, prints the cost before anything is created
+#   --mount=HOST:/SHARE  an NFS share that every machine mounts at /mnt/shared, for a workdir outside buckets
+#   --keep             up: do not delete the slice at the end. After status 1 the slice is always kept, because its disk
+#                      may have the only copy of some files
+#   --restarts=N       up: the maximal number of restarts and new requests (20)
+#   --to=DIR           fetch: the target folder (out)
 #   --dry-run          print every command, run none
 #
-# Needs gcloud, logged in. The workdir is a bucket's (gs://, s3://), or on the share. Without --keep `up` refuses another.
+# gcloud must be installed and logged in. The workdir must be in a bucket (gs://, s3://) or on the share; `up` accepts
+# another workdir only with --keep.
 
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -35,24 +38,24 @@ shift || true
 name='' zone='' type='' project='' runtime='' price='' hours='' mount='' restarts=20 to=out spot='' keep='' dry_run='' arguments=()
 read_options 'name zone type project runtime price hours mount restarts to' 'spot keep dry_run' "$@"
 need name zone
-[[ $restarts =~ ^[0-9]+$ ]] || stop "--restarts=$restarts: found no number"
+[[ $restarts =~ ^[0-9]+$ ]] || stop "--restarts=$restarts: expected a number"
 wait_seconds=${LAUNCH_WAIT_SECONDS:-20}
 place="--name=$name --zone=$zone${project:+ --project=$project}"
 removal="launch/tpu_vm.sh delete $place"
-costs='' # that there may be a slice, for whichever way the script ends
+costs='' # not empty while a slice may exist; the EXIT trap reports it
 
 gcloud_tpus() { run gcloud compute tpus "$@" "--zone=$zone" ${project:+"--project=$project"}; }
 on_all() { gcloud_tpus tpu-vm ssh "$name" --worker=all "--command=$1"; }
 on_first() { gcloud_tpus tpu-vm ssh "$name" --worker=0 "--command=$1"; }
 
 leave() {
-  [[ ! $costs || $dry_run ]] || say "LOOK: $name may still be there and cost money; this deletes it: $removal"
+  [[ ! $costs || $dry_run ]] || say "LOOK: $name may still exist and cost money; this deletes it: $removal"
 }
 trap leave EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 
-# A machine that is just there refuses connections for a while.
+# Runs a command up to 5 times, because a new machine refuses connections for a while.
 insist() {
   local tries
   for tries in 1 2 3 4 5; do
@@ -74,8 +77,9 @@ copy() {
 
 install() {
   insist copy || return
-  # A workdir may lie in this folder, so it is not removed. The machines' own Python is older than 3.11.
-  # shellcheck disable=SC2016 # for the shell over there
+  # The folder is not removed, because it may have a workdir. uv installs a Python, because that of the machines is older
+  # than 3.11.
+  # shellcheck disable=SC2016 # the remote shell expands it
   insist on_all 'set -e
     mkdir -p bertjax && rm -rf bertjax/bertjax bertjax/configs && tar xzf bertjax.tgz -C bertjax
     export PATH=$HOME/.local/bin:$PATH
@@ -84,7 +88,7 @@ install() {
     uv pip install --quiet --python venv -e "bertjax[tpu,gcs,s3]"'
 }
 
-# Before every training: a machine that was started anew has not mounted it again.
+# Mounts the share. This is repeated before every training, because a restarted machine has lost the mount.
 mount_share() {
   [[ ! $mount ]] || insist on_all "mountpoint -q /mnt/shared || {
     sudo apt-get -qq install -y nfs-common && sudo mkdir -p /mnt/shared && sudo mount $(printf '%q' "$mount") /mnt/shared && sudo chmod 1777 /mnt/shared
@@ -95,32 +99,32 @@ need_arguments() {
   ((${#arguments[@]})) || stop "found no arguments of bertjax, expected them after --; for example -- --config=configs/pretrain_base.py --workdir=gs://..."
 }
 
-# The last --workdir= of the training, as the program takes it.
+# Prints the value of the last --workdir= of the training, which is the one that bertjax uses.
 workdir() {
-  local argument found=''
+  local argument path=''
   for argument in "${arguments[@]}"; do
-    [[ $argument == --workdir=* ]] && found=${argument#--workdir=}
+    [[ $argument == --workdir=* ]] && path=${argument#--workdir=}
   done
-  [[ $found ]] || stop "found no --workdir=, expected that of the training after --"
-  echo "$found"
+  [[ $path ]] || stop "found no --workdir=, expected the workdir of the training after --"
+  echo "$path"
 }
 
-# For `up`, which deletes the machines at the end, and what is on their disks.
+# Stops with an error if `up` would delete the workdir together with the machines' disks.
 need_lasting_workdir() {
-  local found
-  found=$(workdir) || exit
-  case $found in
+  local path
+  path=$(workdir) || exit
+  case $path in
     gs://?* | s3://?*) return ;;
     /mnt/shared | /mnt/shared/*) [[ ! $mount ]] || return 0 ;;
   esac
-  [[ $keep ]] || stop "--workdir=$found: found what is deleted with the machine, expected gs://..., s3://..., /mnt/shared/... with --mount, or --keep"
+  [[ $keep ]] || stop "--workdir=$path: found a folder that is deleted with the machine, expected gs://..., s3://..., /mnt/shared/... with --mount, or --keep"
 }
 
 train() {
   local quoted
   quoted=$(printf '%q ' "${arguments[@]}")
-  # It goes on when the connection ends. Its status lies in a file: that of gcloud may be gcloud's own.
-  # What is left of the last one, on a machine that was slower to end, is ended first: a TPU is for one process.
+  # The training continues if the connection ends. Its exit status is written to a file, because the status of gcloud may
+  # be an error of gcloud. Processes of an earlier training are stopped first, because only one process can use a TPU.
   on_all "cd bertjax && touch ~/bertjax.log
     if old=\$(cat ~/bertjax.pid 2>/dev/null) && kill -TERM -- -\$old 2>/dev/null; then
       for i in \$(seq 120); do kill -0 -- -\$old 2>/dev/null || break; sleep 1; done
@@ -131,24 +135,24 @@ train() {
     until [ -s ~/bertjax.pid ]; do sleep 0.2; done"
 }
 
-# Of the training, by the first machine: a status, running, none (never begun, or its machine was started anew), or
-# unknown where it cannot be asked.
+# Prints the state of the training on the first machine: an exit status, running, none (never started, or the machine was
+# restarted), or unknown if the machine does not answer.
 training() {
-  local said
+  local output
   # shellcheck disable=SC2016
-  said=$(on_first 'if [ -s bertjax.status ]; then echo "training=$(cat bertjax.status)"
+  output=$(on_first 'if [ -s bertjax.status ]; then echo "training=$(cat bertjax.status)"
     elif [ -s bertjax.pid ] && kill -0 -- "-$(cat bertjax.pid)" 2>/dev/null; then echo training=running
     else echo training=none; fi') || true
-  said=$(grep -Eo 'training=[a-z0-9]+' <<<"$said" | tail -n 1) || true
-  said=${said#training=}
-  echo "${said:-unknown}"
+  output=$(grep -Eo 'training=[a-z0-9]+' <<<"$output" | tail -n 1) || true
+  output=${output#training=}
+  echo "${output:-unknown}"
 }
 
 show() {
   # shellcheck disable=SC2016
-  on_first 'tail -n +1 -F bertjax.log & shown=$!
+  on_first 'tail -n +1 -F bertjax.log & pid=$!
     while [ ! -s bertjax.status ] && [ -s bertjax.pid ] && kill -0 -- "-$(cat bertjax.pid)"; do sleep 2; done 2>/dev/null
-    sleep 2; kill $shown'
+    sleep 2; kill $pid'
 }
 
 follow() {
@@ -156,7 +160,7 @@ follow() {
   show || true
   code=$(training)
   [[ ! $dry_run ]] || return 0
-  [[ $code =~ ^[0-9]+$ ]] || { say "$name: the training is $code, the connection ended"; return 255; }
+  [[ $code =~ ^[0-9]+$ ]] || { say "$name: the connection ended, and the state of the training is: $code"; return 255; }
   return "$code"
 }
 
@@ -167,71 +171,72 @@ status() {
 }
 
 fetch() {
-  local found
-  found=$(workdir) || exit
+  local path
+  path=$(workdir) || exit
   run mkdir -p "$to"
-  if [[ $found == gs://* || $found == s3://* ]]; then
-    run gcloud storage cp --recursive "$found" "$to"
+  if [[ $path == gs://* || $path == s3://* ]]; then
+    run gcloud storage cp --recursive "$path" "$to"
   else
-    [[ $found == /* ]] || found=bertjax/$found
-    gcloud_tpus tpu-vm scp --recurse "$name:$found" "$to" --worker=0
+    [[ $path == /* ]] || path=bertjax/$path
+    gcloud_tpus tpu-vm scp --recurse "$name:$path" "$to" --worker=0
   fi
 }
 
-# Where one machine ended for good, the others ended as they missed it, and so did the first: `end` is that one's then.
-blame() {
-  local said
+# Sets `end` to the final exit status (1, 2 or 3) of any machine. After such an exit the other machines, possibly also the
+# first, end with 4, because they lost a process.
+find_final_status() {
+  local output
   # shellcheck disable=SC2016
-  said=$(on_all 'echo "ended=$(cat bertjax.status)"') || true
-  said=$(grep -Eo 'ended=[123]$' <<<"$said" | sort | head -n 1) || true
-  [[ ! $said ]] || end=${said#ended=}
+  output=$(on_all 'echo "ended=$(cat bertjax.status)"') || true
+  output=$(grep -Eo 'ended=[123]$' <<<"$output" | sort | head -n 1) || true
+  [[ ! $output ]] || end=${output#ended=}
 }
 
-# Follows until something is to be done, and sets `end`: a status, or lost. Only what gcloud says of the slice makes it
-# lost; a connection that breaks says nothing.
+# Follows the training until it ends or the slice is lost, and sets `end` to an exit status or `lost`. Only the state that
+# gcloud reports decides whether the slice is lost; a broken connection does not.
 watch() {
-  local now
+  local current
   while :; do
     show || true
     end=$(training)
     [[ ! $dry_run ]] || { end=0; return; }
     if [[ $end =~ ^[0-9]+$ ]]; then
       end=$((10#$end))
-      ((end < 4)) || blame
+      ((end < 4)) || find_final_status
       return
     fi
-    now=$(state)
-    is_lost "$now" && { end=lost; return; }
-    # On a machine that is there and does not know the training: it was started anew.
-    [[ $now == ACTIVE && $end == none ]] && { end=75; return; }
+    current=$(state)
+    is_lost "$current" && { end=lost; return; }
+    # An active machine without a training was restarted.
+    [[ $current == ACTIVE && $end == none ]] && { end=75; return; }
     sleep "$wait_seconds"
   done
 }
 
-# After status 1: a state that no bucket took is in a folder of the first machine, and nowhere else.
-keep_what_is_left() {
-  local found
-  found=$(workdir)
-  [[ $found == /* ]] || found=../.cache/bertjax/workdirs
+# Keeps the slice after status 1, because the first machine may have the only copy of files that it could not publish.
+keep_slice() {
+  local path
+  path=$(workdir)
+  [[ $path == /* ]] || path=../.cache/bertjax/workdirs
   keep=yes
-  say "$name is kept: what it could not publish may be on its disk alone. The same \`up\` tries again; what was said, and what is there:"
+  say "$name is kept, because its disk may have the only copy of some files. The same \`up\` tries again; to see the output and to copy the files:"
   say "  launch/tpu_vm.sh follow $place"
-  say "  launch/tpu_vm.sh fetch $place -- --workdir=$(printf '%q' "$found")"
+  say "  launch/tpu_vm.sh fetch $place -- --workdir=$(printf '%q' "$path")"
 }
 
 prepare() {
-  [[ $now == ACTIVE ]] || install || return
+  [[ $slice == ACTIVE ]] || install || return
   mount_share
 }
 
-# A slice where there is none, what is not on it yet, and the training: until something is to be done, see `watch`.
+# Creates the slice, installs bertjax and starts the training, each only if needed; then follows the training, see `watch`.
 try() {
   local status=0
-  if [[ $now == NONE ]]; then
+  if [[ $slice == NONE ]]; then
     create || status=$?
     ((status != 4)) || { end=lost; return; }
     ((status == 0)) || exit "$status"
-    now=BARE
+    slice=BARE
   fi
   if [[ $end != running ]]; then
     if ! prepare; then
@@ -239,7 +244,7 @@ try() {
       end=lost
       return
     fi
-    # Where some machines could not be told, the others end as they miss them.
+    # If the training starts on some machines only, these end because the others are missing.
     insist train || true
   fi
   watch
@@ -250,19 +255,20 @@ up() {
   need_arguments
   need_lasting_workdir
   chips >/dev/null
-  local now=NONE end='' left=$restarts
-  [[ $dry_run ]] || now=$(state)
-  [[ $now != UNKNOWN ]] || { say "nothing was created"; exit 1; }
-  if [[ $now != NONE ]]; then
+  # The slice: NONE, BARE (exists, without a running training), ACTIVE (bertjax is installed), or another state.
+  local slice=NONE end='' left=$restarts
+  [[ $dry_run ]] || slice=$(state)
+  [[ $slice != UNKNOWN ]] || { say "nothing was created"; exit 1; }
+  if [[ $slice != NONE ]]; then
     costs=yes
-    say "$name: $now"
-    if is_lost "$now" || ! await; then
+    say "$name: $slice"
+    if is_lost "$slice" || ! await; then
       delete || exit 1
-      now=NONE
+      slice=NONE
     else
       end=$(training)
-      [[ $end != unknown ]] || { say "cannot tell what runs there: nothing was changed"; exit 1; }
-      [[ $end == running ]] || now=BARE
+      [[ $end != unknown ]] || { say "cannot tell whether a training is running: nothing was changed"; exit 1; }
+      [[ $end == running ]] || slice=BARE
     fi
   fi
   while :; do
@@ -271,23 +277,23 @@ up() {
       0 | 1 | 2 | 3) break ;;
     esac
     if ((left == 0)); then
-      say "stopped, as it was started again $restarts times (--restarts): $end"
+      say "stopped after $restarts restarts (--restarts): $end"
       [[ $end != lost ]] || end=4
       break
     fi
     left=$((left - 1))
     if [[ $end == lost ]]; then
-      say "$name was taken away: it is asked for again"
+      say "$name was preempted: requesting it again"
       [[ ! $costs ]] || delete || exit 1
-      now=NONE
+      slice=NONE
     else
-      say "the training stopped with status $end: it is started again"
-      now=ACTIVE
+      say "the training stopped with status $end: restarting it"
+      slice=ACTIVE
     fi
     sleep "$wait_seconds"
   done
   if ((end == 1)); then
-    keep_what_is_left
+    keep_slice
   fi
   [[ ! $keep ]] || exit "$end"
   [[ ! $costs ]] || delete || exit $((end ? end : 1))
@@ -298,7 +304,7 @@ up() {
 case $verb in
   install | train)
     [[ $verb == install ]] || need_arguments
-    [[ $(training) != running ]] || stop "a training runs on $name; \`follow\` shows it"
+    [[ $(training) != running ]] || stop "found a training that is running on $name, expected none; \`follow\` shows it"
     costs=yes
     [[ $verb == train ]] || install
     mount_share

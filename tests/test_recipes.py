@@ -184,11 +184,11 @@ def test_task_recipe_makes_a_model(path: pathlib.Path, argument: str):
     settings.check()
     assert all(trial.learning_rate > 0 for trial in make_trials(settings))
     task = settings.build_task()
-    task.restore(LEARNED.get(config.task.kind, task.learned()))
+    task.restore(LEARNED.get(config.task.kind, task.learned_state()))
     encoder = BertConfig(vocab_size=100, num_layers=4, width=16, num_heads=2, mlp_dim=32, max_positions=config.seq_len)
     shape = (2, 4, config.seq_len) if config.task.kind == 'multiple_choice' else (2, config.seq_len)
     ids = [jax.ShapeDtypeStruct(shape, np.int32)] * len(task.objective.inputs)
-    model = task.model(encoder)
+    model = task.build_module(encoder)
     outputs, _ = jax.eval_shape(lambda *inputs: model.init_with_output(jax.random.key(0), *inputs), *ids)
     assert all(x.dtype == np.float32 and x.shape[0] == 2 for x in outputs.values())
 
@@ -223,7 +223,7 @@ def test_distillations_say_what_the_papers_say():
     assert {part for part, factor in lesson.factors.items() if factor} == {'embeddings', 'hidden', 'attention'}
     assert lesson.layers == (2, 5, 8, 11) and lesson.projection
     task = DistillationSettings(**load(DISTILLATIONS[1], 'glue:rte').distill)
-    assert task.in_two and task.intermediate_steps(23 * 78, 78) == 20 * 78
+    assert task.has_two_stages and task.intermediate_steps(23 * 78, 78) == 20 * 78
     for path in DISTILLATIONS:
         with pytest.raises(UserError, match='a recipe of a task'):
             load(path, 'pretrain_tiny')

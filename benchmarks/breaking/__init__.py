@@ -1,1 +1,1 @@
-"""What benchmarks/break_it.py tries, a file a kind."""
+"""The attempts of benchmarks/break_it.py, one file per kind."""

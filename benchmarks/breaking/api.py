@@ -1,4 +1,4 @@
-"""Arguments for `bertjax.load` and for the methods of what it returns, many of a wrong type or without sense."""
+"""Calls of `bertjax.load` and of the methods of a model, with many wrong or senseless arguments."""
 
 import contextlib
 import functools
@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 from breaking.world import HANGS, Outcome, World, finite, limited
 
 MODELS = (FIRST, FIRST, 'rte', 'stsb', 'tagging', 'squad', 'choice')
-# What is asked of a model, more often of one that can.
+# {model: the methods that it supports}; these are called more often than the methods of other models.
 METHODS = {
     FIRST: ('fill', 'score', 'next_sentence', 'extend'),
     'rte': ('classify',),
@@ -30,7 +30,7 @@ METHODS = {
 }
 EVERY = ('encode', 'pieces', 'spans', 'attention', 'batch', 'save', 'with_params', 'load')
 
-# A text, and two of them: what a call is given as texts is one or the other.
+# Single texts and pairs of texts; a call gets arguments of one of the two kinds.
 ONE = ('the red river', 'a bird [MASK] over the old house', '[MASK] [MASK]', '', ' ', 'x' * 9000, 'the ' * 500, '\0')
 ONE += ('\ud800', '\U0001f600 é e\u0301', '[SEP] [CLS] [PAD]', 'a\u2028b\r\nc\td', '[MASK]' * 60, np.str_('a [MASK]'))
 TWO = (
@@ -68,7 +68,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """One call: a UserError of one line and nothing left behind, or a result for each text, with finite numbers."""
+    """Makes one call. It holds if it raises a UserError of one line and leaves no file, or returns finite results."""
     rng = random.Random(f'{seed} api {number}')
     model = rng.choice(MODELS)
     method = rng.choice((*METHODS[model] * 6, *EVERY, rng.choice(sum(METHODS.values(), ()))))
@@ -81,19 +81,19 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         with contextlib.chdir(place), contextlib.redirect_stderr(io.StringIO()), limited(HANGS):
             result = function(**arguments)
     except UserError as error:
-        wrong = '' if '\n' not in str(error) else 'more than a line'
-        left = _files(place) - before
-        if left:
-            wrong = f'refused, but there is {sorted(left)[:5]}'
-        said = str(error)
+        wrong = '' if '\n' not in str(error) else 'more than one line'
+        new_files = _files(place) - before
+        if new_files:
+            wrong = f'refused, but wrote {sorted(new_files)[:5]}'
+        outcome = str(error)
     except BaseException as error:
-        wrong = said = '' if method == 'with_params' and isinstance(error, ValueError) else repr(error)
+        wrong = outcome = '' if method == 'with_params' and isinstance(error, ValueError) else repr(error)
     else:
-        wrong, said = _wrong(method, arguments, result, place), 'done'
+        wrong, outcome = _wrong(method, arguments, result, place), 'done'
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
     shutil.rmtree(place)
-    return Outcome(True, f'{what}: {said}')
+    return Outcome(True, f'{what}: {outcome}')
 
 
 @functools.cache
@@ -106,7 +106,7 @@ def _function(world: World, model: str, method: str) -> Callable[..., Any]:
 
 
 def _arguments(function: Callable[..., Any], rng: random.Random, good: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
-    """A value for each parameter that must have one, and for some of the others."""
+    """Returns a value for each required parameter and for some optional ones."""
     chosen, bad, two = {}, rng.choice((0.0, 0.1, 0.4)), rng.random() < 0.4
     texts = ('texts', 'pairs', 'question', 'context', 'first', 'second', 'sentences')
     good = {**GOOD, **dict.fromkeys(texts, TWO if two else ONE), 'endings': TWO_ENDINGS if two else ENDINGS, **good}
@@ -118,7 +118,7 @@ def _arguments(function: Callable[..., Any], rng: random.Random, good: dict[str,
 
 
 def _paths(world: World, model: str, method: str, place: pathlib.Path) -> tuple[Any, ...]:
-    """For `load` what may be a model; for `save` folders below `place`."""
+    """Returns candidates for a path: for `load`, possible models; for `save`, folders in `place`."""
     (place / 'full').mkdir()
     (place / 'full' / 'file').write_text('text')
     (place / 'empty').mkdir()
@@ -136,7 +136,7 @@ def _files(place: pathlib.Path) -> set[str]:
 
 
 def _wrong(method: str, arguments: dict[str, Any], result: Any, place: pathlib.Path) -> str:
-    """What is wrong with a result; '' for nothing."""
+    """Describes the fault of a result; '' if it has none."""
     if method == 'load':
         return '' if finite(result.encode('the river')) else 'features are not finite'
     if method == 'save':
@@ -144,7 +144,7 @@ def _wrong(method: str, arguments: dict[str, Any], result: Any, place: pathlib.P
             return ''
         with contextlib.chdir(place):
             same = bertjax.load(arguments['path']).encode('the river')
-        return '' if finite(same) else 'features of what was saved are not finite'
+        return '' if finite(same) else 'the features of the saved model are not finite'
     if method == 'with_params':
         return ''
     if not finite(jax.device_get(result)):

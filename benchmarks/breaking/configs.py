@@ -1,4 +1,4 @@
-"""Values that make no sense, for every key of some recipes."""
+"""Senseless values for the keys of some recipes."""
 
 import random
 import shutil
@@ -27,13 +27,13 @@ VALUES = (
     'abc',
 )
 VALUES += ('abc', '()', "('a',)", '(1,2)', '{}', '10%', '-10%', '1e9%', 'nanepochs', '\x1b[31m', '../..', 'ä' * 300)
-# Keys that say what is done; another verb is another attempt.
+# Keys that choose the action or its input, which other kinds of attempts change.
 LEFT_OUT = {'run', 'corpus', 'data', 'task.kind'}
 RUNS = (FIRST, 'rte', 'classification', 'tagging', 'squad', 'choice')
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """A run of two steps with one key changed: done, refused in one line, or ended as not finite."""
+    """Trains for two steps with one changed key. It holds if it finishes, is refused in one line, or is not finite."""
     rng = random.Random(f'{seed} configs {number}')
     kind = rng.choice(RUNS)
     (recipe,) = (word.removeprefix('--config=') for word in world.arguments(kind, '') if word.startswith('--config='))
@@ -44,7 +44,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     short = ('--config.steps=2', '--config.export=false', '--config.eval_every=0', '--config.log_every=1')
     what = f'{kind}: --config.{key}={value!r:.40}'
     ended = world.call(*world.arguments(kind, workdir), *short, f'--config.{key}={value}')
-    if ended.status == 3 and not ended.fault:  # not finite: stopped as it should
+    if ended.status == 3 and not ended.fault:  # a stop because of non-finite steps is correct
         pass
     elif ended.wrong:
         return Outcome(False, f'{what}: {ended.wrong}')

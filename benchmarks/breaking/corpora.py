@@ -1,4 +1,4 @@
-"""Corpora made to be hard to read."""
+"""Corpora of hostile text."""
 
 import bz2
 import gzip
@@ -18,7 +18,7 @@ WORDS = GOOD.split()
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """`run=corpus` of some good and some hard text: a store that can be opened, or one line and status 2."""
+    """Runs `run=corpus` on good and hostile text. It holds if it writes a valid store, or refuses in one line."""
     rng = random.Random(f'{seed} corpora {number}')
     place = world.place(f'corpus-{number}')
     folder = place / 'text'
@@ -53,7 +53,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
 
 
 def write_file(folder: pathlib.Path, rng: random.Random, number: int) -> str:
-    """Writes one; returns what it is."""
+    """Writes a hostile file; returns a description of it."""
     name, content = rng.choice(_KINDS)(rng)
     wrapped = rng.choice(('', '', '', '.gz', '.bz2', '.xz'))
     if wrapped:
@@ -61,7 +61,7 @@ def write_file(folder: pathlib.Path, rng: random.Random, number: int) -> str:
         if rng.random() < 0.3:
             content = content[: rng.randrange(len(content) + 1)]
     if rng.random() < 0.1:
-        wrapped = rng.choice(('.gz', '.bz2', '.xz', '.zst'))  # which it is not
+        wrapped = rng.choice(('.gz', '.bz2', '.xz', '.zst'))  # a wrong suffix
     below = folder / rng.choice(('', '', 'deeper', 'a b', 'ä'))
     below.mkdir(exist_ok=True)
     (below / f'{number}-{name}{wrapped}').write_bytes(content)
@@ -74,12 +74,12 @@ def _noise(rng: random.Random) -> tuple[str, bytes]:
     return 'noise.txt', rng.randbytes(rng.choice((0, 1, 7, 5000)))
 
 
-def _spoiled(rng: random.Random) -> tuple[str, bytes]:
+def _damaged(rng: random.Random) -> tuple[str, bytes]:
     data = bytearray(GOOD.encode() * rng.randint(1, 30))
     for _ in range(rng.randint(1, 5)):
         at = rng.randrange(len(data))
         data[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(1, 4))
-    return 'spoiled.txt', bytes(data)
+    return 'damaged.txt', bytes(data)
 
 
 def _odd_letters(rng: random.Random) -> tuple[str, bytes]:
@@ -119,4 +119,4 @@ def _wiki(rng: random.Random) -> tuple[str, bytes]:
     return 'wiki_00', ''.join(rng.choices(parts, k=rng.randint(2, 30))).encode()
 
 
-_KINDS = (_noise, _spoiled, _spoiled, _odd_letters, _too_much, _json_lines, _json_lines, _wiki)
+_KINDS = (_noise, _damaged, _damaged, _odd_letters, _too_much, _json_lines, _json_lines, _wiki)

@@ -1,4 +1,4 @@
-"""Bytes changed, cut or lost: in a checkpoint, of which nothing damaged may be used, and in the rest of a workdir."""
+"""Damage to bytes of a checkpoint, which must not be used afterwards, and of other files of a workdir."""
 
 import itertools
 import json
@@ -14,11 +14,11 @@ from bertjax.checkpoint import Checkpoints
 from bertjax.errors import UserError
 from breaking.world import Outcome, World, differing
 
-REGIONS = 32  # of each file, one damage in each
+REGIONS = 32  # per file; an attempt damages one of them
 
 
-def of_a_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
-    """One region of one file of the newest checkpoint; it must be noticed, and the one before be used."""
+def damage_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
+    """Damages a region of a file of the newest checkpoint. It holds if the previous checkpoint is used instead."""
     workdir, _, _ = world.reference(FIRST)
     folder = workdir / 'checkpoints'
     steps = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
@@ -38,7 +38,7 @@ def of_a_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
         finally:
             checkpoints.close()
     except UserError as error:
-        return Outcome(False, f'{what}: refused with a whole checkpoint before it: {error}')
+        return Outcome(False, f'{what}: refused, although an earlier checkpoint is undamaged: {error}')
     except Exception as error:
         return Outcome(False, f'{what}: {error!r}')
     if saved is None or saved.position.step != steps[-2]:
@@ -47,8 +47,8 @@ def of_a_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
     return Outcome(True, what)
 
 
-def of_a_workdir(world: World, seed: int, number: int) -> Outcome:
-    """One region of another file of a workdir whose run was interrupted; the run ends in the same bits, or refuses."""
+def damage_workdir(world: World, seed: int, number: int) -> Outcome:
+    """Damages another file of an interrupted run. It holds if the run ends in the same bits, or refuses."""
     rng = random.Random(f'{seed} files {number}')
     reference, expected, _ = world.reference(FIRST)
     workdir = world.place(f'file-{number}')
@@ -65,22 +65,21 @@ def of_a_workdir(world: World, seed: int, number: int) -> Outcome:
     if ended.fault or ended.wrong:
         return Outcome(False, f'{what}: {ended.wrong}')
     if ended.status == 0:
-        # What was measured and noted before the damage cannot come back; what was trained can.
+        # The run can train again, but it cannot restore the log rows of the damaged file.
         lost = not _all_rows(path) if name == 'metrics.jsonl' else name in differing(workdir, expected)
         path.unlink(missing_ok=True)
         differs = [file for file in differing(workdir, expected) if file != name]
         if differs:
             return Outcome(False, f'{what}: other {", ".join(differs)}')
         if lost and not any(line.startswith('warning: ') and name in line for line in ended.err.splitlines()):
-            return Outcome(False, f'{what}: nothing was said of it')
+            return Outcome(False, f'{what}: no warning names the damaged file')
     shutil.rmtree(workdir)
     workdir.with_suffix('.log').unlink(missing_ok=True)
     return Outcome(True, what)
 
 
 def _all_rows(path: pathlib.Path) -> bool:
-    """Whether each line is a JSON object. Of the metrics that is all that can be told: a digit that has become
-    another digit is one that was measured, for all that is known."""
+    """Returns whether each line is a JSON object. A changed digit in a row of metrics cannot be detected."""
     try:
         return all(isinstance(json.loads(line), dict) for line in path.read_text(encoding='utf-8').splitlines())
     except (OSError, ValueError):
@@ -99,7 +98,7 @@ def _parts(size: int) -> Iterator[tuple[int, int]]:
 
 
 def _damage(path: pathlib.Path, begin: int, end: int, rng: random.Random) -> str:
-    """Changes a bit, fills with zeros, cuts there, doubles, empties or removes; says what."""
+    """Flips a bit, inverts bits, cuts, doubles or removes the region or file; returns a description."""
     data = bytearray(path.read_bytes())
     way = rng.choice(('a bit', 'a bit', 'a bit', 'noise', 'cut', 'gone', 'doubled'))
     at = rng.randrange(begin, end)

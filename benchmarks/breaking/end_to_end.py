@@ -1,4 +1,4 @@
-"""Odd texts, all the way: a vocabulary, a store, two steps of the tiniest model, an export."""
+"""Hostile text through the whole program: a vocabulary, a store, two steps of a tiny model, an export."""
 
 import random
 import shutil
@@ -10,7 +10,7 @@ from breaking.world import Outcome, World, check_trained
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """A pre-training on hard and some good text: refused in one line, or trained and exported, with finite figures."""
+    """Pre-trains on hostile text. It holds if it is refused in one line, or exports a model with finite figures."""
     rng = random.Random(f'{seed} end_to_end {number}')
     place = world.place(f'end_to_end-{number}')
     folder = place / 'text'

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments and at file operations; afterwards the same command must end in the same bits."""
+"""SIGKILL at random moments and at file operations. The same command must then end in the same bits."""
 
 import functools
 import pathlib
@@ -14,15 +14,15 @@ from breaking.world import Outcome, World, differing
 RUNS = (FIRST, 'rte')  # a pre-training with its vocabulary and store, a fine-tuning
 
 
-def at_a_moment(world: World, seed: int, number: int) -> Outcome:
-    """A run is killed up to three times, at any moment of an undisturbed run's time."""
+def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
+    """Kills a run up to three times, at random moments within the time of an undisturbed run."""
     rng, kind = random.Random(f'{seed} kills {number}'), RUNS[number % len(RUNS)]
     _, expected, seconds = world.reference(kind)
     workdir = world.place(f'kill-{number}')
     moments = []
     for _ in range(rng.randint(1, 3)):
         process = world.start(kind, workdir)
-        moment = rng.uniform(0.25, 1.0) * seconds  # before that Python is importing
+        moment = rng.uniform(0.25, 1.0) * seconds  # earlier, Python is still importing
         time.sleep(moment)
         process.kill()
         process.wait()
@@ -30,8 +30,8 @@ def at_a_moment(world: World, seed: int, number: int) -> Outcome:
     return _continued(world, kind, workdir, expected, f'{kind}, killed after {", ".join(moments)}')
 
 
-def at_an_operation(world: World, seed: int, number: int, *, kind: str) -> Outcome | None:
-    """Killed before one of its file operations, in an order drawn from the seed; None when all were tried."""
+def kill_at_operation(world: World, seed: int, number: int, *, kind: str) -> Outcome | None:
+    """Kills a run before one of its file operations, in an order drawn from the seed; None if all were tried."""
     operations = _operations(world, kind)
     if number >= operations:
         return None
@@ -40,14 +40,14 @@ def at_an_operation(world: World, seed: int, number: int, *, kind: str) -> Outco
     workdir = world.place(f'{kind}-operation-{at}')
     status = world.start(kind, workdir, [*_killing(world), str(at), str(workdir), '-m', 'bertjax.main']).wait()
     what = f'{kind}, killed at file operation {at} of {operations}'
-    if status not in (KILLED, 0):  # 0: threads took turns otherwise, and it had fewer this time
+    if status not in (KILLED, 0):  # 0: thread timing changed, and the run had fewer operations
         return Outcome(False, f'{what}: status {status}')
     return _continued(world, kind, workdir, expected, what)
 
 
 @functools.cache
 def _operations(world: World, kind: str) -> int:
-    """How many file operations a run has in its workdir."""
+    """Returns the number of file operations of a run in its workdir."""
     world.reference(kind)
     workdir = world.place(f'{kind}-counted')
     process = world.start(kind, workdir, [*_killing(world), '0', str(workdir), '-m', 'bertjax.main'])

@@ -1,9 +1,9 @@
-"""Small changes to texts and to trees of JSON, as a person or a broken program makes them."""
+"""Small edits of texts and JSON trees, like those of a person or a broken program."""
 
 import random
 from typing import Any
 
-# Values that few keys and fields can have.
+# Values that most keys and fields do not allow.
 VALUES = ('', ' ', None, True, False, 0, -1, 7, 2.5, -0.0, 1e400, float('nan'), 10**30, [], {}, [[]], ['a'], {'a': 1})
 VALUES += ('abc', '\0', '\x1b[31m', '\ud800', 'ä' * 300, '[MASK]', '[SEP]', '\u202e', '\n', '1', '1.0', 'nan', '-')
 PIECES = ('', ' ', '\t', '\n', '\n\n', '\r\n', '"', "'", ',', ';', '|', '=', ':', '.', '-', '0', '9' * 20, 'e', '\0')
@@ -27,8 +27,8 @@ PIECES += (
 )
 
 
-def mutated(text: str, rng: random.Random, most: int = 3) -> str:
-    """`text` after one to `most` edits of letters."""
+def mutate(text: str, rng: random.Random, most: int = 3) -> str:
+    """Returns `text` after one to `most` random edits of characters."""
     for _ in range(rng.randint(1, most)):
         at = rng.randrange(len(text) + 1)
         end = at + rng.choice((0, 0, 1, 1, 2, 9))
@@ -37,8 +37,8 @@ def mutated(text: str, rng: random.Random, most: int = 3) -> str:
     return text
 
 
-def mutated_lines(lines: list[str], rng: random.Random, separator: str) -> list[str]:
-    """Lines of fields after one edit of lines or of fields."""
+def mutate_lines(lines: list[str], rng: random.Random, separator: str) -> list[str]:
+    """Returns lines of fields after one random edit of lines or fields."""
     lines, at = list(lines), rng.randrange(len(lines))
     fields, column = lines[at].split(separator), rng.randrange(8)
     everywhere = rng.random() < 0.3
@@ -75,14 +75,14 @@ def mutated_lines(lines: list[str], rng: random.Random, separator: str) -> list[
                 del fields[column % len(fields)]
                 lines[number] = separator.join(fields)
         case 'text':
-            lines[at] = mutated(lines[at], rng)
+            lines[at] = mutate(lines[at], rng)
     return lines
 
 
-def mutated_tree(tree: Any, rng: random.Random) -> Any:
-    """A tree of JSON after one change of a node, of its key, or of how often it is there."""
+def mutate_tree(tree: Any, rng: random.Random) -> Any:
+    """Returns a JSON tree after one random change: a node is edited, renamed, repeated or removed."""
     if not isinstance(tree, dict | list) or not tree or rng.random() < 0.1:
-        return rng.choice((*VALUES, tree, [tree], {'a': tree}, str(tree), mutated(str(tree), rng)))
+        return rng.choice((*VALUES, tree, [tree], {'a': tree}, str(tree), mutate(str(tree), rng)))
     if isinstance(tree, list):
         at, tree = rng.randrange(len(tree)), list(tree)
         if rng.random() < 0.1:
@@ -90,10 +90,10 @@ def mutated_tree(tree: Any, rng: random.Random) -> Any:
         elif rng.random() < 0.1:
             del tree[at : at + rng.choice((1, 1, len(tree)))]
         else:
-            tree[at] = mutated_tree(tree[at], rng)
+            tree[at] = mutate_tree(tree[at], rng)
         return tree
     key, tree = rng.choice(list(tree)), dict(tree)
     value = tree.pop(key)
     if rng.random() < 0.15:
-        return tree | rng.choice(({}, {mutated(key, rng): value}, {'': value}))
-    return tree | {key: mutated_tree(value, rng)}
+        return tree | rng.choice(({}, {mutate(key, rng): value}, {'': value}))
+    return tree | {key: mutate_tree(value, rng)}

@@ -1,4 +1,4 @@
-"""Command lines that are nearly right: keys, values, flags and arguments of recipes after some edits."""
+"""Nearly correct command lines, with edited keys, values, flags and arguments of recipes."""
 
 import math
 import random
@@ -11,14 +11,14 @@ from bertjax.config.check import config_keys
 from bertjax.config.files import load_recipe
 from bertjax.config.plain import flatten
 from breaking.configs import LEFT_OUT, VALUES
-from breaking.mutations import mutated
+from breaking.mutations import mutate
 from breaking.world import Outcome, World, check_trained
 
-# Of golden_runs.RUNS; some, trained for two steps, are continued too.
+# Names of golden_runs.RUNS. The runs of TRAINED are also continued after two steps of training.
 TRAININGS = (FIRST, 'two_phases', 'sop', 'muon', 'full_sentences', 'from_init', 'mixture', 'rte', 'stsb', 'tagging')
 TRAININGS += ('classification', 'squad', 'choice', 'tagging_features', 'sweep_alone', 'sweep_together')
 TRAINED = (FIRST, 'rte', 'stsb', 'classification', 'tagging', 'squad', 'choice')
-# Recipes that use a trained model, and what they need: {first} is one of text, {rte} one of a task.
+# {recipe that uses a trained model: its keys}. {first} is a pre-trained model, and {rte} a fine-tuned one.
 USES: dict[str, dict[str, object]] = {
     'extract.py': {'init': '{first}', 'input': 'data/texts.txt'},
     'fill.py': {'init': '{first}', 'input': 'data/texts.txt', 'fill__ask': 'score'},
@@ -34,19 +34,19 @@ VERBS += ('finetune', 'compile')
 IN_RANGE = (0, 1, 2, 3, 4, 5, 7, 8, 12, 16, 32, 48, 64, 100, 1000, 2**20, 2**31 - 1, 2**32 - 1, 0.0, 1e-9, 0.1, 0.5)
 IN_RANGE += (0.9, 0.999, 1.0, 2.5, 50.0, True, False, '', 'auto', 'all', 'head', 'last_1', 'last_2', '2%', '100%', '3')
 IN_RANGE += ('a', '1epochs', '0.1epochs', (), (1,), (0, 1), (0.1,), (0.0, 1e-4), ('all', 'head'), ('a', 'b'), '1:2')
-# Keys of which nearly every other value is refused at once.
+# Prefixes of keys that refuse nearly every value at once, and are changed less often.
 HARD = ('mesh.', 'init', 'ensemble', 'benchmark', 'push_', 'track', 'tokenizer', 'input', 'card.', 'distill.teacher')
 CONTINUED = ('evaluate', 'predict', 'export', 'report', 'show', 'baseline')
-FULL = 25  # every so many is trained, evaluated and exported
-# What a recipe may have after its name.
+FULL = 25  # every 25th attempt trains, evaluates and exports
+# Arguments of recipes.
 ARGUMENTS = ('', ':', ':adam', ':rte', ':mrpc,grid', ':seq=64', ':seeds=2', ':long=windows', ':v2', ':all')
 ARGUMENTS += (':jsonl', ':e', ':ltr', ':features=sum_all,units=8', ':starts,markers=typed', ':glue:rte')
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """A run with some words of its command line changed: refused in one line, or ready for its first step.
+    """Starts a run with changed words in its command line. It holds if it is refused in one line, or can train.
 
-    Some are trained.
+    Every attempt whose number is a multiple of FULL trains; the others stop before the first step.
     """
     rng = random.Random(f'{seed} overrides {number}')
     world.trained('rte')  # and the encoder of the tasks
@@ -63,7 +63,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         paths = {'first': world.trained(FIRST), 'rte': world.trained('rte')}
         needs = _keys(**{key: str(value).format(**paths) for key, value in USES[recipe].items()})
         words = [f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}', *needs]
-    begun = workdir.exists()
+    has_run = workdir.exists()
     keys = flatten(load_recipe(words[0].removeprefix('--config=')))
     full = number % FULL == 0
     if full:
@@ -78,13 +78,13 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     ended = world.call(*words, training=full)
     not_finite = full and ended.status == 3 and not ended.fault
     wrong = '' if not_finite else ended.wrong
-    trained = full and ended.status == 0 and (workdir / 'metrics.jsonl').exists()  # no sweep and no conversion
+    trained = full and ended.status == 0 and (workdir / 'metrics.jsonl').exists()  # not a sweep or a conversion
     if not wrong and trained and (workdir / 'export' / 'hf').exists():
         wrong = check_trained(workdir)
     if wrong:
         return Outcome(False, f'{what}: {wrong}')
-    if ended.status == 2 and (workdir / 'export').exists() and not begun:
-        return Outcome(False, f'{what}: refused, with an export: {ended.err.strip()[-200:]}')
+    if ended.status == 2 and (workdir / 'export').exists() and not has_run:
+        return Outcome(False, f'{what}: refused, but wrote an export: {ended.err.strip()[-200:]}')
     shutil.rmtree(workdir.parent)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
 
@@ -97,12 +97,12 @@ def _add(words: list[str], word: str) -> str:
 def _value(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
     """A key, and its usual value after some edits, or that of another key."""
     key, other = rng.choice(list(keys)), rng.choice(list(keys))
-    value = rng.choice((mutated(str(keys[key]), rng), mutated(str(keys[key]), rng), keys[other], rng.choice(VALUES)))
+    value = rng.choice((mutate(str(keys[key]), rng), mutate(str(keys[key]), rng), keys[other], rng.choice(VALUES)))
     return _add(words, f'--config.{key}={value}')
 
 
 def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, most: float = math.inf) -> str:
-    """A key, and a value from its range; alone or with others it may not fit the rest."""
+    """Sets a key to a value from its range, which may conflict with other keys."""
     recipe = words[0].removeprefix('--config=')
     known = config_keys(load_recipe(recipe))
     key = rng.choice([key for key in known if key not in LEFT_OUT and (not key.startswith(HARD) or rng.random() < 0.1)])
@@ -113,33 +113,33 @@ def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, mos
 
 
 def _key(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    """A key after some edits."""
+    """Sets a key with an edited name."""
     key = rng.choice(list(keys))
-    made = (mutated(key, rng), mutated(key, rng), f'{key}[0]', f'{key}.name', key.rpartition('.')[2], f'phases[{key}]')
+    made = (mutate(key, rng), mutate(key, rng), f'{key}[0]', f'{key}.name', key.rpartition('.')[2], f'phases[{key}]')
     made += ('phases[9].steps', 'phases[-1].steps', 'phases[0]', 'items', '__class__', f'{key}.', key.upper())
     return _add(words, f'--config.{rng.choice(made)}={keys[key]}')
 
 
 def _form(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    """A word after some edits, wherever in it; or written as other programs have it."""
+    """Edits a word, or writes it in the form of another program."""
     at = rng.randrange(len(words))
     name, _, value = words[at].lstrip('-').partition('=')
-    made = (mutated(words[at], rng), f'--{name}', f'--no{name}', f'-{name}={value}', f'{name}={value}')
+    made = (mutate(words[at], rng), f'--{name}', f'--no{name}', f'-{name}={value}', f'{name}={value}')
     made += (f'--{name}==={value}',)
     before, words[at] = words[at], rng.choice(made)
     if before.startswith('--workdir') and words[at] == made[0]:
-        words[at] = before  # wherever that would be
+        words[at] = before  # the edited path could be anywhere
     return f'{words[at]!r:.90} for {before!r:.60}'
 
 
 def _verb(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    return _add(words, f'--config.run={rng.choice((*VERBS, mutated(rng.choice(VERBS), rng)))}')
+    return _add(words, f'--config.run={rng.choice((*VERBS, mutate(rng.choice(VERBS), rng)))}')
 
 
 def _argument(words: list[str], keys: dict[str, object], rng: random.Random) -> str:
-    """Another argument of the recipe."""
+    """Changes the argument of the recipe."""
     argument = rng.choice(ARGUMENTS)
-    words[0] = words[0].rpartition('.py')[0] + '.py' + rng.choice((argument, argument, mutated(argument, rng)))
+    words[0] = words[0].rpartition('.py')[0] + '.py' + rng.choice((argument, argument, mutate(argument, rng)))
     return words[0].rpartition('/')[2]
 
 

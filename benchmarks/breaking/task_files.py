@@ -1,4 +1,4 @@
-"""Data of tasks in files that somebody or something has spoiled."""
+"""Damaged data files of tasks."""
 
 import gzip
 import json
@@ -8,10 +8,10 @@ import shutil
 
 from golden_runs import FIRST, SHORT, _keys
 
-from breaking.mutations import mutated, mutated_lines, mutated_tree
+from breaking.mutations import mutate, mutate_lines, mutate_tree
 from breaking.world import Outcome, World, check_trained
 
-# Recipe, and its data below the folder `data` or made here; keys of the recipe.
+# {layout: (recipe, its folder in `data` or '' for files of `_made`, keys of the recipe)}.
 LAYOUTS = {
     'rte': ('glue.py:rte', 'RTE', {}),
     'stsb': ('glue.py:stsb', 'STS-B', {}),
@@ -28,8 +28,8 @@ LAYOUTS = {
     'multi_label': ('multi_label.py', '', {}),
     'lists': ('multi_label.py', '', {}),
 }
-# A trained model, the recipe that asks it, and what it is asked about.
-ASKED = {
+# {trained model: (recipe that uses it, its input file, keys of the recipe)}.
+INFERENCE = {
     'rte': ('glue.py:rte', 'pairs.txt', {'run': 'predict'}),
     'classification': ('classify.py', 'texts.txt', {'run': 'predict'}),
     'tagging': ('ner.py', 'words.txt', {'run': 'predict'}),
@@ -39,15 +39,15 @@ ASKED = {
     'fill': ('fill.py', 'texts.txt', {'fill__ask': 'score'}),
     'attention': ('attention.py', 'texts.txt', {}),
 }
-FULL = 12  # every so many is trained, evaluated and exported
+FULL = 12  # every 12th attempt trains, evaluates and exports
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """A fine-tuning whose files were changed: refused in one line, or ready for its first step; some are trained."""
+    """Fine-tunes on damaged files. It holds if it is refused in one line, or can train; some attempts train."""
     rng = random.Random(f'{seed} tasks {number}')
     world.trained('rte')  # and the encoder
     if rng.random() < 0.2:
-        return _ask(world, rng, number)
+        return _infer(world, rng, number)
     place = world.place(f'task-{number}')
     kind = rng.choice(list(LAYOUTS))
     recipe, source, keys = LAYOUTS[kind]
@@ -59,7 +59,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
         for name, text in _made(kind).items():
             (data / name).write_text(text, encoding='utf-8')
     files = sorted(data.iterdir())
-    changed = [_spoil(rng.choice(files), rng) for _ in range(rng.choice((1, 1, 2)))]
+    changed = [_damage_file(rng.choice(files), rng) for _ in range(rng.choice((1, 1, 2)))]
     full = number % FULL == 0
     verb = rng.choice((*['finetune'] * 5, 'baseline', 'doctor')) if not full else 'finetune'
     settings = SHORT | {'data': data, 'run': verb, 'steps': 2, 'eval_every': 0, 'checkpoint_every': 0} | keys
@@ -77,36 +77,36 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
 
 
-def _ask(world: World, rng: random.Random, number: int) -> Outcome:
-    """A trained model and a file of inputs that was changed: refused in one line, or answered."""
+def _infer(world: World, rng: random.Random, number: int) -> Outcome:
+    """Uses a trained model on a damaged input file. It holds if it is refused in one line, or finishes."""
     place = world.place(f'task-{number}')
-    kind = rng.choice(list(ASKED))
-    recipe, source, keys = ASKED[kind]
-    given = place / pathlib.Path(source).name
-    shutil.copy(world.folder / 'data' / source, given)
-    changed = _spoil(given, rng)
+    kind = rng.choice(list(INFERENCE))
+    recipe, source, keys = INFERENCE[kind]
+    input_file = place / pathlib.Path(source).name
+    shutil.copy(world.folder / 'data' / source, input_file)
+    changed = _damage_file(input_file, rng)
     workdir = world.trained(kind) if 'run' in keys else place / 'run'
-    settings = {'input': given} | ({} if 'run' in keys else {'init': world.trained(FIRST)}) | keys
+    settings = {'input': input_file} | ({} if 'run' in keys else {'init': world.trained(FIRST)}) | keys
     words = (f'--config={world.repository}/configs/{recipe}', f'--workdir={workdir}', *_keys(**settings))
     ended = world.call(*words)
-    what = f'asked {kind}: {changed}'
+    what = f'inference {kind}: {changed}'
     if ended.wrong:
         return Outcome(False, f'{what}: {ended.wrong}')
     shutil.rmtree(place)
     return Outcome(True, f'{what}: {ended.err.strip().splitlines()[-1] if ended.status else "ready"}')
 
 
-def _spoil(path: pathlib.Path, rng: random.Random) -> str:
-    """Changes a file; returns what was done."""
+def _damage_file(path: pathlib.Path, rng: random.Random) -> str:
+    """Damages a file; returns a description of the damage."""
     if not path.is_file():
         return f'{path.name} again'
     kind = rng.choice(('lines', 'lines', 'lines', 'letters', 'tree', 'tree', 'tree', 'bytes', 'whole'))
-    content, before, tree = path.read_bytes(), path.suffix, None
+    content, suffix, tree = path.read_bytes(), path.suffix, None
     try:
         text = content.decode()
         lines = text.split('\n')
-        if before in ('.json', '.jsonl'):
-            tree = json.loads(text) if before == '.json' else [json.loads(line) for line in lines if line]
+        if suffix in ('.json', '.jsonl'):
+            tree = json.loads(text) if suffix == '.json' else [json.loads(line) for line in lines if line]
     except ValueError:
         kind = 'bytes'
     if kind in ('tree', 'letters') and not text:
@@ -114,20 +114,20 @@ def _spoil(path: pathlib.Path, rng: random.Random) -> str:
     if kind == 'tree' and tree is None:
         kind = 'lines'
     if kind == 'lines':
-        separator = '\t' if '\t' in text else ',' if before == '.csv' else ' '
-        text = '\n'.join(mutated_lines(lines, rng, separator))
+        separator = '\t' if '\t' in text else ',' if suffix == '.csv' else ' '
+        text = '\n'.join(mutate_lines(lines, rng, separator))
     elif kind == 'letters':
-        text = mutated(text, rng, 8)
+        text = mutate(text, rng, 8)
     elif kind == 'tree':
-        tree = mutated_tree(tree, rng)
-        text = json.dumps(tree) if before == '.json' or not isinstance(tree, list) else '\n'.join(map(json.dumps, tree))
+        tree = mutate_tree(tree, rng)
+        text = json.dumps(tree) if suffix == '.json' or not isinstance(tree, list) else '\n'.join(map(json.dumps, tree))
     if kind in ('lines', 'letters', 'tree'):
         path.write_bytes(text.encode('utf-8', 'surrogatepass'))
         return f'{path.name} {kind}'
     if kind == 'bytes':
-        spoiled, at = bytearray(content), rng.randrange(len(content) + 1)
-        spoiled[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(1, 4))
-        path.write_bytes(bytes(spoiled))
+        damaged, at = bytearray(content), rng.randrange(len(content) + 1)
+        damaged[at : at + rng.randint(0, 3)] = rng.randbytes(rng.randint(1, 4))
+        path.write_bytes(bytes(damaged))
         return f'{path.name} {kind}'
     return f'{path.name} {rng.choice(_WHOLE)(path, content)}'
 
@@ -144,11 +144,11 @@ def _folder(path: pathlib.Path, content: bytes) -> str:
 
 
 def _rewritten(name: str, change):
-    def spoil(path: pathlib.Path, content: bytes) -> str:
+    def damage(path: pathlib.Path, content: bytes) -> str:
         path.write_bytes(change(content))
         return name
 
-    return spoil
+    return damage
 
 
 _WHOLE = (
@@ -172,13 +172,13 @@ _WHOLE = (
 
 
 def _made(kind: str) -> dict[str, str]:
-    """Files of a layout that golden_runs has not."""
+    """Returns {file name: content} for a layout that golden_runs lacks."""
     counts = {'train': 24, 'dev': 8, 'test': 5}
     if kind == 'squad1':
         answer = {'text': 'house', 'answer_start': 33}
-        asked = [{'id': str(i), 'question': 'where', 'answers': [answer] * (1 + i % 2)} for i in range(24)]
+        questions = [{'id': str(i), 'question': 'where', 'answers': [answer] * (1 + i % 2)} for i in range(24)]
         context = 'the red bird sings near the old  house.'
-        data = {'data': [{'title': 'birds', 'paragraphs': [{'context': context, 'qas': asked}]}], 'version': '1.1'}
+        data = {'data': [{'title': 'birds', 'paragraphs': [{'context': context, 'qas': questions}]}], 'version': '1.1'}
         return {f'{name}-v1.1.json': json.dumps(data) for name in ('train', 'dev')}
     if kind.startswith('sick'):
         judged = ('ENTAILMENT', 'NEUTRAL', 'CONTRADICTION')

@@ -1,4 +1,4 @@
-"""Where attempts happen: data, runs that nobody touched, the program in its own process and in this one."""
+"""The environment of the attempts: data, reference runs, and ways to run the program."""
 
 import contextlib
 import dataclasses
@@ -25,14 +25,19 @@ from running import as_in_a_new_process
 import bertjax
 from bertjax.main import console
 
-HANGS = 120  # seconds after which a run of the tiny model is one that hangs
-# Small models spend their time in the compiler: its cheaper half is enough for them.
+HANGS = 120  # seconds after which a run of the tiny model counts as hanging
+# Small models spend most of their time in the compiler, so its expensive passes are turned off.
 XLA_FLAGS = '--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true'
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """Of an attempt: whether the program held, and what was done and seen."""
+    """The outcome of an attempt.
+
+    Attributes:
+      held: Whether the program held.
+      what: A description of the attempt and its result.
+    """
 
     held: bool
     what: str
@@ -40,7 +45,7 @@ class Outcome:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """A run: its exit status and what it said. `fault` names an exception that reached the top, or a hang."""
+    """The exit status and the output of a run; `fault` names an uncaught exception or a hang."""
 
     status: int
     out: str
@@ -49,7 +54,7 @@ class Ended:
 
     @property
     def wrong(self) -> str:
-        """What a user must never see; '' where the run was done, or refused in one line."""
+        """A description of the fault; '' if the run finished, or was refused in one line."""
         if self.fault or 'Traceback' in self.err:
             return self.fault or self.err.strip().splitlines()[-1]
         if self.status == 2:
@@ -59,11 +64,11 @@ class Ended:
 
 
 class ComputesError(BaseException):
-    """Raised in place of a training, by a run that has checked all there is to check before its first step."""
+    """Raised in place of the first step, when a run has passed all its checks."""
 
 
 class World:
-    """A folder with data, one place for each attempt, and the references, each made when it is first asked for."""
+    """A folder with data, a subfolder for each attempt, and reference runs, which are made on first use."""
 
     def __init__(self, folder: pathlib.Path, repository: pathlib.Path):
         self.folder, self.repository = folder, repository
@@ -79,15 +84,15 @@ class World:
         jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
     def place(self, name: str) -> pathlib.Path:
-        """An empty folder for an attempt."""
+        """Returns an empty folder for an attempt."""
         place = self.folder / 'attempts' / name
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True)
         return place
 
-    @functools.cache  # noqa: B019  There is one world.
+    @functools.cache  # noqa: B019  only one World exists
     def reference(self, kind: str) -> tuple[pathlib.Path, dict, float]:
-        """The workdir of an untouched run of golden_runs.RUNS, what it holds, and the seconds that it took."""
+        """Returns the workdir of an undisturbed run of golden_runs.RUNS, its contents, and its time in seconds."""
         if kind != FIRST:
             encoder = self.folder / 'data' / 'encoder'
             shutil.copytree(self.reference(FIRST)[0] / 'export', encoder / 'export', dirs_exist_ok=True)
@@ -100,12 +105,12 @@ class World:
         return workdir, contents(workdir), time.monotonic() - began
 
     def arguments(self, kind: str, workdir: pathlib.Path) -> list[str]:
-        """Of the first command of a run of golden_runs.RUNS."""
+        """Returns the arguments of the first command of a run of golden_runs.RUNS."""
         words = [word.replace('=configs/', f'={self.repository}/configs/') for word in RUNS[kind].commands[0]]
         return [*words, f'--workdir={workdir}']
 
     def start(self, kind: str, workdir: pathlib.Path, program: Sequence[str] = ('-m', 'bertjax.main')):
-        """The run in a process of its own; what it says goes to the file WORKDIR.log."""
+        """Starts the run in a new process; its output goes to the file WORKDIR.log."""
         with workdir.with_suffix('.log').open('a') as log:
             command = [sys.executable, *program, *self.arguments(kind, workdir)]
             return subprocess.Popen(
@@ -113,19 +118,19 @@ class World:
             )
 
     def finish(self, kind: str, workdir: pathlib.Path) -> Ended:
-        """Runs it to the end, in a process of its own."""
+        """Runs it to the end in a new process."""
         process = self.start(kind, workdir)
         try:
             status = process.wait(timeout=HANGS)
         except subprocess.TimeoutExpired:
             process.kill()
             return Ended(-9, '', '', 'it hangs')
-        said = workdir.with_suffix('.log').read_text(errors='replace')
-        return Ended(status, '', said)
+        output = workdir.with_suffix('.log').read_text(errors='replace')
+        return Ended(status, '', output)
 
-    @functools.cache  # noqa: B019  There is one world.
+    @functools.cache  # noqa: B019  only one World exists
     def trained(self, kind: str) -> pathlib.Path:
-        """The workdir of a run of golden_runs.RUNS, trained for two steps and exported."""
+        """Returns the workdir of a run of golden_runs.RUNS that trained for two steps and exported."""
         if kind == FIRST:
             return self.reference(FIRST)[0]
         self.reference('rte')  # makes the encoder
@@ -135,9 +140,10 @@ class World:
         return workdir
 
     def call(self, *arguments: str, training: bool = True) -> Ended:
-        """Runs the program in this process, which is quicker; never compare bits between the two.
+        """Runs the program in this process, which is faster than `finish`.
 
-        Without `training`, a run ends with status 0 where its first step would be.
+        Its bits must not be compared with those of a new process. If `training` is false, a run ends with status 0
+        before its first step.
         """
         out, err, fault, status = io.StringIO(), io.StringIO(), '', 0
         with (
@@ -171,41 +177,43 @@ def _no_training() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError in what takes longer."""
+    """Raises TimeoutError in the body of the `with` statement after this many seconds."""
 
     def hangs(number: int, frame: object) -> None:
         raise TimeoutError(f'it hangs: {seconds} s')
 
-    before = signal.signal(signal.SIGALRM, hangs)
+    previous = signal.signal(signal.SIGALRM, hangs)
     signal.alarm(seconds)
     try:
         yield
     finally:
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def contents(workdir: pathlib.Path) -> dict:
-    """What a workdir holds, without what depends on where a run was stopped: a training row is the mean since the
-    row before it or since the start of the process."""
-    found = observe(workdir)
-    found.pop('summary.json', None)
+    """Returns the content of a workdir, without values that depend on where a run was stopped.
+
+    Training rows are such values: each is a mean since the previous row or the start of the process.
+    """
+    content = observe(workdir)
+    content.pop('summary.json', None)
     path = workdir / 'metrics.jsonl'
     if path.exists():
         rows = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
         measured = [{key: row[key] for key in row if key not in MEASURED} for row in rows if row['split'] != 'train']
-        found['metrics.jsonl'] = {'evaluations': measured}
-    return found
+        content['metrics.jsonl'] = {'evaluations': measured}
+    return content
 
 
 def differing(workdir: pathlib.Path, expected: dict) -> list[str]:
-    """The files that are not as expected."""
-    found = contents(workdir)
-    return sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    """Returns the names of the files that differ from the expected content."""
+    content = contents(workdir)
+    return sorted(name for name in content.keys() | expected.keys() if content.get(name) != expected.get(name))
 
 
 def finite(value: Any) -> bool:
-    """Whether no number in a result, however nested, is NaN or infinite."""
+    """Returns whether all numbers in a nested result are finite."""
     if isinstance(value, dict):
         return all(map(finite, value.values()))
     if isinstance(value, list | tuple):
@@ -216,7 +224,7 @@ def finite(value: Any) -> bool:
 
 
 def check_trained(workdir: pathlib.Path) -> str:
-    """What is wrong with a workdir whose run ended with status 0; '' for nothing."""
+    """Describes the fault of a workdir whose run ended with status 0; '' if it has none."""
     results = workdir / 'results.json'
     rows = [json.loads(line) for line in (workdir / 'metrics.jsonl').read_text(encoding='utf-8').splitlines()]
     rows += [json.loads(results.read_text(encoding='utf-8'))] if results.exists() else []

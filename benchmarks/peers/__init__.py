@@ -1,1 +1,1 @@
-"""What other people's libraries make of our recipes; for the benchmarks alone, needs the extra `bench`."""
+"""The recipes of bertjax in other libraries, for the benchmarks. Needs the extra `bench`."""

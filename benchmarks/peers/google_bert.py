@@ -1,4 +1,4 @@
-"""google-research/bert's create_pretraining_data.py, from a checkout, without TensorFlow 1, which only writes there."""
+"""Load google-research/bert's create_pretraining_data.py from a checkout, without TensorFlow 1."""
 
 import sys
 import types
@@ -6,27 +6,27 @@ from types import ModuleType
 
 
 def load_checkout(path: str) -> tuple[ModuleType, ModuleType]:
-    """Its modules `create_pretraining_data` and `tokenization`.
+    """Returns the modules `create_pretraining_data` and `tokenization` of a checkout.
 
-    Of TensorFlow they are given files, strings and flags that do nothing; what writes records is not there.
+    A stub replaces TensorFlow. It has only `flags`, which are ignored, and `gfile`, so nothing can write records.
 
     Args:
-      path: a checkout of github.com/google-research/bert.
+      path: A checkout of github.com/google-research/bert.
     """
-    stand_in = types.ModuleType('tensorflow')
+    stub = types.ModuleType('tensorflow')
     ignored = {f'DEFINE_{kind}': lambda *_: None for kind in ('string', 'bool', 'integer', 'float')}
-    stand_in.flags = types.SimpleNamespace(FLAGS=types.SimpleNamespace(do_whole_word_mask=False), **ignored)
-    stand_in.gfile = types.SimpleNamespace(GFile=open)
-    kept = sys.modules.get('tensorflow')
-    sys.modules['tensorflow'] = stand_in
+    stub.flags = types.SimpleNamespace(FLAGS=types.SimpleNamespace(do_whole_word_mask=False), **ignored)
+    stub.gfile = types.SimpleNamespace(GFile=open)
+    original = sys.modules.get('tensorflow')
+    sys.modules['tensorflow'] = stub
     sys.path.insert(0, path)
     try:
         import create_pretraining_data
         import tokenization
     finally:
         sys.path.remove(path)
-        if kept is None:
+        if original is None:
             del sys.modules['tensorflow']
         else:
-            sys.modules['tensorflow'] = kept
+            sys.modules['tensorflow'] = original
     return create_pretraining_data, tokenization

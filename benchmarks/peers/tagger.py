@@ -1,6 +1,6 @@
-"""The paper's feature-based tagger in PyTorch: a frozen BERT, layers of it, a two-layer BiLSTM (section 5.3).
+"""The paper's feature-based tagger in PyTorch: a two-layer BiLSTM on layers of a frozen BERT (section 5.3).
 
-transformers has no such class; this is the peer of bertjax/model/heads.py:BertForTokens with `frozen`.
+transformers has no such class. This is the counterpart of bertjax/model/heads.py:BertForTokens with `frozen`.
 """
 
 import torch
@@ -9,14 +9,14 @@ from torch import nn
 
 
 class FrozenTagger(nn.Module):
-    """Classes of every token from the hidden states of an encoder that learns nothing.
+    """A token classifier on the hidden states of a frozen encoder.
 
     Args:
-      source: directory of the encoder.
-      outputs: classes.
+      source: The directory of the encoder.
+      outputs: The number of classes.
       layers: 'last', 'second_to_last', 'embeddings' or 'concat_last_four'.
-      units: of each direction of the LSTM.
-      dropout: between its layers and before the projection.
+      units: The number of units of each direction of the LSTM.
+      dropout: The dropout rate between the layers of the LSTM and before the projection.
     """
 
     def __init__(self, source: str, outputs: int, layers: str, units: int, dropout: float):
@@ -26,7 +26,8 @@ class FrozenTagger(nn.Module):
         self.chosen = chosen[layers]
         width = len(self.chosen) * self.encoder.config.hidden_size
         self.lstm = nn.LSTM(width, units, 2, batch_first=True, dropout=dropout, bidirectional=True)
-        for name, parameter in self.lstm.named_parameters():  # as ours: the forget gate starts open, the others at 0
+        # As in bertjax: the bias of the forget gate is 1, the others are 0.
+        for name, parameter in self.lstm.named_parameters():
             if name.startswith('bias'):
                 nn.init.zeros_(parameter)
             if name.startswith('bias_ih'):
@@ -35,7 +36,7 @@ class FrozenTagger(nn.Module):
         self.head = nn.Linear(2 * units, outputs)
 
     def train(self, mode: bool = True) -> 'FrozenTagger':
-        """The encoder has no dropout, training or not."""
+        """Sets the mode; the encoder stays in evaluation mode, without dropout."""
         super().train(mode)
         self.encoder.eval()
         return self
@@ -47,7 +48,12 @@ class FrozenTagger(nn.Module):
         attention_mask: torch.Tensor,
         labels: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """int64 [B, S] each -> `logits` [B, S, outputs], and `loss` where there are labels (-100: not judged)."""
+        """Returns `logits` [B, S, outputs], and `loss` if there are labels.
+
+        Args:
+          input_ids, token_type_ids, attention_mask: int64 [B, S].
+          labels: int64 [B, S]; the loss ignores -100.
+        """
         with torch.no_grad():
             states = self.encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True).hidden_states
         features = torch.cat([states[i] for i in self.chosen], -1)  # [B, S, 4D]

@@ -1,7 +1,7 @@
-"""transformers' Trainer on a recipe of ours: its models, collators and loop on the rows that our tasks tokenise.
+"""transformers' Trainer for a recipe of bertjax: models, collators and loop of transformers on bertjax's rows.
 
-The rows are ours so that both train on the same (tests hold that transformers' tokenizer gives the same ids), and the
-outputs go back to the task, whose figures judge both alike. All else is what examples/pytorch of transformers uses.
+Both frameworks train on the rows of bertjax; tests check that transformers' tokenizer gives the same ids. The tasks of
+bertjax compute the figures of both. Everything else is as in examples/pytorch of transformers.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ from peers.tagger import FrozenTagger
 
 Row = dict[str, Any]
 
-# transformers' class -> (its collator of ragged rows, names that our tasks have for its outputs).
+# {transformers' class: (its collator of ragged rows, the names of its outputs in bertjax)}.
 _PARTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     'BertForSequenceClassification': (transformers.DataCollatorWithPadding, ('logits',)),
     'BertForQuestionAnswering': (transformers.DataCollatorWithPadding, ('start_logits', 'end_logits')),
@@ -29,15 +29,18 @@ _PARTS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
 
 
 class Peer:
-    """A Trainer for what a recipe says.
+    """A Trainer with the model, data and settings of a recipe.
 
     Args:
-      config: a recipe for a task; what Trainer has no counterpart for raises NotImplementedError.
-      data: of the recipe; its task has learned its labels.
-      train: the training split.
-      padding: 'max_length', to config.seq_len, as the examples do by default; 'longest', to the longest of the batch;
-        or 'group_by_length', the same with rows of about one length together.
-      callbacks: Trainer's.
+      config: The config of a task.
+      data: The data of the recipe, whose task has learned its labels.
+      train: The training split.
+      padding: 'max_length' pads to config.seq_len, the default of the examples; 'longest' pads to the longest row of
+        the batch; 'group_by_length' does the same, and groups rows of similar length.
+      callbacks: The callbacks of the Trainer.
+
+    Raises:
+      NotImplementedError: The config has a value that Trainer does not support.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Peer:
         self._check(config)
         transformers.set_seed(config.seed)
         self._data, self._config, self._padding = data, config, padding
-        # The class by its name: that of a frozen tagger has none in transformers.
+        # The name of the class. A frozen tagger, which transformers lacks, counts as a token classifier.
         self._kind = 'BertForTokenClassification' if _is_frozen(config) else data.task.head.architecture
         tokenizer = transformers.AutoTokenizer.from_pretrained(config.tokenizer or data.source)
         collate = transformers.default_data_collator
@@ -70,17 +73,19 @@ class Peer:
 
     @staticmethod
     def _check(config: ConfigDict) -> None:
-        has = {
+        supported = {
             'schedule.name': config.schedule.name == 'linear',
             'optimizer.name': config.optimizer.name == 'adamw',
             'layer_decay': config.layer_decay == 1,
-            'train': config.trainable in ('all', 'head'),
+            'trainable': config.trainable in ('all', 'head'),
             'use_checkpoint': config.use_checkpoint == 'last',
             'task.bilstm_units': _is_frozen(config) or not config.task.get('bilstm_units'),
         }
-        missing = [name for name, there in has.items() if not there]
-        if missing:
-            raise NotImplementedError(f'Trainer is not set up for these values of config.{", config.".join(missing)}')
+        unsupported = [name for name, value in supported.items() if not value]
+        if unsupported:
+            raise NotImplementedError(
+                f'Trainer is not set up for these values of config.{", config.".join(unsupported)}'
+            )
 
     def _model(self) -> torch.nn.Module:
         config, task = self._config, self._data.task
@@ -113,7 +118,7 @@ class Peer:
             num_train_epochs=config.epochs,
             max_steps=int(config.steps) or -1,
             learning_rate=config.learning_rate,
-            warmup_steps=config.warmup_fraction,  # below 1: a share of all
+            warmup_steps=config.warmup_fraction,  # below 1: a fraction of all steps
             weight_decay=optimizer.weight_decay,
             adam_beta1=optimizer.b1,
             adam_beta2=optimizer.b2,
@@ -128,7 +133,7 @@ class Peer:
         )
 
     def rows(self, features: Features) -> list[Row]:
-        """What Trainer calls a dataset."""
+        """Returns the rows, a dataset of Trainer."""
         rows = [self._row(features, i) for i in range(len(features))]
         if self._padding == 'max_length':
             rows = [{name: self._padded(name, value) for name, value in row.items()} for row in rows]
@@ -148,8 +153,8 @@ class Peer:
         if features.choices == 1:
             row = {name: value[0] for name, value in row.items()}
         if self._kind == 'BertForTokenClassification':
-            labels, judged = (features.token[name][parts[0]] for name in ('token_labels', 'token_weights'))
-            return {**row, 'labels': np.where(judged > 0, labels, -100).tolist()}
+            labels, weights = (features.token[name][parts[0]] for name in ('token_labels', 'token_weights'))
+            return {**row, 'labels': np.where(weights > 0, labels, -100).tolist()}
         if self._kind == 'BertForQuestionAnswering':
             return {
                 **row,
@@ -159,16 +164,16 @@ class Peer:
         return {**row, 'labels': features.row['labels'][i].item()}
 
     def _padded(self, name: str, value: Any) -> Any:
-        """As the tokenizer does with padding='max_length'; of single sequences."""
+        """Pads a field of a single sequence, as the tokenizer does with padding='max_length'."""
         if not isinstance(value, list):
             return value
         filling = {'input_ids': self._data.tokenizer.pad_id, 'labels': -100}.get(name, 0)
         return value + [filling] * (self._config.seq_len - len(value))
 
     def results(self) -> dict[str, Any]:
-        """`splits`, the task's figures on every labelled split, and whether the run `collapsed`, as of results.json."""
+        """Returns the figures of every labelled split, `splits`, and `collapsed`, as in results.json."""
         task, results = self._data.task, {'collapsed': None, 'splits': {}}
-        for name in self._data.evaluated:
+        for name in self._data.eval_splits:
             split = self._data.split(name)
             predictions = task.predictions(split.records, split.features, self._outputs(split.features))
             if name == 'dev':
@@ -179,17 +184,18 @@ class Peer:
 
     def _outputs(self, features: Features) -> dict[str, Sequence[np.ndarray]]:
         rows, names = self.rows(features), _PARTS[self._kind][1]
-        # group_by_length goes for predictions too, and Trainer leaves them in its own order.
+        # group_by_length would also reorder the predictions.
         self.trainer.args.train_sampling_strategy = 'random'
         order = np.argsort(features.lengths)
-        found = self.trainer.predict([rows[i] for i in order]).predictions
-        places = np.argsort(order)
+        predictions = self.trainer.predict([rows[i] for i in order]).predictions
+        inverse = np.argsort(order)
         outputs = {
-            name: values[places] for name, values in zip(names, found if len(names) > 1 else (found,), strict=True)
+            name: values[inverse]
+            for name, values in zip(names, predictions if len(names) > 1 else (predictions,), strict=True)
         }
         if names == ('logits',):
             return outputs
-        # Of every token: what is said of padding is cut off.
+        # Token outputs: cut off the padding.
         return {
             name: [row[:length] for row, length in zip(values, features.lengths, strict=True)]
             for name, values in outputs.items()

@@ -1,1 +1,1 @@
-"""Analyses of attention heads: statistics, syntactic relations, changes by fine-tuning, and an HTML page."""
+"""Analyzes attention heads: statistics, syntactic relations, changes by fine-tuning, and an HTML page."""

@@ -12,7 +12,7 @@ from bertjax.tasks.reading.texts import Line
 
 
 class Texts(NamedTuple):
-    """The texts of a chunk of input; `second` has the second texts of pairs, None for single texts."""
+    """The texts of a chunk of input. `second` has the second texts of pairs; None for single texts."""
 
     first: list[str]
     second: list[str] | None
@@ -22,7 +22,7 @@ Chunk = Texts | list[Tree]
 
 
 def has_trees(path: str) -> bool:
-    """Returns whether the name of a plain or compressed file has a suffix of CoNLL-U."""
+    """Returns whether the name of a file, plain or compressed, has a suffix of CoNLL-U."""
     return bare_suffix(path) in ('.conllu', '.conll-u')
 
 
@@ -30,7 +30,7 @@ def tree_relations(path: str) -> tuple[list[str], int]:
     """Reads and checks a treebank; returns its sorted relations and the number of its sentences.
 
     Raises:
-      UserError: The file does not exist, a line is malformed, or there is no word.
+      UserError: The file does not exist or has no words, or a line is malformed.
     """
     names: set[str] = set()
     count = 0
@@ -44,10 +44,10 @@ def tree_relations(path: str) -> tuple[list[str], int]:
 
 
 def count_texts(source: InputSource) -> tuple[int, int]:
-    """Reads and checks a file; returns the numbers of its texts and of its blank lines.
+    """Reads and checks a file; returns the number of its texts and the number of its blank lines.
 
     Raises:
-      UserError: The input is malformed, with file and line in the message, or there is no text.
+      UserError: The input is malformed or has no text. The message names the file and the line.
     """
     texts = blank = 0
     for item in source.items():
@@ -62,7 +62,7 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
     """Yields the input in chunks of at most `size` texts or sentences, in order; blank texts are skipped.
 
     Args:
-      source: The texts, or a CoNLL-U file, which is recognized by its name.
+      source: The texts, or a CoNLL-U file, which `has_trees` recognizes by its name.
       size: The maximum size of a chunk.
       quiet: Whether to skip printing the detected format.
 
@@ -81,11 +81,11 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
 
 
 def _no_text(source: InputSource) -> UserError:
-    return UserError(source.path, 'no text', 'at least one', 'check the input')
+    return UserError(source.path, 'no text', 'at least one text', 'check the input')
 
 
 def make_texts(rows: Sequence[Sequence[str]]) -> Texts:
-    """Converts rows to Texts; all rows have one text, or all have two."""
+    """Converts rows to Texts. All rows must have one text, or all rows must have two."""
     pairs = len(rows[0]) == 2
     return Texts([row[0] for row in rows], [row[1] for row in rows] if pairs else None)
 
@@ -98,7 +98,7 @@ def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
     """
     rows = list(_rows(enumerate(texts, 1), where))
     if not rows:
-        raise UserError(where, 'only blank texts', 'a text', 'give one, or leave the key out')
+        raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
     return rows
 
 

@@ -14,8 +14,8 @@ from bertjax.model.stacking import STACKED, unstack_layers
 
 # The parts of a block, by the prefixes of their parameter paths.
 PARTS = ('attention/query', 'attention/key', 'attention/value', 'attention/output', 'mlp/up', 'mlp/down')
-NORMS, WHOLE = 'norms', 'whole'
-_MIN_WEIGHT = 1e-30  # Smaller weights count as 0, because some devices flush subnormal numbers to 0.
+NORMS, ALL_PARTS = 'norms', 'whole'
+_MIN_WEIGHT = 1e-30  # Smaller weights count as 0, because some devices flush subnormal numbers.
 
 
 def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
@@ -29,17 +29,18 @@ def check_comparable(before: LoadedModel, after: LoadedModel) -> None:
     if shape(before) != shape(after):
         sizes = lambda m: f'{m.config.num_layers} layers, width {m.config.width}'  # noqa: E731
         found = f'an encoder of {sizes(before)}, or with other embeddings'
-        raise UserError('config.attention.compare', found, f'one as in {after.where}: {sizes(after)}', fix)
+        raise UserError('config.attention.compare', found, f'the encoder of {after.where}: {sizes(after)}', fix)
     if before.tokenizer.fingerprint != after.tokenizer.fingerprint:
-        raise UserError('config.attention.compare', 'another tokenizer', f'that of {after.where}', fix)
+        raise UserError('config.attention.compare', 'another tokenizer', f'the tokenizer of {after.where}', fix)
 
 
 def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
     """Computes the relative Euclidean distance ‖after - before‖ / ‖before‖ of the parameters of each layer.
 
     Returns:
-      A row per layer, starting with the embeddings (layer 0). It has `layer` and `whole`, the distance of all
-      parameters of the layer; for a block also the distances of each of PARTS (kernel and bias together) and `norms`.
+      A row per layer, starting with the embeddings (layer 0). A row has `layer` and `whole`, the distance of all
+      parameters of the layer. The row of a block also has the distance of each of PARTS (kernel and bias together) and
+      of `norms`.
     """
     old, new = _encoder(before), _encoder(after)
     sums: dict[tuple[int, str], np.ndarray] = {}
@@ -50,17 +51,17 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
             continue
         layer = int(module.removeprefix(f'{STACKED}_')) + 1 if module.startswith(STACKED) else 0
         kind = next((part for part in PARTS if rest.startswith(f'{part}/')), NORMS)
-        for name in (WHOLE, kind) if layer else (WHOLE,):
+        for name in (ALL_PARTS, kind) if layer else (ALL_PARTS,):
             sums[layer, name] = sums.get((layer, name), 0) + np.array([np.square(y - x).sum(), np.square(x).sum()])
     rows: dict[int, dict[str, float]] = {}
     for (layer, name), (difference, norm) in sums.items():
-        # Parameters that were 0 get a very large distance, because the norm is clipped to a tiny number.
+        # The norm is clipped to a tiny number, so parameters that were 0 have a very large distance.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
     return [{'layer': layer, **_in_order(rows[layer])} for layer in sorted(rows)]
 
 
 def _in_order(row: Mapping[str, float]) -> dict[str, float]:
-    return {name: row[name] for name in (WHOLE, *PARTS, NORMS) if name in row}
+    return {name: row[name] for name in (ALL_PARTS, *PARTS, NORMS) if name in row}
 
 
 def _encoder(params: Any) -> dict[str, Any]:
@@ -72,17 +73,18 @@ def _encoder(params: Any) -> dict[str, Any]:
 def change_sums(
     before: Mapping[str, jax.Array], after: Mapping[str, jax.Array], mask: jax.Array
 ) -> dict[str, jax.Array]:
-    """Sums the distances between the hidden states and between the attention of two models over the tokens of a batch.
+    """Sums the distances between the hidden states and the attention of two models over the tokens of a batch.
 
     Args:
-      before, after: `hidden` [L + 1, B, S, D] and `probabilities` [L, B, H, S, S], see `attention.apply_encoder`.
-      mask: float32 [B, S], 1 for tokens.
+      before, after: The outputs of `attention.apply_encoder` for the two models: `hidden` [L + 1, B, S, D] and
+        `probabilities` [L, B, H, S, S].
+      mask: float32 [B, S], 1 for tokens and 0 for padding.
 
     Returns:
-      A dict with `cosine`, float32 [L + 1], 1 - cos of each token's two states, starting with the embeddings;
-      `cosine_cls`, float32 [L + 1], the same for [CLS] only; `divergence`, float32 [L, H], the Jensen-Shannon
-      divergence of each token's two attention distributions in bits, 0 for equal and 1 for disjoint ones; and the
-      counts `positions` and `texts`, int32 [].
+      A dict of sums. `cosine`, float32 [L + 1], sums 1 - cos of the two hidden states of each token; the first entry is
+      that of the embeddings. `cosine_cls`, float32 [L + 1], is the same sum over [CLS] only. `divergence`,
+      float32 [L, H], sums the Jensen-Shannon divergence in bits of the two attention distributions of each token, which
+      is 0 for equal and 1 for disjoint distributions. `positions` and `texts`, int32 [], are counts.
     """
     x, y = before['hidden'].astype(jnp.float32), after['hidden'].astype(jnp.float32)
     norms = jnp.linalg.norm(x, axis=-1) * jnp.linalg.norm(y, axis=-1)
@@ -114,8 +116,11 @@ def change_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def change_rows(parameters: list[dict[str, float]], means: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
-    """Makes a row per layer, starting with the embeddings: `parameters`, `hidden` and `hidden_cls`; for a block also
-    `attention` and `attention_of_heads`."""
+    """Makes a row per layer, starting with the embeddings.
+
+    A row has `layer`, `parameters`, `hidden` and `hidden_cls`. The row of a block also has `attention` and
+    `attention_of_heads`.
+    """
     rows = []
     for i, distances in enumerate(parameters):
         by_part = {name: value for name, value in distances.items() if name != 'layer'}

@@ -10,9 +10,9 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line, read_lines
 
 _COLUMNS = 10
-_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')  # A multiword token: one surface form for several words.
-_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')  # An empty node, which only the enhanced graph uses.
-_FIX = 'correct the line, or leave the sentence out'
+_RANGE = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')  # The id of a multiword token: one surface form of several words.
+_EMPTY = re.compile(r'(0|[1-9][0-9]*)\.[1-9][0-9]*')  # The id of an empty node, which only the enhanced graph uses.
+_FIX = 'correct the line, or remove the sentence'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Tree:
     """A dependency tree over the N words of a sentence.
 
     Attributes:
-      where: The 'file:line' of the first word.
-      words: The word forms, as split in the treebank.
+      where: The location of the first word, 'file:line'.
+      words: The forms of the syntactic words.
       heads: The number of each word's head, from 1; 0 for a root.
       relations: The relation of each word to its head, including the subtype: 'nsubj:pass'.
     """
@@ -44,7 +44,7 @@ def read_trees(path: epath.PathLike) -> Iterator[Tree]:
 
 
 def parse_trees(lines: Iterable[Line], where: str) -> Iterator[Tree]:
-    """Yields the sentences of lines; see `read_trees`. `where` is the file name, for messages."""
+    """Yields the sentences in lines, see `read_trees`. `where` is the file name, for error messages."""
     rows: dict[int, tuple[int, str, str, str]] = {}  # {word number: (line, form, head, relation)}
     ranges: dict[int, int] = {}  # {last word of a multiword token: line}
     number = 0
@@ -85,7 +85,7 @@ def _add_line(
 
 
 def _make_tree(rows: Mapping[int, tuple[int, str, str, str]], ranges: Mapping[int, int], where: str) -> Iterator[Tree]:
-    """Yields the tree of the lines since the last blank one, if they have words."""
+    """Yields the tree of the lines after the last blank line, if they have words."""
     for last, line in ranges.items():
         if last > len(rows):
             raise UserError(f'{where}:{line}', f'a multiword token to word {last}', f'{len(rows)} words', _FIX)
@@ -96,7 +96,7 @@ def _make_tree(rows: Mapping[int, tuple[int, str, str, str]], ranges: Mapping[in
             expected = f'another word of the sentence, 1 to {len(rows)}, or 0 for the root'
             raise UserError(at, f'the head {head!r} of word {word}', expected, _FIX)
         if relation in ('', '_'):
-            raise UserError(at, 'no relation', 'one, such as nsubj', _FIX)
+            raise UserError(at, 'no relation', 'a relation such as nsubj', _FIX)
         heads.append(int(head))
     if rows:
         lines, words, _, relations = zip(*rows.values(), strict=True)

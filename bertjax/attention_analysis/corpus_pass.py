@@ -1,4 +1,4 @@
-"""One pass over a corpus, which sums all measures on the devices in constant memory."""
+"""Sums all measures on the devices, in constant memory, in one pass over a corpus."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,10 +27,10 @@ BEFORE, AFTER = 'before', 'after'
 
 @dataclasses.dataclass
 class Totals:
-    """The totals of a pass.
+    """The totals of a pass over a corpus.
 
     Attributes:
-      sums: The sums of `heads` and, if requested, of `relations` and `changes`, by name, float64 or int64.
+      sums: The sums, float64 or int64, under the keys `heads` and, if requested, `relations` and `changes`.
       offsets: The head offsets of the measured trees.
       cut: The number of texts that were truncated.
       left_out: The number of trees that were too long.
@@ -58,10 +58,10 @@ def measure(
       runner: The runner of the model.
       chunks: The texts or trees, which may be read lazily.
       unit: The unit of the heads' measures, 'piece' or 'word'.
-      max_length: The maximum sequence length; longer texts are truncated, longer trees are left out.
+      max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.
       relations: The relations of the trees; () for texts.
-      before: A model to compare with.
-      advance: Called with the number of newly finished texts.
+      before: The model to compare with; None for no comparison.
+      advance: A function that is called with the number of newly finished texts.
 
     Returns:
       The totals; `sums` is empty if all trees were too long.
@@ -89,14 +89,14 @@ def measure(
 
 
 def make_features(tokenizer: Tokenizer, chunk: Chunk, relations: Sequence[str], max_length: int) -> Features | None:
-    """Makes the features of a chunk; None if all its trees are too long."""
+    """Makes the features of a chunk; returns None if all its trees are too long."""
     if isinstance(chunk, Texts):
         return make_text_features(tokenizer, *chunk, max_length)
     return make_tree_features(tokenizer, chunk, relations, max_length)
 
 
 def _count_truncated(tokenizer: Tokenizer, texts: Texts, max_length: int) -> int:
-    """Counts the texts or pairs that are longer than `max_length` with their special tokens."""
+    """Counts the texts or pairs with more than `max_length` tokens, including special tokens."""
     lengths = sum(np.array([len(ids) for ids in tokenizer.encode(part)]) for part in texts if part is not None)
     special = 2 if texts.second is None else 2 + tokenizer.separators
     return int((lengths + special > max_length).sum())

@@ -29,9 +29,9 @@ class Findings:
 
     Attributes:
       unit: 'piece' or 'word'.
-      texts, positions: The numbers of measured texts and positions; positions count `unit`s and special tokens.
-      cut, left_out: See corpus_pass.py:Totals.
-      means: {name in heads.py:MEASURES: float64 [L, H]}.
+      texts, positions: The numbers of measured texts and positions. A position is a `unit` or a special token.
+      cut, left_out: See `corpus_pass.Totals`.
+      means: The mean of each measure in `heads.MEASURES` by name, float64 [L, H].
       relations: The rows of `relation_table`; empty for texts.
       changes: The rows of `change_rows`; empty without a model to compare with.
     """
@@ -66,14 +66,14 @@ def make_findings(
 
 
 def check_replaceable(folder: pathlib.Path, path: str) -> None:
-    """Checks that replacing a folder loses no files of the user.
+    """Checks that replacing the output folder does not delete files of the user.
 
     Args:
-      folder: WORKDIR/attention.
+      folder: The output folder, WORKDIR/attention.
       path: The path of the input.
 
     Raises:
-      UserError: The folder has other files, or the input.
+      UserError: The folder has files of the user, or the input file.
     """
     others = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS) if folder.is_dir() else []
     if folder.is_dir() and path and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
@@ -83,15 +83,15 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
             str(folder),
             found=f'{others[0]}, which would be lost when the folder is replaced',
             expected='only files that run=attention wrote',
-            fix='move it, or give another --workdir',
+            fix='move the file, or give another --workdir',
         )
 
 
 def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
-    """Writes the files and the page; the whole folder is replaced.
+    """Writes the JSON files, the weights and the page. The folder is replaced.
 
     Args:
-      folder: WORKDIR/attention.
+      folder: The output folder, WORKDIR/attention.
       results: The statistics.
       shown_texts: The texts to show on the page.
       title: The title of the page, which names the model.
@@ -121,7 +121,7 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
 
 
 def describe_findings(results: Findings) -> str:
-    """Describes in a sentence how much was measured."""
+    """Returns a sentence about the numbers of heads, texts and positions."""
     layers, heads = results.means['entropy'].shape
     text = f'{layers} layers of {heads} heads, measured on {results.texts:,} texts'
     text += f' ({results.positions:,} {"words and special tokens" if results.unit == "word" else "pieces"})'

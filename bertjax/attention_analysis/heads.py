@@ -1,5 +1,7 @@
-"""Statistics of each attention head, as means over all positions of all texts (Clark et al. 2019, arXiv 1906.04341,
-section 3)."""
+"""Computes statistics of each attention head, averaged over all positions of all texts.
+
+The statistics follow Clark et al. 2019 (arXiv 1906.04341, section 3).
+"""
 
 from collections.abc import Mapping
 
@@ -29,7 +31,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
       separators: float32 [B, S], 1 for [SEP].
 
     Returns:
-      {name in MEASURES: float32 [L, H]}, and the counts `positions` and `texts`, int32 [].
+      A dict with the sum of each measure in MEASURES, float32 [L, H], and the counts `positions` and `texts`, int32 [].
     """
     S = weights.shape[-1]
     positions = jnp.arange(S)
@@ -51,7 +53,7 @@ def head_sums(weights: jax.Array, mask: jax.Array, separators: jax.Array) -> dic
         'cls': total(weights[..., 0], mask),
         'sep': total(to_sep, mask),
         'previous': total(diagonal(-1), mask[:, 1:]),
-        'next': total(diagonal(1), mask[:, 1:]),  # The mask of the next position, because padding does not count.
+        'next': total(diagonal(1), mask[:, 1:]),  # The mask of the next position excludes padding.
         'same': total(diagonal(0), mask),
         'cls_entropy': total(entropy, first),
         'positions': mask.sum().astype(jnp.int32),
@@ -67,7 +69,7 @@ def head_means(sums: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def head_rows(means: Mapping[str, np.ndarray]) -> list[dict[str, float]]:
-    """Makes a row per head: `layer` and `head`, counted from 1, and its measures."""
+    """Makes a row per head with `layer` and `head`, counted from 1, and the measures."""
     layers, heads = means['entropy'].shape
     return [
         {'layer': i + 1, 'head': j + 1, **{name: round(float(means[name][i, j]), 6) for name in MEASURES}}

@@ -1,4 +1,4 @@
-"""The HTML page: heads in a few texts, statistics of heads, heads that find syntax, and changes by fine-tuning."""
+"""Makes the HTML page of an analysis: attention in texts, statistics of heads, syntax, and changes by fine-tuning."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from bertjax.attention_analysis.changes import NORMS, PARTS, WHOLE
+from bertjax.attention_analysis.changes import ALL_PARTS, NORMS, PARTS
 from bertjax.attention_analysis.heads import MEASURES
 from bertjax.attention_analysis.relations import ALL, DIRECTIONS, WORDS, best_heads_accuracy
 from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, encode_for_page
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
-_FREQUENT = 100  # Relations with fewer words are listed apart, as in the table of Clark et al.
+_FREQUENT = 100  # Relations with fewer words are listed separately. Clark et al. list only frequent ones.
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
@@ -28,7 +28,7 @@ def attention_page(
     """Returns the text of the HTML file.
 
     Args:
-      title, about: The title of the page, and the sentence below it.
+      title, about: The title of the page and the sentence below the title.
       shown_texts: The texts to show, with their attention.
       means: {name in MEASURES: float [L, H]}.
       relations: The rows of `relation_table`.
@@ -42,7 +42,7 @@ def attention_page(
 
 
 def _first_head(means: Mapping[str, np.ndarray], relations: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """Returns the layer and head to show first: the best one at syntax, or the one with the lowest entropy."""
+    """Returns the layer and head to show first: the best head for syntax, or else the head with the lowest entropy."""
     if relations:
         return relations[0]['layer'], relations[0]['head']
     layer, head = np.unravel_index(means['entropy'].argmin(), means['entropy'].shape)
@@ -143,9 +143,9 @@ def _button(layer: int, head: int) -> Markup:
 def _changes(rows: Sequence[Mapping[str, Any]]) -> Section:
     blocks = [row for row in rows if row['layer']]
     all_layers, block_layers = [row['layer'] for row in rows], [row['layer'] for row in blocks]
-    distances = [row['parameters'][WHOLE] for row in rows]
+    distances = [row['parameters'][ALL_PARTS] for row in rows]
     draw = lambda title, y, *curves: Chart(title, curves, y, x='layer (0: embeddings)', height=280)  # noqa: E731
-    kinds = (WHOLE, *PARTS, NORMS)
+    kinds = (ALL_PARTS, *PARTS, NORMS)
     heads = 1000 * np.array([row['attention_of_heads'] for row in blocks])
     unit = 'mean Jensen-Shannon divergence, in thousandths of a bit'
     data = {

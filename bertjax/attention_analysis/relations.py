@@ -1,4 +1,4 @@
-"""The attention head that best predicts each syntactic relation, compared with the best fixed offset.
+"""Finds the attention head that best predicts each syntactic relation, and compares it with the best fixed offset.
 
 The method follows Clark et al. 2019 (arXiv 1906.04341, section 4.2 and table 1). For each word, an attention head
 predicts another word of the sentence as its syntactic head: the word that it attends to most ('dependent to head'), or
@@ -29,7 +29,7 @@ def predict_heads(weights: jax.Array, words: jax.Array) -> jax.Array:
       words: bool [B, U], True for units that are words.
 
     Returns:
-      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS; the first one if weights are equal.
+      int32 [2, L, B, H, U], the predicted unit for each of DIRECTIONS. Ties are resolved to the first unit.
     """
     units = weights.shape[-1]
     candidates = words[:, None, :] & ~jnp.eye(units, dtype=bool)  # [B, U, U]
@@ -55,8 +55,10 @@ Offsets = dict[str, collections.Counter[int]]
 
 
 def count_offsets(offsets: Offsets, trees: Iterable[Tree]) -> None:
-    """Adds the words of trees to `offsets`, {relation: {head position - word position: number of words}}; roots are
-    skipped."""
+    """Adds the words of trees to `offsets`, {relation: {head position - word position: number of words}}.
+
+    Roots are skipped.
+    """
     for tree in trees:
         for word, (head, relation) in enumerate(zip(tree.heads, tree.relations, strict=True), 1):
             if head:
@@ -64,7 +66,7 @@ def count_offsets(offsets: Offsets, trees: Iterable[Tree]) -> None:
 
 
 def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) -> list[dict[str, Any]]:
-    """Makes a row for all words, a row for all but punctuation, and a row per relation, the most frequent first.
+    """Makes a row for all words, a row for all words but punctuation, and a row per relation, sorted by frequency.
 
     Args:
       correct: int [2, L, H, R], see `relation_sums`.
@@ -72,8 +74,9 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
       offsets: The head offsets of the same trees, see `count_offsets`.
 
     Returns:
-      Rows with `relation` and `words`; the best head as `layer` and `head` (from 1), `direction` and `accuracy`; and
-      the best fixed distance from word to head as `offset`, with its accuracy `baseline`.
+      The rows. A row has `relation` and `words`; the best attention head as `layer` and `head` (from 1), `direction`
+      and `accuracy`; and the best fixed offset from a word to its syntactic head as `offset`, with its accuracy
+      `baseline`.
     """
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
@@ -113,8 +116,10 @@ def _row(
 
 
 def best_heads_accuracy(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Returns the share of words whose head is predicted if each relation uses its own best attention head, which
-    assumes that the relation of a word is known."""
+    """Returns the share of words whose head is predicted correctly by the best attention head of the word's relation.
+
+    This assumes that the relation of each word is known.
+    """
     single = [row for row in rows if row['relation'] not in (ALL, WORDS)]
     words = sum(row['words'] for row in single)
     return sum(row['accuracy'] * row['words'] for row in single) / words if words else 0.0

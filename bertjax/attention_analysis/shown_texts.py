@@ -1,4 +1,4 @@
-"""The attention in a few texts, for the page and weights.safetensors."""
+"""Computes the attention in a few texts, for the page and weights.safetensors."""
 
 import base64
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-MAX_SHOWN_TOKENS = 64  # The maximum tokens of a shown text; more lines side by side would not be readable.
+MAX_SHOWN_TOKENS = 64  # The maximum tokens of a text on the page. Longer texts would not be readable.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ShownText:
 
     Attributes:
       units: The U pieces, or words and special tokens.
-      weights: float32 [L, H, U, U], see inference/attention.py.
+      weights: float32 [L, H, U, U], see `inference.attention.Attention`.
     """
 
     units: list[str]
@@ -33,14 +33,23 @@ class ShownText:
 
 
 def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], unit: str, count: int) -> list[ShownText]:
-    """Computes the attention in the first `count` texts of a chunk, truncated to MAX_SHOWN_TOKENS tokens, or in its
-    first `count` trees of at most MAX_SHOWN_TOKENS tokens."""
+    """Computes the attention in the first texts or trees of a chunk.
+
+    Texts are truncated to MAX_SHOWN_TOKENS tokens. Trees with more than MAX_SHOWN_TOKENS tokens are skipped.
+
+    Args:
+      runner: The runner of the model.
+      chunk: The texts or trees.
+      relations: The relations of the trees; () for texts.
+      unit: The unit of the attention, 'piece' or 'word'.
+      count: The maximum number of texts or trees.
+    """
     tokenizer, longest = runner.model.tokenizer, min(MAX_SHOWN_TOKENS, runner.model.config.max_positions)
     if isinstance(chunk, Texts):
         chunk = Texts(*(part and part[:count] for part in chunk))
     else:
-        fitting = make_features(tokenizer, chunk, relations, longest)
-        chunk = [] if fitting is None else [chunk[i] for i in fitting.record[:count]]
+        tree_features = make_features(tokenizer, chunk, relations, longest)
+        chunk = [] if tree_features is None else [chunk[i] for i in tree_features.record[:count]]
     features = make_features(tokenizer, chunk, relations, longest) if count else None
     if features is None:
         return []
@@ -54,23 +63,26 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
         count = int(unit_ids.max()) + 1
         merged = merge_units(weights[:, None], unit_ids[None], np.ones_like(unit_ids)[None])[:, 0, :, :count, :count]
         words = [tokenizer.decode(ids[unit_ids == number]).strip() for number in range(count)]
-        if not isinstance(chunk, Texts):  # The treebank's own word forms.
+        if not isinstance(chunk, Texts):  # The word forms of the treebank.
             words[1:-1] = chunk[i].words
         shown_texts.append(ShownText(words, np.asarray(merged)))
     return shown_texts
 
 
 def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
-    """Returns a safetensors file with `0`, `1`, …, float32 [L, H, U, U], and the metadata `units`, a JSON list with the
-    list of units of each text."""
+    """Returns the content of a safetensors file.
+
+    The file has the weights `0`, `1`, …, float32 [L, H, U, U], and the metadata `units`, a JSON list with a list of the
+    units of each text.
+    """
     arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
     return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})
 
 
 def encode_for_page(text: ShownText) -> dict[str, Any]:
-    """Encodes a text for the page: its `units`, and its `weights` as compressed base64 of one byte per weight.
+    """Encodes a text for the page: its `units`, and its `weights` as gzip-compressed base64 with one byte per weight.
 
-    The byte is 255·√w, rounded: the error is at most 0.004, and small weights stay distinguishable.
+    The byte of a weight w is 255·√w, rounded. The error of w is at most 0.004. Small weights remain distinguishable.
     """
     quantised = np.rint(255 * np.sqrt(text.weights)).clip(0, 255).astype(np.uint8)
     data = gzip.compress(quantised.tobytes(), mtime=0)

@@ -1,4 +1,4 @@
-"""Features of texts and trees for attention between pieces or between words."""
+"""Makes features of texts and trees for the attention between pieces or between words."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from bertjax.inference.encode import build_sequences
 from bertjax.tasks.tagging.features import word_pieces
 from bertjax.text.tokenizer import Tokenizer
 
-# Arrays of a batch, int32 [B, S]. UNIT: the unit (a word or a special token) of each position, from 0. HEAD and
-# RELATION: the head unit and the relation number (from 1) of unit u at index u, 0 for none.
+# The names of batch arrays, int32 [B, S]. UNIT has the unit (a word or a special token) of each position, from 0. HEAD
+# and RELATION have at index u the head unit and the relation number (from 1) of unit u; 0 for none.
 UNIT, HEAD, RELATION = 'token_unit', 'token_head', 'token_relation'
 
 
@@ -23,7 +23,7 @@ def make_text_features(
 ) -> Features:
     """Makes the features of texts or pairs, with UNIT; see `encode.build_sequences`."""
     features = build_sequences(tokenizer, texts, pairs, max_length)
-    # `##ly` behind a special token starts a word; only truncation can leave it there.
+    # A piece such as `##ly` after a special token, which only truncation can cause, counts as the start of a word.
     special = np.isin(features.tokens, (tokenizer.cls_id, tokenizer.sep_id))
     continues = tokenizer.continues_word[features.tokens] & ~special & ~np.roll(special, 1)
     starts = np.cumsum(~continues)
@@ -40,9 +40,9 @@ def make_tree_features(
 
     Args:
       tokenizer: The tokenizer of the model.
-      trees: The trees; those with more than `max_length` tokens are left out, because a tree cannot be truncated.
-      relations: The names of the relations; a relation's number is its index plus 1.
-      max_length: The maximum S.
+      trees: The trees. Trees with more than `max_length` tokens are skipped, because a tree cannot be truncated.
+      relations: The names of the relations. The number of a relation is its index plus 1.
+      max_length: The maximum number of tokens.
 
     Returns:
       The features with a row per remaining tree; None if no tree remains.
@@ -66,10 +66,10 @@ def make_tree_features(
 
 
 def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Array:
-    """Converts attention between pieces to attention between units; the weights of a unit sum to 1 again.
+    """Converts attention between pieces to attention between units.
 
-    Weights to a word are summed over its pieces, weights from a word are averaged over them (Clark et al. 2019, arXiv
-    1906.04341, section 4.1).
+    Weights to a word are summed over its pieces. Weights from a word are averaged over its pieces. The weights of a
+    unit therefore sum to 1. The method is that of Clark et al. 2019 (arXiv 1906.04341, section 4.1).
 
     Args:
       weights: float32 [L, B, H, S, S], queries before keys.
@@ -77,7 +77,7 @@ def merge_units(weights: jax.Array, units: jax.Array, mask: jax.Array) -> jax.Ar
       mask: int32 [B, S], 1 for pieces and 0 for padding.
 
     Returns:
-      float32 [L, B, H, S, S], zeros behind the last unit.
+      float32 [L, B, H, S, S], with zeros after the last unit.
     """
     one_hot = jax.nn.one_hot(units, units.shape[1], dtype=weights.dtype) * mask[..., None]  # [B, S, U]
     to_units = jnp.einsum('LBHQS,BSU->LBHQU', weights, one_hot, precision='highest')

@@ -9,7 +9,7 @@ __all__ = ['Checkpoints', 'Position', 'SavedCheckpoint']
 
 
 def __getattr__(name: str) -> Any:
-    # A lazy import: importing Orbax takes as long as importing JAX, and loading a model mostly does not need it.
+    # A lazy import: importing Orbax takes as long as importing JAX, and loading a model usually does not need it.
     if name in __all__:
         from bertjax.checkpoint import checkpoints
 

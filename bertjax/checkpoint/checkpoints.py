@@ -32,7 +32,13 @@ from bertjax.parallel.distributed import (
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The position of a run: `step` batches seen, and example `next` of `phase` (from 0) comes next."""
+    """The position of a run.
+
+    Attributes:
+      step: The number of finished steps, one batch each.
+      phase: The number of the phase, from 0.
+      next: The number of the next example of the phase.
+    """
 
     step: int = 0
     phase: int = 0
@@ -50,8 +56,8 @@ class SavedCheckpoint:
 class Checkpoints:
     """The folder `checkpoints/`, with a sub-folder per step for the items state, position and config, and checksums.
 
-    If processes have separate workdirs, only the primary process saves, and it saves the whole state. The other
-    processes read the copies that they receive.
+    If processes have separate workdirs, only the primary process saves, and it saves the full state. The other
+    processes receive copies, and read those.
 
     Saving is asynchronous. The arrays are copied to the host; then a thread writes them, reads back their structure,
     syncs the files and their checksums to disk, and removes old checkpoints (all but the newest `keep` and the one with
@@ -82,7 +88,7 @@ class Checkpoints:
         self._keep = keep
         self._log = log
         self._read_only = read_only
-        self._steps = Steps(self.directory, log, read_only=read_only, moved=lambda: self._manager.reload())
+        self._steps = Steps(self.directory, log, read_only=read_only, on_move=lambda: self._manager.reload())
         self._finisher: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._failed = False
@@ -105,7 +111,7 @@ class Checkpoints:
             ) from None
         unfinished.remove_unfinished(self.directory, self._log)
         for path in unfinished.unknown_folders(self.directory):
-            self._log(f'{path} is not a finished checkpoint of this run: it is left alone')
+            self._log(f'{path} is not a finished checkpoint of this run: it is ignored')
 
     @functools.cached_property
     def _manager(self) -> ocp.CheckpointManager:
@@ -131,7 +137,7 @@ class Checkpoints:
     def latest(self) -> SavedCheckpoint | None:
         """Returns the newest undamaged checkpoint, or None if there are no checkpoints.
 
-        A damaged checkpoint is reported and moved to `checkpoints/damaged/`; then the one before it is tried.
+        A damaged checkpoint is reported and moved to `checkpoints/damaged/`, and the previous one is checked.
 
         Raises:
           UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged.
@@ -159,7 +165,7 @@ class Checkpoints:
             latest = self.latest()
             lowest = self.best() if best and latest is not None else None
             return latest if lowest is None else self._saved(lowest)
-        if step not in self.steps() or not self._steps.is_whole(step):
+        if step not in self.steps() or not self._steps.is_undamaged(step):
             available = ', '.join(map(str, self.steps())) or 'none'
             raise UserError(
                 'config.step',
@@ -172,7 +178,7 @@ class Checkpoints:
     def restore(self, step: int, template: Any) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
 
-        It reads a few arrays at a time. If devices share the memory of the host, arrays in transfer exist twice.
+        It reads a few arrays at a time. If devices share the host's memory, arrays exist twice during their transfer.
         """
         handler = ocp.StandardCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
@@ -203,7 +209,7 @@ class Checkpoints:
           state: The train state.
           position: The position of the run.
           config: The resolved config.
-          cost: The value by which `best` selects, lower is better; None if it was not measured.
+          cost: The value that `best` minimises; None if it was not measured.
         """
         self.wait()
         step = position.step
@@ -230,7 +236,7 @@ class Checkpoints:
         self._finisher.start()
 
     def _is_finished(self, step: int) -> bool:
-        """Returns whether a step is finished; if not, marks it as unfinished and sets its old folder aside."""
+        """Returns whether a step is finished; if not, marks it as unfinished and moves an old folder to `damaged/`."""
         if step in self.steps():
             return True
         if (self.directory / str(step)).exists():
@@ -259,7 +265,7 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Returns the undamaged step with the lowest cost (the later one if equal), or None if no cost was measured."""
-        with primary_first():  # hands the saved files over to the other processes
+        with primary_first():  # passes the saved files on to the other processes
             pass
         step = decide_on_primary(self._steps.best)
         self._check_local_copy(step)
@@ -283,7 +289,7 @@ class Checkpoints:
         return self._finisher is not None and self._finisher.is_alive()
 
     def wait(self) -> None:
-        """Waits in all processes for the end of the running save; raises its error if it failed.
+        """Waits in all processes for the end of the running save, and raises its error if it failed.
 
         Raises:
           OtherStoppedError: The save failed in another process.
@@ -325,8 +331,8 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 def _copy_on_cpu(x: Any) -> Any:
     """Returns an array that later steps do not change, to be written.
 
-    On a CPU it is a copy. Orbax would write the array of the state itself, and the next step, to which it is donated,
-    would wait for the write.
+    On a CPU it returns a copy. Otherwise Orbax would write the array of the state itself, and the next step, which
+    takes it as a donated argument, would wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x
@@ -336,5 +342,5 @@ def _copy_on_cpu(x: Any) -> Any:
 
 
 def _restore_gigabytes(template: Any) -> float:
-    """Returns the gigabytes that Orbax may read at once: the size of the largest array, as it must fit."""
+    """Returns the gigabytes that Orbax may read at once: the size of the largest array, which must fit."""
     return (1.01 * max(x.size * max(x.dtype.itemsize, 4) for x in jax.tree.leaves(template)) + 2**20) / 1e9

@@ -1,4 +1,4 @@
-"""A check that a saved checkpoint can be read by a new reader, except for the contents of the arrays."""
+"""A check that a new reader can read a saved checkpoint. The contents of the arrays are not checked."""
 
 import json
 import pathlib
@@ -25,7 +25,7 @@ def _name(key: Any) -> str:
 
 
 def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str, Any]) -> None:
-    """Reads the structure of a step and its JSON items, as another process will.
+    """Checks that the structure of a step and its JSON items can be read, as another process will read them.
 
     Args:
       step_dir: The folder of the step, as a path that Orbax accepts.
@@ -37,18 +37,18 @@ def check_readable(step_dir: pathlib.Path, state: Structure, items: Mapping[str,
     """
     try:
         restored = structure(ocp.StandardCheckpointHandler().metadata(epath.Path(step_dir, 'state')).tree)
-        wrong = sorted(restored.items() ^ state.items())
+        differences = sorted(restored.items() ^ state.items())
         for name, saved in items.items():
             read = ocp.JsonCheckpointHandler().restore(epath.Path(step_dir, name))
             if json.dumps(read, sort_keys=True) != json.dumps(saved, sort_keys=True):
-                wrong.append((name, 'another value'))
-    except Exception as error:  # Orbax and tensorstore raise a dozen kinds.
-        wrong = [(type(error).__name__, ' '.join(str(error).split())[:200])]
-    if wrong:
-        name, reason = wrong[0]
+                differences.append((name, 'another value'))
+    except Exception as error:  # Orbax and tensorstore raise many types.
+        differences = [(type(error).__name__, ' '.join(str(error).split())[:200])]
+    if differences:
+        name, reason = differences[0]
         raise UserError(
             f'checkpoint {step_dir.name}',
             f'a save that cannot be read back ({name}: {reason})',
             'the values that were saved',
-            'check the disk, then start the same command again: the checkpoints before it are undamaged',
+            'check the disk, then start the same command again: earlier checkpoints are undamaged',
         )

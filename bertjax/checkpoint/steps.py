@@ -16,13 +16,13 @@ class Steps:
       directory: The folder, with a sub-folder per step.
       log: Logs a line about each damaged step.
       read_only: Skip damaged steps without moving them.
-      moved: Called after a step was moved.
+      on_move: Called after a step was moved.
     """
 
     def __init__(
-        self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool, moved: Callable[[], object]
+        self, directory: pathlib.Path, log: Callable[[str], None], *, read_only: bool, on_move: Callable[[], object]
     ):
-        self._directory, self._log, self._read_only, self._moved = directory, log, read_only, moved
+        self._directory, self._log, self._read_only, self._on_move = directory, log, read_only, on_move
         self._damaged: set[int] = set()  # the damaged steps that are skipped if `read_only`
 
     def finished(self) -> list[int]:
@@ -36,7 +36,7 @@ class Steps:
           UserError: There are checkpoints, or folders that may be checkpoints, but all are damaged.
         """
         for step in reversed(self.finished()):
-            if self.is_whole(step):
+            if self.is_undamaged(step):
                 return step
         if self._directory.is_dir():
             self._refuse_leftovers()
@@ -62,13 +62,13 @@ class Steps:
                 f'restore the {checksums.FILE} or the original name, or move the folder(s) away to start from scratch',
             )
 
-    def is_whole(self, step: int) -> bool:
-        """Returns whether a finished step is undamaged; moves it to `checkpoints/damaged/` if not."""
-        wrong = checksums.find_damage(self._directory / str(step))
-        if wrong is None:
+    def is_undamaged(self, step: int) -> bool:
+        """Returns whether a finished step is undamaged; moves a damaged one to `damaged/`."""
+        damage = checksums.find_damage(self._directory / str(step))
+        if damage is None:
             return True
         action = 'it is skipped' if self._read_only else 'it is set aside'
-        self._log(f'checkpoint {step} is damaged ({wrong}): {action}, using another one')
+        self._log(f'checkpoint {step} is damaged ({damage}): {action}, using another one')
         if self._read_only:
             self._damaged.add(step)
         else:
@@ -81,12 +81,12 @@ class Steps:
         target = next(path for name in names if not (path := self._directory / DAMAGED / name).exists())
         target.parent.mkdir(exist_ok=True)
         (self._directory / str(step)).rename(target)
-        self._moved()
+        self._on_move()
 
     def best(self) -> int:
         """Returns the undamaged step with the lowest cost (the later one if equal), or -1 if no cost was measured."""
         step = self._lowest_cost()
-        while step is not None and not self.is_whole(step):
+        while step is not None and not self.is_undamaged(step):
             step = self._lowest_cost()
         return -1 if step is None else step
 

@@ -31,7 +31,7 @@ def finished_steps(directory: pathlib.Path) -> list[int]:
 
 
 def any_checkpoint(directory: pathlib.Path) -> bool:
-    """Returns whether a run has, or may have had, a checkpoint here: also one that is damaged, renamed or unsealed.
+    """Returns whether a folder has, or may have had, a checkpoint. Damaged, renamed and unsealed ones count.
 
     Half-written folders of a killed process do not count.
     """
@@ -53,7 +53,7 @@ def unmark(directory: pathlib.Path, step: int) -> None:
 
 
 def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> None:
-    """Removes folders that a killed process has half written or half removed."""
+    """Removes the folders that a killed process has only partly written or removed."""
     for path in sorted(directory.iterdir()):
         marked, temporary = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
         if temporary and path.is_dir():
@@ -61,7 +61,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
             shutil.rmtree(path)
         elif marked and path.is_file():
             step = directory / marked[1]
-            # A sealed and undamaged step is kept: the process was killed after the seal or before the removal.
+            # Keep a sealed, undamaged step: the process was killed after it wrote the seal, or before it removed files.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} was never finished: it is removed')
                 shutil.rmtree(step)
@@ -69,7 +69,7 @@ def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> No
 
 
 def unknown_folders(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns, sorted, the folders that are neither finished steps, nor set aside, nor removable by this program."""
+    """Returns the sorted folders that are not finished steps, not `damaged/`, and not removable by this program."""
     return sorted(
         path
         for path in directory.iterdir()

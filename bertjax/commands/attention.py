@@ -1,4 +1,4 @@
-"""run=attention: measure what each attention head attends to; write figures and a page, WORKDIR/attention."""
+"""run=attention: compute statistics of the attention heads; write figures and a page, WORKDIR/attention."""
 
 import itertools
 import pathlib
@@ -63,7 +63,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         fix = 'give --config.input=FILE, or --config.attention.texts="(\'a text\',)"'
         raise UserError('config.input', 'nothing', 'texts to analyse', fix)
     if texts and (options['field'] != 'text' or options['pair_field']):
-        fix = 'leave them out, or give the records in a file, as config.input'
+        fix = 'leave them out, or put the records into a file and set config.input'
         raise UserError('config.attention.field, pair_field', 'fields of config.attention.texts', 'none', fix)
     check_replaceable(folder / 'attention', path)
     if options['compare']:
@@ -72,7 +72,10 @@ def run(config: ConfigDict, workdir: str) -> None:
     relations, count = _inspect(source, len(texts[0].first) if texts else 0)
     with lock_workdir(folder, results_only=True):
         model = load_requested_model(settings, folder)
-        longest, before = settings.truncation_length(model.config, model.max_length), _load_before(settings, model)
+        longest, reference = (
+            settings.truncation_length(model.config, model.max_length),
+            _load_reference(settings, model),
+        )
         runner = Runner(model, batch_size=settings.batch_size)
         parts = read_chunks(source, _CHUNK, quiet=count is not None) if path else iter(texts)
         first = next(parts)
@@ -83,7 +86,7 @@ def run(config: ConfigDict, workdir: str) -> None:
                 unit=options['unit'],
                 max_length=longest,
                 relations=relations,
-                before=before,
+                before=reference,
                 advance=advance,
             )
         if not totals.sums:
@@ -91,7 +94,7 @@ def run(config: ConfigDict, workdir: str) -> None:
             raise UserError(path, found, 'shorter sentences', 'raise config.max_length, or give other sentences')
         part, count = (texts[0], len(texts[0].first)) if texts else (first, options['show'])
         examples = make_shown_texts(runner, part, relations, options['unit'], count)
-        findings = make_findings(totals, options['unit'], relations, model, before)
+        findings = make_findings(totals, options['unit'], relations, model, reference)
         name = '/'.join(pathlib.Path(settings.init or workdir).parts[-2:])
         write_findings(folder / 'attention', findings, examples, f'Attention in {name}')
     _print_findings(findings)
@@ -99,10 +102,10 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
-    """Returns the syntactic relations in the input, and its number of texts; None if the input is a pipe.
+    """Returns the syntactic relations in the input, and the number of texts; the number is None if the input is a pipe.
 
-    It reads a file to the end, so that mistakes are reported before anything is computed. Without an input, the number
-    is `num_texts`.
+    The function reads a file to the end, so that mistakes are reported before anything is computed. Without an input,
+    the number is `num_texts`.
     """
     if not source.path:
         return [], num_texts
@@ -116,13 +119,13 @@ def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None
     return [], count
 
 
-def _load_before(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
+def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | None:
     path = settings.options['compare']
     if not path:
         return None
-    before = load_compared_model(path, settings.dtype, 'config.attention.compare')
-    check_comparable(before, model)
-    return before
+    reference = load_compared_model(path, settings.dtype, 'config.attention.compare')
+    check_comparable(reference, model)
+    return reference
 
 
 def _print_findings(findings: Findings) -> None:

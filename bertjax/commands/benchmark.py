@@ -40,8 +40,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
       recipe: The recipe as the command line names it.
 
     Raises:
-      UserError: The kind of task is not GLUE, or there is no data, or for a reason of `finetune`. It is raised before
-        any training.
+      UserError: The kind of task is not GLUE, there is no data, or `finetune` would raise the error. It is raised
+        before any training.
       PreemptedError, NonFiniteError: See `finetune`.
     """
     if config.task.kind != 'glue':

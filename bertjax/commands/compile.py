@@ -26,8 +26,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     The file has the figures of each phase. At its top level it repeats the figures of the phase that needs the most
     memory. Phases without steps are skipped.
 
-    With config.find_batch it searches, for each phase, the largest batch that fits. If a phase does not fit, it also
-    compiles other ways to compute the same step.
+    With config.find_batch the verb searches the largest batch that fits, for each phase. If a phase does not fit, it
+    also compiles other ways to compute the same step.
 
     Args:
       config: The config of a pre-training.
@@ -51,7 +51,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
         compiled = []
         for result in search.batches(phase) if settings.find_batch else [search.compile(phase)]:
             compiled.append(result)
-            console.print(_line(result), markup=False)
+            console.print(_format_result(result), markup=False)
             _print_cost(result, console)
         # The result for the largest batch that fits, or for the batch of the config if none fits.
         result = max((result for result in compiled if result['fits']), key=_batch_size, default=compiled[0])
@@ -98,7 +98,7 @@ def _try_others(
     for way, other in search.search_plans(phase, result):
         flags, needed = format_flags(way, search.settings, phase), other['hbm_bytes_per_chip']
         tried.append({'flags': flags, 'fits': other['fits'], 'hbm_bytes_per_chip': needed})
-        console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} a chip', markup=False)
+        console.print(f'  with {flags}: {_fits(other)}, {_gib(needed)} per chip', markup=False)
     return tried
 
 
@@ -111,7 +111,7 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '
-        f'{_gib(result["hbm_bytes_per_chip"])} a chip',
+        f'{_gib(result["hbm_bytes_per_chip"])} per chip',
         f'at most {_gib(result["hbm_bytes_available"])}',
         fix,
     )
@@ -129,12 +129,12 @@ def _gib(value: int | None) -> str:
     return '? GiB' if value is None else f'{value / 2**30:.2f} GiB'
 
 
-def _line(result: dict[str, Any]) -> str:
+def _format_result(result: dict[str, Any]) -> str:
     parts = f' in {result["grad_accum_steps"]} parts' if result['grad_accum_steps'] > 1 else ''
     collectives = result['collectives'] or 'none'
     return (
         f'phase {result["phase"]}, batch {result["batch_size"]} x {result["seq_len"]}{parts}: {_fits(result)}, '
-        f'{_gib(result["hbm_bytes_per_chip"])} a chip of {_gib(result["hbm_bytes_available"])} '
+        f'{_gib(result["hbm_bytes_per_chip"])} per chip of {_gib(result["hbm_bytes_available"])} '
         f'(parameters {_gib(result["parameters_bytes"])}, optimiser {_gib(result["optimizer_bytes"])}, '
         f'temporary {_gib(result["temporary_bytes"])}), collectives {collectives}'
     )

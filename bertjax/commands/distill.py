@@ -72,7 +72,7 @@ def _distil_general(
         finish_pretraining(
             folder,
             training.resolved,
-            training.model,
+            training.model_config,
             training.tokenizer,
             fetch_to_all_hosts(without_aux(state.params)),
             training.heldout if distill.soft or distill.hard else None,  # Otherwise the MLM head is not trained.
@@ -111,4 +111,4 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
         with primary_first():
             training = Finetuning(data, folder, mesh, distill_task(data, distill, teacher))
         state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
-        finish_task(folder, training.resolved, training.model, without_aux(state.params), last, recipe)
+        finish_task(folder, training.resolved, training.task_model, without_aux(state.params), last, recipe)

@@ -1,4 +1,4 @@
-"""run=doctor: check the machine, the config and the run in WORKDIR; print what is wrong and what to do."""
+"""run=doctor: check the machine, the config and the run in WORKDIR; print the problems and their fixes."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. It leaves no file, and does not disturb a run in progress.
+    """Prints a line for each check. The verb leaves no file, and does not disturb a run in progress.
 
     Args:
       config: The config of a run, which is in the workdir or will be started.
@@ -40,22 +40,22 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     in_bucket = is_remote(address)
     lease = list(bucket.lease(address)) if in_bucket else []
     at_work = bool(lease) or machine.is_at_work(folder)
-    before = read_run(to_plain(config), folder, recipe) if (folder / 'config.json').exists() else None
+    record = read_run(to_plain(config), folder, recipe) if (folder / 'config.json').exists() else None
     idle_checks = [] if at_work else [machine.devices(), *([] if in_bucket else [machine.workdir(folder)])]
     findings.section('this machine', machine.versions(), *idle_checks)
     if in_bucket:
         findings.section('the bucket', lease, bucket.rights(address))
-    done, total = past.steps_done(before) if before else (0, None)
-    if before is None or (done != total and not before.is_sweep):
+    done, total = past.steps_done(record) if record else (0, None)
+    if record is None or (done != total and not record.is_sweep):
         findings.section('this config', *_config_checks(config, folder, flag_keys, done, total, at_work=at_work))
-    if before is not None:
-        findings.section(f'the run in {address}', *past.outcome(before, at_work=at_work))
+    if record is not None:
+        findings.section(f'the run in {address}', *past.outcome(record, at_work=at_work))
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
     if failed:
-        message = f'{failed} of {sum(findings.counts.values())} checks that failed'
+        message = f'{failed} failed checks of {sum(findings.counts.values())}'
         raise UserError('--config.run=doctor', message, 'none', f'follow the advice in each {FAIL} line above')
-    review = {0: '', 1: '; one line is worth a look'}.get(warned, f'; {warned} lines are worth a look')
-    print(f'\nnothing stands in the way{review}')
+    warnings = {0: '', 1: '; see the line with warn'}.get(warned, f'; see the {warned} lines with warn')
+    print(f'\nno check failed{warnings}')
 
 
 def _config_checks(

@@ -49,9 +49,9 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         names = request[0][0].split.split(',')
         tuned = load_models(request, lambda data: {name: _labelled(data, name) for name in names})
         data, task, path = tuned.data, tuned.data.task, folder / RESULTS
-        facts = _which_model(request[0][0], folder, tuned)
-        results = {'task': task.name, 'score': task.score, **_earlier(path, facts)}
-        measured, alone = {}, {}
+        facts = _model_facts(request[0][0], folder, tuned)
+        results = {'task': task.name, 'score': task.score, **_read_earlier_results(path, facts)}
+        measured, member_scores = {}, {}
         console = Console(highlight=False, soft_wrap=True)
         # Dev comes first, because all splits use the thresholds that are tuned on dev.
         for name, split in sorted(tuned.splits.items(), key=lambda item: item[0] != 'dev'):
@@ -60,16 +60,16 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
                 task.tune(split.records, predictions)
             measured[name] = task.metrics(split.records, predictions)
             if isinstance(tuned, Ensemble):
-                alone[name] = tuned.member_scores(split)
+                member_scores[name] = tuned.member_scores(split)
             write_predictions(folder / 'predictions', task, name, split, predictions)
             console.print(task.report(split.records, predictions), markup=False)
         results['splits'] = {**results.get('splits', {}), **measured}
         old_parts = {name: part for name, part in results.pop('parts', {}).items() if name not in measured}
         parts = old_parts | data.parts(measured)
         results |= {'parts': parts} if parts else {}
-        if alone:
-            results['alone'] = {**results.get('alone', {}), **alone}
-            table = ensemble_table(task.score, alone, measured)
+        if member_scores:
+            results['alone'] = {**results.get('alone', {}), **member_scores}
+            table = ensemble_table(task.score, member_scores, measured)
             # The table is as wide as its paths need, because a wrapped path cannot be copied.
             width = console.measure(table, options=console.options.update(max_width=_MAX_WIDTH)).maximum
             Console(width=max(width, console.width)).print(table)
@@ -78,8 +78,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
         console.print(f'{path}, {folder / "predictions"}', markup=False)
 
 
-def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
-    """Returns the facts that tell which model of a workdir was evaluated: config.init, step and trial, or the ensemble.
+def _model_facts(settings: FinetuningSettings, folder: pathlib.Path, tuned: EvaluatedTask | Ensemble) -> dict[str, Any]:
+    """Returns the facts that identify the evaluated model: config.init, step and trial, or the members of the ensemble.
 
     The facts of a finished run's final model have no step.
     """
@@ -92,7 +92,7 @@ def _which_model(settings: FinetuningSettings, folder: pathlib.Path, tuned: Eval
     return {**facts, 'cell': trial} if trial else facts
 
 
-def _earlier(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
+def _read_earlier_results(path: pathlib.Path, model: dict[str, Any]) -> dict[str, Any]:
     """Returns the content of results.json with the facts `model`; only `model` if the file is about another model."""
     results = read_recorded_results(path) if path.exists() else {}
     same = all(results.get(key, value) == value for key, value in model.items())

@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
-    Model and tokenizer come from the workdir. The recipe must be the recipe of its training.
+    The model and the tokenizer come from the workdir, and the recipe must be that of its training.
 
     Args:
       config: The config of the recipe.
@@ -57,9 +57,9 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
     tuned = load_task(settings, folder, lambda data: {'train': data.split('train', training=True)})
-    data = tuned.model.data
-    model = tuned.model.setup.model
-    check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, model=model, head=data.task.head)
+    data = tuned.task_model.data
+    module = tuned.task_model.setup.module
+    check_formats(formats, data.encoder, vocabulary=data.tokenizer.family, module=module, head=data.task.head)
     recorded = read_recorded_config(folder / 'config.json', to_plain(config))
     task, path = data.task, folder / RESULTS
     results = read_recorded_results(path) if path.exists() else {'splits': {}}
@@ -71,7 +71,7 @@ def _export_task(config: ConfigDict, folder: pathlib.Path) -> tuple[str, list[pa
         # The recorded figures belong to another checkpoint.
         results = {'splits': {}}
     recorded |= {'card': to_plain(settings.card), 'push_to': settings.push_to}
-    written = export_task(folder, recorded, tuned.model, tuned.params, results, formats, finished=tuned.finished)
+    written = export_task(folder, recorded, tuned.task_model, tuned.params, results, formats, finished=tuned.finished)
     return f'model of {task.name}' + ('' if tuned.finished else f' at step {tuned.step}'), written
 
 

@@ -30,8 +30,8 @@ _DEFAULT_FORMAT = 'npy'  # The format for the features of a file.
 def run(config: ConfigDict, workdir: str) -> None:
     """Writes the features of the texts of config.input to WORKDIR/features/NAME.FORMAT, with a description as JSON.
 
-    It reads all input first, so that mistakes in the input are reported before anything is computed. The features are
-    saved part by part: after a kill, the same command continues after the last part, and the result has the same bytes.
+    The verb reads all input first, so that mistakes in the input are reported before anything is computed. It saves the
+    features in parts: after a kill, the same command continues after the last part, and the result has the same bytes.
 
     If config.input is '-', standard input, there are two cases. With config.extract.format, the texts are saved in the
     workdir during the run, and NAME is stdin. Without it, the features of each text are written as JSON lines to

@@ -67,7 +67,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
 
 def _predict_splits(request: EnsembleRequest, folder: pathlib.Path) -> None:
     names = request[0][0].split.split(',')
-    tuned = load_models(request, lambda data: {name: data.split(name, whole=True) for name in names})
+    tuned = load_models(request, lambda data: {name: data.split(name, all_records=True) for name in names})
     for name, split in tuned.splits.items():
         predictions = tuned.predictions(split)
         for path in write_predictions(folder / 'predictions', tuned.data.task, name, split, predictions):
@@ -101,14 +101,14 @@ def _read_file(task: Task, path: str) -> Iterator[Any]:
     return task.parse(list(number_lines(read_text(path))), path)
 
 
-def _split(data: TaskData, items: Sequence[Any], *, open: bool = False) -> TaskSplit:
+def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> TaskSplit:
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
         raise UserError('config.input', 'no record', 'at least one', 'give some input')
-    split = data.tokenise(records, keep=False)  # A user's texts are not cached on disk.
+    split = data.tokenise(records, cache=False)  # A user's texts are not cached on disk.
     for note in split.features.notes:
         print(note)
-    return dataclasses.replace(split, open=open)
+    return dataclasses.replace(split, is_stream=is_stream)
 
 
 def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
@@ -122,7 +122,7 @@ def _predict_stream(request: EnsembleRequest, out: TextIO) -> None:
         batches = stream_batches(items, settings.eval_batch_size)
         first.extend(next(batches, ()))
         rest.append(batches)
-        return {'': _split(data, first, open=True)}
+        return {'': _split(data, first, is_stream=True)}
 
     tuned = load_models(request, read)
     data = tuned.data

@@ -51,7 +51,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
         finish_pretraining(
             folder,
             training.resolved,
-            training.model,
+            training.model_config,
             training.tokenizer,
             fetch_to_all_hosts(state.params),
             training.heldout,

@@ -24,8 +24,8 @@ VERB = Verb(devices=False)
 def run(config: ConfigDict, workdir: str, recipe: str) -> None:
     """Writes the page of a run, a sweep or an evaluation, with any recipe, finished or not.
 
-    For a benchmark it writes a page about all tasks and a page about each task. A page states which of its parts are
-    missing.
+    For a benchmark the verb writes a page about all tasks and a page about each task. A page states which of its parts
+    are missing.
 
     Args:
       config: The config of the command line, used if the workdir has only a corpus or an evaluation and no run.

@@ -34,10 +34,10 @@ def run(config: ConfigDict, workdir: str) -> None:
         expected = 'the recipe of SQuAD 1.1, because this verb writes the format of SQuAD 1.1'
         raise UserError('config.run', 'triviaqa with another recipe', expected, 'give --config=squad:v1')
     data = data_directory(settings.data, 'the folder of triviaqa-rc, with qa/ and evidence/')
-    named = {split: settings.task[f'{split}_file'] for split in _SPLITS}
-    files = {split: data / (named[split] or default) for split, default in _SPLITS.items()}
+    file_keys = {split: settings.task[f'{split}_file'] for split in _SPLITS}
+    files = {split: data / (file_keys[split] or default) for split, default in _SPLITS.items()}
     for split, path in list(files.items()):
-        if not path.is_file() and not named[split]:
+        if not path.is_file() and not file_keys[split]:
             del files[split]
         elif not path.is_file():
             raise UserError(f'config.task.{split}_file', f'no file {path}', 'questions of TriviaQA', 'check the name')
@@ -64,8 +64,8 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
     separator = '{"version": "1.1", "data": ['
     with show_progress('questions', len(questions), lines=True) as advance:
         # The progress advances when the next question is requested.
-        counted = (advance(1) or question for question in questions)
-        for entry in convert_to_squad(data, path, counted, counts):
+        counted_questions = (advance(1) or question for question in questions)
+        for entry in convert_to_squad(data, path, counted_questions, counts):
             file.write((separator + json.dumps(entry, ensure_ascii=False)).encode())
             separator = ', '
     if not counts.kept:

@@ -22,8 +22,8 @@ _MAX_PRINTED = 12  # The maximal number of candidates to print.
 def run(config: ConfigDict, workdir: str) -> None:
     """Trains a vocabulary and writes it to WORKDIR/tokenizer, which transformers and --config.tokenizer read.
 
-    With config.vocab.candidates it writes WORKDIR/candidates.txt instead. This file lists words of the corpus that the
-    vocabulary of config.tokenizer or config.init splits; the user chooses words for config.vocab.add from it.
+    With config.vocab.candidates the verb writes WORKDIR/candidates.txt instead. The file lists words of the corpus that
+    the vocabulary of config.tokenizer or config.init splits; the user chooses words for config.vocab.add from it.
 
     Raises:
       UserError: There is no text, the size is impossible, or the workdir has checkpoints.
@@ -56,6 +56,6 @@ def _list_candidates(settings: PretrainingSettings, folder: pathlib.Path) -> Non
         console.print(f'no words in {path}: the vocabulary splits no word that the text has twice', markup=False)
         return
     console.print(
-        f'{len(candidates):,} words in {path}: remove what is not a word, then use --config.vocab.add={path}',
+        f'{len(candidates):,} words in {path}: remove entries that are not words, then use --config.vocab.add={path}',
         markup=False,
     )

@@ -54,7 +54,7 @@ class TaskDistillationKeys(DistillationKeys):
         0.4, number(0, 1, above=True), 'the probability to replace a word that is one piece'
     )
     augment_candidates: int = key(
-        15, integer(1, 1000), 'how many of the most probable words a replacement is drawn from'
+        15, integer(1, 1000), 'the number of most probable words from which a replacement is drawn'
     )
     augment_model: str = key(
         '', TEXT, 'the masked language model that proposes the words; empty: the teacher, if it has an MLM head'

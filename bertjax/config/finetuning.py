@@ -29,7 +29,7 @@ _DECAY, _NAMES = number(0, 1, above=True), text(empty=False)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepKeys:
-    """config.sweep: every combination of the values is a run. For an empty list, all runs have the config's value."""
+    """config.sweep: every combination of the values is a run. If a list is empty, all runs use the config's value."""
 
     trainable: tuple = key((), list_of(_TRAINABLE), 'values of `trainable`')
     batch_size: tuple = key((), list_of(ROWS), 'values of `batch_size`')

@@ -103,7 +103,7 @@ class ExtractKeys:
 class FillKeys:
     """config.fill."""
 
-    ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets it')
+    ask: str = key('masks', one_of(ASK), 'the kind of question; the argument of the recipe sets this key')
     text: str = key('', TEXT, 'a single text instead of `input`; the answer is a table')
     second: str = key('', TEXT, '`pairs`: the text that may follow `text`')
     field: str = key('text', _FIELD, 'records: the field with the text')
@@ -111,13 +111,13 @@ class FillKeys:
     top_k: int = key(5, integer(1, 1000), '`masks`: the number of predictions per mask')
     jointly: bool = key(
         False,
-        about='`masks`: fill the masks of a text one by one, each given the earlier ones; the most certain mask first',
+        about='`masks`: fill the masks of a text one by one, the most certain first; each depends on the earlier ones',
     )
     tokens: int = key(20, integer(1, MANY), '`continue`: the number of pieces to append')
     temperature: float = key(
         1.0, number(0, 100), '`continue`: the temperature of sampling; 0: always the most probable piece'
     )
-    sample: int = key(50, integer(1, 1000), '`continue`: how many of the most probable pieces to draw from')
+    sample: int = key(50, integer(1, 1000), '`continue`: the number of most probable pieces to sample from')
     seed: int = key(0, SEED, '`continue`: the seed of sampling')
 
 
@@ -126,14 +126,14 @@ class AttentionKeys:
     """config.attention."""
 
     field: str = key('text', _FIELD, 'records: the field with the text')
-    pair_field: str = key('', TEXT, 'records: the field with a second text, which makes a pair with the first')
+    pair_field: str = key('', TEXT, 'records: the field with the second text of a pair')
     texts: tuple = key(
         (),
         list_of(_FIELD),
         'the texts on the page (or pairs, separated by a tab); without `input` they are also measured',
     )
     show: int = key(
-        12, integer(0, 1000), 'how many texts of `input`, from the first, are on the page if `texts` is empty'
+        12, integer(0, 1000), 'the number of texts of `input`, from the first, on the page if `texts` is empty'
     )
     unit: str = key('piece', one_of(('piece', 'word')), 'the unit of the statistics and the page')
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')
@@ -163,5 +163,5 @@ def inference_settings(config: Mapping[str, Any], verb: str) -> ModelKeys:
     """
     if verb not in config:
         found, expected = f'a recipe without config.{verb}', f'a recipe with config.{verb}'
-        raise UserError(f'--config.run={verb}', found, expected, f'give the recipe {verb}')
+        raise UserError(f'--config.run={verb}', found, expected, f'use the recipe {verb}')
     return from_config(INFERENCE_KEYS[verb], config)

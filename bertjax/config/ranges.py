@@ -105,7 +105,7 @@ def duration(*relative: str) -> Range:
             return False
         return unit in ('', *relative) and 0 <= amount <= COUNT and (unit != '' or amount == int(amount))
 
-    return Range(', or '.join([f'a number of steps to {COUNT:,}', *(forms[unit] for unit in relative)]), holds)
+    return Range(', or '.join([f'a number of steps up to {COUNT:,}', *(forms[unit] for unit in relative)]), holds)
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:

@@ -12,12 +12,12 @@ from bertjax.errors import UserError
 _SILENT = (Change.OUTPUT, Change.VERB)
 
 
-def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
-    """Returns {key: (value before, value now, its Change)} for the keys that differ between two configs.
+def changed_keys(saved: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, tuple[Any, Any, Change]]:
+    """Returns {key: (saved value, current value, its Change)} for the keys that differ between two configs.
 
-    None stands for a missing value. Values that a run computes, such as its fingerprints, must never change.
+    The value of a missing key is None. Values that a run computes, such as its fingerprints, must never change.
     """
-    known, old, new = config_keys(now), flatten(before), flatten(now)
+    known, old, new = config_keys(current), flatten(saved), flatten(current)
     changes = {}
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
@@ -29,24 +29,26 @@ def changed_keys(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str,
     return changes
 
 
-def check_resume(saved: Mapping[str, Any], now: Mapping[str, Any], where: str, *, finished: bool = False) -> list[str]:
+def check_resume(
+    saved: Mapping[str, Any], current: Mapping[str, Any], where: str, *, finished: bool = False
+) -> list[str]:
     """Checks that a run may resume from a checkpoint: compares the two resolved configs.
 
     Args:
-      saved: the config of the checkpoint.
-      now: the config of the run.
-      where: the path of the workdir, for the error.
-      finished: whether the run has no step left to train.
+      saved: The config of the checkpoint.
+      current: The config of the run.
+      where: The path of the workdir, for the error.
+      finished: Whether the run has no step left to train.
 
     Returns:
       One line for each change that is allowed and reported, such as `batch_size: 256 -> 512`.
 
     Raises:
-      UserError: A difference is not allowed: the model, tokenizer, store or optimiser changed, or the settings of
-        training of a finished run. The error names the first such difference.
+      UserError: A change is not allowed, such as a change of the model, tokenizer, store or optimiser, or of the
+        training settings of a finished run. The error names the first such change.
     """
     reported = []
-    for name, (old, new, change) in changed_keys(saved, now).items():
+    for name, (old, new, change) in changed_keys(saved, current).items():
         if change is Change.STATE or (finished and change is Change.TRAINING):
             raise UserError(
                 place_of(name),

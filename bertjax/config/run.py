@@ -103,9 +103,7 @@ class RunKeys:
     seed: int = key(0, SEED, 'the seed of everything that `seeds` leaves at -1', change=TRAINING)
     seeds: Seeds = group(Seeds(), change=TRAINING)
 
-    grad_accum_steps: int = key(
-        1, ROWS, 'the number of parts in which a batch is processed; it divides `batch_size`', change=TRAINING
-    )
+    grad_accum_steps: int = key(1, ROWS, 'the number of parts of a batch; a divisor of `batch_size`', change=TRAINING)
     learning_rate: float = key(1e-4, RATE, 'the peak learning rate', change=TRAINING)
     warmup_fraction: float = key(0.1, WARMUP, 'the fraction of the steps of a phase that warm up', change=TRAINING)
     schedule: Schedule = group(Schedule(), change=TRAINING)
@@ -116,7 +114,7 @@ class RunKeys:
     checkpoint_every: int | str = key('1%', duration('%'), 'the time between checkpoints; 0: only at the end')
     checkpoint_minutes: float = key(0.0, MINUTES, 'also save after this many minutes; 0: do not', change=MACHINE)
     checkpoint_keep: int = key(
-        3, integer(1, MANY), 'how many of the newest checkpoints stay, besides the best', change=MACHINE
+        3, integer(1, MANY), 'the number of newest checkpoints that are kept, besides the best', change=MACHINE
     )
     step: int = key(0, integer(0, COUNT), _STEP, change=VERB, trained=RECIPE)
     profile: str = key('', _PROFILE, 'trace the steps FIRST to END - 1 into `WORKDIR/profile`', change=VERB)

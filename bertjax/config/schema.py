@@ -2,9 +2,9 @@
 
     batch_size: int = key(32, ROWS, 'rows per update, over all devices', change=TRAINING)
 
-All else is derived from these declarations. `recipes.as_config` makes the ConfigDict of a recipe from such a dataclass,
-and `from_config` makes the frozen settings of a run. `keys_of` lists the keys for the checks of values, the rules of
-resuming, --help, and docs/keys.md.
+Everything else is derived from these declarations. `recipes.as_config` makes the ConfigDict of a recipe from such a
+dataclass, and `from_config` makes the frozen settings of a run. `keys_of` lists the keys for the checks of values, the
+rules of resuming, --help, and docs/keys.md.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ class Change(enum.Enum):
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
     TRAINING = 'until finished'  # the key decides the result of training
     RUN = 'yes'  # the change is reported; a sweep or a benchmark refuses it
-    MACHINE = 'yes, everywhere'  # the change is reported, within a sweep or a benchmark as well
-    OUTPUT = 'yes, for the next end'  # the change is not reported; a sweep refuses it
+    MACHINE = 'yes, everywhere'  # the change is reported; a sweep or a benchmark allows it as well
+    OUTPUT = 'yes, for the export'  # the change is not reported; a sweep refuses it
     VERB = 'yes, unreported'  # the change is not reported: no training depends on the key
 
 
@@ -49,12 +49,12 @@ class Key:
     """The declaration of a key.
 
     Attributes:
-      default: the value in a base config.
-      allowed: the values that the key may have.
-      about: one line of documentation.
-      change: whether a resumed run may have another value.
-      trained: where the verbs that use a trained model take the value from.
-      named: whether the first argument of a recipe sets the key, as in configs/glue.py:rte.
+      default: The value in a base config.
+      allowed: The values that the key may have.
+      about: One line of documentation.
+      change: Whether a resumed run may have another value.
+      trained: Where the verbs that use a trained model take the value from.
+      named: Whether the first argument of a recipe sets the key, as in configs/glue.py:rte.
     """
 
     default: Any
@@ -77,11 +77,11 @@ def key(
     """Returns a dataclass field that declares a config key.
 
     Args:
-      default: the value in a base config.
-      allowed: the range; None allows True and False if the default is a bool, and any text if it is a string.
-      about: one line of documentation; '' means the entry of the field in the docstring of its class.
-      change, trained: see Key; None means the value that the group of the key declares.
-      **metadata: further entries of the field's metadata.
+      default: The value in a base config.
+      allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
+      about: One line of documentation; '' means the entry of the field in the docstring of its class.
+      change, trained: See Key; None means the value that the group of the key declares.
+      **metadata: Further entries of the field's metadata.
     """
     declared = {'range': allowed, 'about': about, 'change': change, 'trained': trained}
     return dataclasses.field(default=default, metadata={**declared, **metadata})
@@ -91,9 +91,9 @@ def group(default: Any, *, record: type | None = None, entry: type | None = None
     """Returns a dataclass field that holds a group of keys.
 
     Args:
-      default: a dataclass with the default of each key; None if only some recipes have the group; () with `entry`.
-      record: the class of the group; needed only if the default is None.
-      entry: the class of an entry, if the field is a list of groups.
+      default: A dataclass with the default of each key; None if only some recipes have the group; () with `entry`.
+      record: The class of the group; needed only if the default is None.
+      entry: The class of an entry, if the field is a list of groups.
       **metadata: `change` and `trained` for the keys of the group that do not declare these themselves.
     """
     record = record or entry or type(default)
@@ -129,9 +129,9 @@ def keys_of(
     Fields without a default are skipped.
 
     Args:
-      record: the class, or an instance whose values are the defaults.
-      prefix: the text before each name.
-      change, trained: the values for keys that do not declare these themselves; None means the defaults of Key.
+      record: The class, or an instance whose values are the defaults.
+      prefix: The text before each name.
+      change, trained: The values for keys that do not declare these themselves; None means the defaults of Key.
     """
     keys: dict[str, Key] = {}
     for field in dataclasses.fields(record):

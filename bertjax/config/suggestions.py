@@ -1,10 +1,10 @@
-"""Suggest the name that a user may have meant: the most similar name, or our word for a name in another program."""
+"""Suggest a known name for an unknown one: the most similar name, or the bertjax name of an option elsewhere."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {argument in another program: our keys for it}. The arguments come from transformers (TrainingArguments, its configs
-# and example scripts), google-research/bert and others. The first of our keys that the recipe has is suggested.
+# {argument in another program: the keys of bertjax for it}. The arguments come from transformers (TrainingArguments,
+# configs and example scripts), google-research/bert and others. The first key that the recipe has is suggested.
 KEYS: Mapping[str, tuple[str, ...]] = {
     'adam_beta1': ('optimizer.b1',),
     'adam_beta2': ('optimizer.b2',),
@@ -114,7 +114,7 @@ def nearest_name(
     Args:
       name: The unknown name.
       known: The known names.
-      others: {name in another program: our names for it}; the first of our names that is known is returned.
+      others: {name in another program: names in bertjax}; the first known name is returned.
       similarity: The minimal similarity, from 0 to 1 (see difflib).
     """
     known = list(known)

@@ -15,8 +15,8 @@ from bertjax.tasks.registry import KINDS, options
 
 _INTRODUCTION = """# Config keys
 
-A key is set with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
-some of them: `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
+Set a key with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
+some of them; `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
 In the tables about training, the last column says whether a resumed run may have another value:
 
@@ -27,8 +27,8 @@ _CHANGES = {
     Change.STATE: 'the key decides the shape or the meaning of the saved state',
     Change.TRAINING: 'the change is reported; a finished run refuses it',
     Change.RUN: 'the change is reported; a sweep or a benchmark refuses it',
-    Change.MACHINE: 'the change is reported, and holds within a sweep or a benchmark as well',
-    Change.OUTPUT: 'what a run writes at its end has the new value; a sweep refuses the change',
+    Change.MACHINE: 'the change is reported; a sweep or a benchmark allows it as well',
+    Change.OUTPUT: 'the export at the end of the run uses the new value; a sweep refuses the change',
     Change.VERB: 'no training depends on the key',
 }
 
@@ -69,7 +69,7 @@ def _without(keys: Mapping[str, Key], others: Mapping[str, Key]) -> dict[str, Ke
 
 
 def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes: bool = True) -> list[str]:
-    head = ('key', 'default', 'what it is', 'values', *(['may change'] if changes else []))
+    head = ('key', 'default', 'description', 'values', *(['may change'] if changes else []))
     lines = ['', f'## {title}', '', ' '.join((about or '').partition('Attributes:')[0].split()), '']
     lines += [_row(head), _row(['---'] * len(head))]
     for name, key in keys.items():

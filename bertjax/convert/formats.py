@@ -1,4 +1,4 @@
-"""The readable model formats, in the order in which a directory is tried."""
+"""The model formats that can be read, in the order in which they are tried."""
 
 from etils import epath
 
@@ -17,10 +17,10 @@ def is_model(directory: epath.PathLike) -> bool:
 
 
 def read_source(directory: epath.PathLike) -> CheckpointSource:
-    """Reads a model by the first format that recognises its directory.
+    """Reads a model with the first format that recognises its directory.
 
     Raises:
-      UserError: No format recognises the directory; see also `Format.read`.
+      UserError: No format recognises the directory, or the model cannot be read, see `Format.read`.
     """
     path = epath.Path(directory)
     for model_format in FORMATS:

@@ -1,4 +1,4 @@
-"""A model as pure functions of three arrays, for the exports to StableHLO and ONNX."""
+"""Makes pure functions of a model for the exports to StableHLO and ONNX."""
 
 import dataclasses
 import functools
@@ -21,11 +21,12 @@ def make_functions(
 
     Args:
       model: The model with its config.
-      parts: The parts of a pre-trained model, besides the encoder, that have weights. Outputs of other parts are left
-        out, and so is the function `mlm` without the part 'mlm'.
+      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions have no outputs of
+        other parts, and there is no function `mlm` without the part 'mlm'.
 
     Returns:
-      {name: function}; a function maps (weights by path, three int32 arrays) to outputs by name.
+      {name: function}. The arguments of a function are the weights by path and the three int32 arrays of
+      `data.features.INPUTS`. It returns the outputs by name.
     """
 
     # An export must run on any platform and with symbolic sizes.
@@ -34,7 +35,7 @@ def make_functions(
     def function(method: Function | None) -> Function:
         def call(weights: Mapping[str, jax.Array], *inputs: jax.Array) -> dict[str, jax.Array]:
             tree = unflatten_dict({tuple(path.split('/')): x for path, x in weights.items()})
-            with nn.logical_axis_rules(()):  # no array is sharded
+            with nn.logical_axis_rules(()):  # No array is sharded.
                 return model.apply({'params': tree}, *inputs, method=method)
 
         return call
@@ -54,9 +55,9 @@ def dimensions(model: BertForPreTraining | BertForTask) -> str:
 
 
 def describe_dimensions(model: BertForPreTraining | BertForTask) -> str:
-    """Describes the input dimensions for users of the export."""
-    words = f'any number b of sequences, of any length s up to {model.config.max_positions:,}'
-    return words + (', c choices of each' if 'c' in dimensions(model) else '')
+    """Returns a description of the input dimensions for users of the export."""
+    words = f'for any number b of sequences of any length s up to {model.config.max_positions:,}'
+    return words + (', with c choices per example' if 'c' in dimensions(model) else '')
 
 
 def example_input(model: BertForPreTraining | BertForTask) -> str:

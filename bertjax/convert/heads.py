@@ -1,4 +1,4 @@
-"""The heads of tasks and their counterparts in transformers: one record for each kind, the `head` of a task."""
+"""The kinds of task heads and their counterparts in transformers. The `head` of a task is one of these records."""
 
 import dataclasses
 
@@ -7,16 +7,18 @@ from bertjax.model.heads import BertForClassification, BertForMultipleChoice, Be
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """A kind of head. A task with a special head defines the record in its own folder; there is no central list.
+    """A kind of head.
+
+    There is no central list of heads. A task with a special head defines the record in its own folder.
 
     Attributes:
-      module: Our class, encoder included.
-      per_token: The outputs with a value for each token, whose padding can be cut off.
-      architecture: The equivalent class of transformers; '' if there is none, and the model cannot be exported to
+      module: The Flax module of the whole model, including the encoder.
+      per_token: The names of the outputs with one value per token. Their padding can be removed.
+      architecture: The equivalent class of transformers. '' if there is none; the model then cannot be exported to
         Hugging Face.
-      pipeline: The hub's pipeline tag.
-      projection: The name of the module's linear layer `head` in the class of transformers.
-      id2label: Whether `id2label` in the config.json of this class names, or at least counts, the outputs.
+      pipeline: The pipeline tag on the hub.
+      projection: The name that the class of transformers gives to our linear layer `head`.
+      id2label: Whether `id2label` in the config.json of this class has an entry for each output.
       pools_cls: Whether the head reads only the first position.
     """
 
@@ -30,7 +32,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The class in a saved model's `architectures`: transformers' class, or ours if it has none."""
+        """The class name in the `architectures` of a saved model: that of transformers, or ours if there is none."""
         return self.architecture or self.module.__name__
 
 

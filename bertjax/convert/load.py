@@ -1,4 +1,4 @@
-"""Loads saved models as initial weights, for pre-training or for a task's model."""
+"""Loads saved models as initial weights for pre-training or for a task's model."""
 
 import dataclasses
 import os
@@ -24,7 +24,7 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.parallel.distributed import fetch_to_all_hosts
 
-_MAX_LISTED = 12  # the most names in a line
+_MAX_LISTED = 12  # The maximum number of names in a line.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,15 +32,15 @@ class ImportedModel:
     """A model read from a directory.
 
     Attributes:
-      params: The complete parameter tree, numpy arrays in float32, unboxed.
+      params: The complete parameter tree, unboxed, of float32 NumPy arrays.
       config: The config of the model.
-      missing: Our paths that the directory lacks, freshly initialised.
+      missing: The paths of the parameters that the directory lacks. They are newly initialized.
       unused: The names of the directory's tensors that the model does not use, and other unused content
         (`CheckpointSource.unused_content`).
       used: The number of the directory's tensors that the model uses.
       kind: The class of transformers in the directory's config; '' if there is none.
-      dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16', or 'float32', which also stands for
-        float64 and for mixed dtypes.
+      dtype: The dtype of the used tensors in the directory: 'float16', 'bfloat16' or 'float32'. Float64 and mixed
+        dtypes are also 'float32'.
     """
 
     params: dict
@@ -51,28 +51,28 @@ class ImportedModel:
     kind: str
     dtype: str = 'float32'
 
-    def describe(self, where: str, done: str = 'starting from') -> str:
-        """Describes the loaded and the freshly initialised parameters, and in a second line the unused tensors.
+    def describe(self, where: str, action: str = 'starting from') -> str:
+        """Returns a line about the loaded and newly initialized parameters, and a second line about unused tensors.
 
         Args:
-          where: The model as the user named it.
-          done: The action, at the beginning of the line.
+          where: The path or name of the model as the user gave it.
+          action: The words at the beginning of the line.
         """
         source = f' of its {self.kind}' if self.kind else ''
-        lines = [f'{done} {where}; {self.used} tensors{source} loaded; freshly drawn: {_format_names(self.missing)}']
+        lines = [f'{action} {where}; {self.used} tensors{source} loaded; freshly drawn: {_format_names(self.missing)}']
         return '\n'.join([*lines, *([f'not used: {_format_names(self.unused)}'] if self.unused else [])])
 
 
 def read_config(directory: epath.PathLike, **changes: Any) -> BertConfig:
-    """Reads the BertConfig of a directory from its description (config.json), without its tensors.
+    """Reads the BertConfig of a directory from its description, such as config.json, without reading its tensors.
 
     Args:
       directory: The directory of any BERT, with or without heads.
-      **changes: Fields that replace the directory's (dropout, dtype, scan_layers ...). The pair head (`nsp`) is not in
-        config.json, and does not matter to a task's model.
+      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, scan_layers ...). The
+        description does not say whether the model has a pair head (`nsp`); a task's model does not need this field.
 
     Raises:
-      UserError: The directory has no model, its description is damaged, or the model is of another kind.
+      UserError: The directory has no model, its description is damaged, or the model is not a BERT.
     """
     return _config(read_source(directory), **changes)
 
@@ -86,11 +86,11 @@ def load_pretraining_model(
       directory: The directory, in any format of formats.py.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the parameters that the directory lacks.
-      **changes: Fields of the BertConfig that replace the directory's (dropout, dtype, nsp ...). Without `nsp`, the
-        model has a pair head if the directory has a pooler.
+      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). If `nsp` is not
+        passed, the model has a pair head if the directory has a pooler.
 
     Raises:
-      UserError: The model is of another kind, a file is damaged, the encoder is incomplete, or shapes differ.
+      UserError: The model is not a BERT, a file is damaged, the encoder is incomplete, or shapes differ.
     """
     source = read_source(directory)
     nsp = {'nsp': 'bert.pooler.dense.weight' in source.tensors}
@@ -108,9 +108,10 @@ def load_task_model(
 ) -> ImportedModel:
     """Loads a BERT as the start of a task's model.
 
-    The encoder and the pooler come from the directory. So does the head, if the directory's model is of the same class
-    of transformers and has the same number of outputs, with the same names in the same order (if both have names). All
-    other parameters are freshly initialised; `missing` and `unused` of the result list them.
+    The encoder and the pooler are read from the directory. The head is also read if the directory's model has the same
+    class of transformers and the same number of outputs, with the same names in the same order (if both have names).
+    The other parameters of the model are newly initialized and are listed in `missing` of the result. The other tensors
+    of the directory are listed in `unused`.
 
     Args:
       directory: The directory of a pre-trained or fine-tuned model.
@@ -126,7 +127,7 @@ def load_task_model(
     theirs, ours = label_names(source.values.get('id2label')), label_names(id2label)
     same_class = head.name in (source.values.get('architectures') or ())
     same_head = same_class and (not theirs or not ours or theirs == ours)
-    # A head with other outputs, or a pooler on a BiLSTM, does not have the directory's shape.
+    # Parts whose shapes differ are not read: a head with other outputs, or a pooler whose input is a BiLSTM.
     shapes = stacked_shapes(model)
     misfits = set() if same_head else {'head'}
     for entry in names.entries(model.config, shapes, head.projection):
@@ -142,7 +143,7 @@ def load_task_model(
 def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
     where = source.description_file
     try:
-        config = BertConfig(**(source.fields or from_json(source.values, where, source.called)))
+        config = BertConfig(**(source.fields or from_json(source.values, where, source.format_names)))
     except UserError as error:
         if error.where == where:
             raise
@@ -156,19 +157,22 @@ def _config(source: CheckpointSource, **changes: Any) -> BertConfig:
 def _assemble(
     source: CheckpointSource, model: nn.Module, readable: Mapping[str, tuple[int, ...]], head: str, seed: int
 ) -> ImportedModel:
-    """Makes a complete tree: the paths in `readable` from the source if it has them, all others freshly initialised."""
+    """Makes a complete parameter tree.
+
+    The paths in `readable` are read from the source if it has them. All other paths are newly initialized.
+    """
     config, shapes = model.config, stacked_shapes(model)
     used = _check_tensors(source, readable, config, head)
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
     flat = names.from_huggingface(source.tensors, readable, config, head)
     missing = sorted(set(shapes) - set(flat))
-    absent = [name for name in missing if name.startswith('encoder/')]
-    if absent:
+    missing_encoder = [name for name in missing if name.startswith('encoder/')]
+    if missing_encoder:
         expected = f'all tensors of an encoder of {config.num_layers} layers'
         fix = 'give a directory with a complete BERT encoder'
-        raise UserError(source.where, f'no {", ".join(absent[:3])}', expected, fix)
-    flat |= _draw(missing, model, seed)
+        raise UserError(source.where, f'no {", ".join(missing_encoder[:3])}', expected, fix)
+    flat |= _init_params(missing, model, seed)
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
     unused += [source.unused_content] if source.unused_content else []
@@ -185,7 +189,7 @@ def _format_names(names: list[str]) -> str:
 def _check_tensors(
     source: CheckpointSource, shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str
 ) -> set[str]:
-    """Returns the names of the source's tensors that the model uses, after checks of their shapes and values."""
+    """Checks the shapes and values of the source's tensors that the model uses; returns their names."""
     used, described = set(), os.path.basename(source.description_file)
     for entry in names.entries(config, shapes, head):
         x = source.tensors.get(entry.theirs)
@@ -195,26 +199,26 @@ def _check_tensors(
         ours = shapes[entry.ours] if entry.layer is None else shapes[entry.ours][1:]
         expected = entry.their_shape(ours, config.vocab_size)
         if x.shape != expected:
-            fix = f'{described} and the tensors do not belong together: copy both again from one source'
-            raise UserError(where, f'shape {x.shape}', f'{expected} by {described}', fix)
+            fix = f'{described} and the tensors belong to different models: copy both again from one source'
+            raise UserError(where, f'shape {x.shape}', f'{expected}, as in {described}', fix)
         finite = np.isfinite(x)
         if not finite.all():
             found = f'{finite.size - finite.sum():,} values that are nan or inf'
-            fix = 'give another checkpoint: nothing can be learned from this one'
+            fix = 'give another checkpoint: a run that starts from this one cannot learn'
             raise UserError(where, found, 'finite numbers', fix)
         used.add(entry.theirs)
     return used
 
 
-def _draw(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray]:
-    """Returns initial values of the parameters `paths`, float32, without computing the others."""
+def _init_params(paths: list[str], model: nn.Module, seed: int) -> dict[str, np.ndarray]:
+    """Returns initial values, float32, of the parameters in `paths`, without computing other parameters."""
     if not paths:
         return {}
     model = model.clone(config=dataclasses.replace(model.config, param_dtype='float32'))
 
     @jax.jit
-    def draw(key: jax.Array) -> dict[str, jax.Array]:
+    def init(key: jax.Array) -> dict[str, jax.Array]:
         flat = init_stacked(model, key)
         return {path: flat[path] for path in paths}
 
-    return {path: np.asarray(x) for path, x in fetch_to_all_hosts(draw(jax.random.key(seed))).items()}
+    return {path: np.asarray(x) for path, x in fetch_to_all_hosts(init(jax.random.key(seed))).items()}

@@ -1,4 +1,8 @@
-"""The table of our parameter names and Hugging Face's, which defines both directions of the conversion."""
+"""Converts parameters between our names and layouts and those of Hugging Face.
+
+One table defines both directions of the conversion. In this package, "ours" means bertjax, and "theirs" means
+transformers.
+"""
 
 import dataclasses
 import itertools
@@ -8,16 +12,16 @@ import numpy as np
 
 from bertjax.model.config import BertConfig
 
-LAYERS = 'encoder/layers/'  # an entry with this prefix represents one tensor of every block
+LAYERS = 'encoder/layers/'  # A row with this prefix represents one tensor in each block.
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorKind:
-    """The difference between the layouts of a tensor in the two programs.
+    """The conversion between the layouts of a tensor in bertjax and transformers.
 
     Attributes:
-      to_theirs: Converts our array to theirs; its second argument is the number of pieces without padding.
-      to_ours: Converts their array to ours; its second argument is our shape.
+      to_theirs: The function (our array, number of pieces without padding) -> their array.
+      to_ours: The function (their array, our shape) -> our array.
     """
 
     to_theirs: Callable[[np.ndarray, int], np.ndarray]
@@ -25,7 +29,7 @@ class TensorKind:
 
 
 def _kernel(in_dims: int) -> TensorKind:
-    """Returns the kind of a kernel: ours is [in..., out...], PyTorch's [out, in] with flattened dimensions."""
+    """Returns the kind of a kernel, which is [in..., out...] in bertjax and [out, in], flattened, in PyTorch."""
 
     def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
@@ -41,7 +45,7 @@ KERNEL = _kernel(1)
 KERNEL_FROM_HEADS = _kernel(2)
 SAME = TensorKind(lambda x, vocab_size: x, lambda x, shape: x)
 FLAT = TensorKind(lambda x, vocab_size: x.reshape(-1), lambda x, shape: x.reshape(shape))
-ROWS = TensorKind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # one row for each piece; padding is not exported
+ROWS = TensorKind(lambda x, vocab_size: x[:vocab_size], _pad_rows)  # One row per piece; padding rows are dropped.
 
 
 def _pair(
@@ -84,7 +88,7 @@ TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('mlm/decoder/embedding', 'cls.predictions.decoder.weight', ROWS),
     ('mlm/bias', 'cls.predictions.bias', ROWS),
     *_pair('nsp', 'cls.seq_relationship'),
-    *_pair('head', '{head}'),  # of a task's model; {head} is Head.projection of convert/heads.py
+    *_pair('head', '{head}'),  # The head of a task's model. {head} is Head.projection, see heads.py.
 )
 
 
@@ -93,13 +97,13 @@ _TABLE_PATHS = {path for path, _, _ in TABLE}
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One tensor.
+    """The names and layouts of one tensor.
 
     Attributes:
-      ours: Our path, with stacked layers.
-      layer: The block to which it belongs; None outside of blocks.
-      theirs: Hugging Face's name.
-      kind: The difference between the layouts.
+      ours: The path in bertjax, with stacked layers.
+      layer: The index of the block that has the tensor; None for tensors outside of blocks.
+      theirs: The name in transformers.
+      kind: The conversion between the layouts.
     """
 
     ours: str
@@ -108,20 +112,20 @@ class Entry:
     kind: TensorKind
 
     def their_shape(self, shape: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
-        """Returns the shape of their tensor if ours (of one block) has `shape`."""
+        """Returns the shape of their tensor. `shape` is the shape of our tensor, in one block."""
         return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
 def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """Yields an entry for each tensor of a model.
 
-    A path without a name in transformers (of a BiLSTM) keeps its name. The attention norm of the first block is left
-    out if the model does not use it.
+    Paths without a name in transformers (a BiLSTM) keep their names. The result omits the attention norm of the first
+    block if the model does not use it.
 
     Args:
       config: The config of the model.
       ours: A mapping whose keys are our paths.
-      head: Their name of a task's head (Head.projection).
+      head: The name of a task's head in transformers (Head.projection).
     """
     for path, theirs, kind in TABLE:
         if path not in ours:
@@ -137,10 +141,10 @@ def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> I
 
 
 def named_entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> list[Entry]:
-    """Returns the entries of a model whose paths all have names in transformers.
+    """Returns the entries of a model, all of which have names in transformers.
 
     Raises:
-      KeyError: A path has no name and would be lost.
+      KeyError: A path has no name in transformers, so an export would lose its tensor.
     """
     unknown = sorted(set(ours) - _TABLE_PATHS)
     if unknown:
@@ -154,11 +158,11 @@ def to_huggingface(
     """Converts our arrays to contiguous tensors of transformers.
 
     Args:
-      params: Our arrays by flat path, with stacked layers. The dictionary is emptied, because memory may not hold a
-        large model twice.
-      config: The config of the model. Rows of padding beyond its `vocab_size` are dropped.
+      params: Our arrays by flat path, with stacked layers. Converted arrays are removed from the dictionary, because
+        two copies of a large model may not fit in memory.
+      config: The config of the model. Rows beyond its `vocab_size` are padding and are dropped.
       head: See `entries`.
-      keep_unnamed: Whether to keep paths without a name in transformers.
+      keep_unnamed: Whether to keep paths that have no name in transformers.
 
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False.
@@ -176,11 +180,13 @@ def to_huggingface(
 def from_huggingface(
     tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str = ''
 ) -> dict[str, np.ndarray]:
-    """Converts tensors of transformers to our arrays; a path that lacks any of its tensors is left out.
+    """Converts tensors of transformers to our arrays.
+
+    The result omits a path if any of its tensors is missing.
 
     Args:
-      tensors: Their tensors by name, with the shapes of `Entry.their_shape`. Converted tensors are removed, because
-        memory may not hold a large model twice.
+      tensors: Their tensors by name, with the shapes of `Entry.their_shape`. Converted tensors are removed from the
+        dictionary, because two copies of a large model may not fit in memory.
       shapes: The shapes of our arrays by path.
       config: The config of the model.
       head: See `entries`.

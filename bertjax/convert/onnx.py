@@ -1,4 +1,4 @@
-"""Exports a model to ONNX by jax2onnx, with symbolic sizes, for onnxruntime and other programs without JAX."""
+"""Exports a model to ONNX with jax2onnx and symbolic sizes, for onnxruntime and other programs without JAX."""
 
 import contextlib
 import dataclasses
@@ -28,16 +28,17 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.text.tokenizer import Tokenizer
 
-OPSET = 21  # onnxruntime has it since 1.18
-_MAX_WEIGHT_BYTES = 2**31 - 2**24  # a protocol buffer is below 2 GiB, and the graph needs some space
-_KEY, _FIX = 'config.export_formats', 'leave onnx out of config.export_formats'
+OPSET = 21  # onnxruntime supports this opset since 1.18.
+_MAX_WEIGHT_BYTES = 2**31 - 2**24  # A protocol buffer is smaller than 2 GiB, and the graph needs some space.
+_KEY, _FIX = 'config.export_formats', 'remove onnx from config.export_formats'
 _README = 'README.md'
 _CARD = """# A BERT as ONNX
 
 {functions}
 
-Inputs are int32 arrays [{dimensions}], {sizes}; `attention_mask` is 1 for tokens and 0
-for padding. Opset {opset}, in float32, the weights inside. It takes `pip install onnxruntime`:
+The inputs are int32 arrays [{dimensions}], {sizes}. `attention_mask` is 1 for tokens
+and 0 for padding. The files use opset {opset} and contain the weights in float32. Install the runtime with
+`pip install onnxruntime`:
 
 ```python
 import numpy as np, onnxruntime
@@ -52,24 +53,24 @@ outputs = dict(zip(names, session.run(names, dict(zip({inputs}, inputs)))))
 
 
 def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
-    """Checks that a model can be exported to ONNX; the check is cheap and runs before training starts.
+    """Checks that a model can be exported to ONNX. The check is cheap and runs before training starts.
 
     Args:
       config: The config of the encoder.
-      model: The model of a task.
+      model: The model of a task; None for a pre-trained model.
 
     Raises:
       UserError: jax2onnx is not installed, the model has a BiLSTM (jax2onnx cannot convert a loop from right to left),
-        or the weights do not fit one file.
+        or the weights do not fit in one file.
     """
     if importlib.util.find_spec('jax2onnx') is None:
-        raise UserError(_KEY, 'onnx, and jax2onnx is not installed', 'jax2onnx', "pip install 'bertjax[onnx]'")
+        raise UserError(_KEY, 'onnx without an installed jax2onnx', 'jax2onnx', "pip install 'bertjax[onnx]'")
     if model is not None and model.bilstm_units:
-        expected = '0: jax2onnx converts no BiLSTM'
+        expected = '0, because jax2onnx cannot convert a BiLSTM'
         raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)
     size = 4 * sum(map(math.prod, stacked_shapes(model or BertForPreTraining(config)).values()))
     if size > _MAX_WEIGHT_BYTES:
-        raise UserError(_KEY, f'onnx, for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB', _FIX)
+        raise UserError(_KEY, f'onnx for {size / 2**30:.2f} GiB of weights', 'less than 2 GiB', _FIX)
 
 
 def export_onnx(
@@ -80,21 +81,22 @@ def export_onnx(
     *,
     extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes `encoder.onnx` and `mlm.onnx`, or a task's `task.onnx`, in float32 whatever the model's dtype.
+    """Writes `encoder.onnx` and `mlm.onnx` of a pre-trained model, or `task.onnx` of a task's model.
 
-    The directory appears atomically. Equal parameters give equal bytes.
+    The files are in float32 for any dtype of the model. The directory appears atomically. Equal parameters give equal
+    bytes.
 
     Args:
-      params: The parameters, in the form of the model's config; may be boxed. A pre-trained model may lack heads.
-      model: The model, which has passed `check_onnx`.
-      tokenizer: The tokenizer, whose files are written too.
+      params: The parameters, stacked or not as in the model's config; may be boxed. A pre-trained model may lack heads.
+      model: The model, which must have passed `check_onnx`.
+      tokenizer: The tokenizer, whose files are also written.
       directory: The local or remote directory.
-      extra_files: {name: text} of further files.
+      extra_files: Additional files, {name: text}.
     """
     stacked = unflatten_dict(flat_stacked(params, model.config), sep='/')
     weights = flat_paths(unstack_layers(stacked))
     changes = {'scan_layers': False, 'remat': 'none', 'dtype': 'float32', 'param_dtype': 'float32'}
-    model = model.clone(config=dataclasses.replace(model.config, **changes))  # jax2onnx does not convert a scan
+    model = model.clone(config=dataclasses.replace(model.config, **changes))  # jax2onnx cannot convert a scan.
     with atomic_directory(directory) as staging, _quiet():
         tokenizer.save(staging)
         path = epath.Path(staging)
@@ -112,15 +114,15 @@ def export_onnx(
 def _convert(
     name: str, function: Function, weights: Mapping[str, np.ndarray], model: BertForPreTraining | BertForTask
 ) -> tuple[Any, dict[str, str]]:
-    """Returns an onnx.ModelProto, and its outputs: {name: dtype and shape}."""
-    import jax2onnx  # an extra, whose import takes two seconds
+    """Returns an onnx.ModelProto and its outputs, {name: dtype and shape}."""
+    import jax2onnx  # An optional dependency, whose import takes two seconds.
 
     def bound(*inputs: jax.Array) -> dict[str, jax.Array]:
         return function({path: jnp.asarray(x) for path, x in weights.items()}, *inputs)
 
     shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
-    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # in the order of a tree's leaves
+    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # The order of the leaves of a pytree.
     graph = jax2onnx.to_onnx(
         bound, inputs, model_name=name, opset=OPSET, input_names=INPUTS, output_names=list(outputs)
     )
@@ -128,12 +130,12 @@ def _convert(
     for value, x in zip(graph.graph.output, outputs.values(), strict=True):
         for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
             if not isinstance(size, int):
-                dimension.dim_param = str(size)  # jax2onnx invents a name for sizes inside the graph
+                dimension.dim_param = str(size)  # jax2onnx uses a generated name for sizes in the graph.
     return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
 
 
 def _number_constants(graph: Any) -> None:
-    """Renames constants in order of first use, because jax2onnx's numbers depend on earlier conversions."""
+    """Renames constants in the order of first use, because jax2onnx's names depend on earlier conversions."""
     constants = {tensor.name for tensor in graph.initializer}
     used = dict.fromkeys(name for node in graph.node for name in node.input if name in constants)
     names = {name: f'constant_{number}' for number, name in enumerate(used)}
@@ -145,7 +147,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences warnings about parts of jax2onnx that we do not use, and about values without a declared type."""
+    """Silences warnings about unused parts of jax2onnx and about values without a declared type."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

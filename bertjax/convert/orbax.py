@@ -1,6 +1,6 @@
-"""Exports a model as an Orbax directory, for JAX programs, and reads it.
+"""Exports a model as an Orbax directory for JAX programs, and reads such a directory.
 
-The directory has `params/`, and beside it the model's config, its tokenizer and the facts of a task.
+The directory has `params/`, the config of the model, the files of its tokenizer, and the metadata of a task.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ from bertjax.model.heads import BertForTask
 from bertjax.text.tokenizer import Tokenizer
 
 MODEL, PARAMS = 'model.json', 'params'
-_FILE_BYTES = 32 * 2**20  # after this many compressed bytes, Orbax starts a new file
-_CHECKSUM = 'checksum.json'  # the checksum of all values, because Orbax does not detect flipped bits
+_FILE_BYTES = 32 * 2**20  # Orbax starts a new file after this many compressed bytes.
+_CHECKSUM = 'checksum.json'  # The checksum of all values, because Orbax does not detect flipped bits.
 _AGAIN = 'copy the directory again, or export the model again'
 
 
 def head_facts(model: BertForTask) -> dict[str, Any]:
-    """Returns the class name and the arguments, except the config, of a task's model."""
+    """Returns the class name of a task's model and its arguments except the config."""
     fields = [field.name for field in dataclasses.fields(model) if field.name not in ('config', 'parent', 'name')]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
 
@@ -52,18 +52,18 @@ def export_orbax(
 ) -> None:
     """Writes DIR/params (Orbax), DIR/model.json (the fields of BertConfig), and the files of the tokenizer.
 
-    The directory appears atomically and replaces an earlier one. Other programs read it with
+    The directory appears atomically and replaces an earlier one. Other programs read the parameters with
     `StandardCheckpointer().restore(DIR / 'params')`.
 
     Args:
       params: The parameters of BertForPreTraining or of a task's model. A pre-trained model may lack heads.
       config: The config of the model.
-      directory: DIR, a local path.
-      tokenizer: The tokenizer; no run can start from a directory without one.
-      head: The 'head' object of model.json: the merged results of `head_facts` and `saved_head`.
-      extra_files: {name: text} of further files.
+      directory: The local path DIR.
+      tokenizer: The tokenizer. A run cannot start from a directory without a tokenizer.
+      head: The object 'head' in model.json: the merged results of `head_facts` and `saved_head`.
+      extra_files: Additional files, {name: text}.
     """
-    params = jax.device_get(params)  # host arrays: they load on any number of devices
+    params = jax.device_get(params)  # Host arrays can be loaded on any number of devices.
     facts = dataclasses.asdict(config) | ({} if head is None else {'head': dict(head)})
     with atomic_directory(directory) as staging:
         path = pathlib.Path(staging)
@@ -79,11 +79,12 @@ def export_orbax(
 
 
 def _save(params: Any, directory: pathlib.Path) -> None:
-    """Writes the same files as `StandardCheckpointer`, which would need memory for two more copies of the model.
+    """Writes the same files as `StandardCheckpointer` with less memory.
 
-    `StandardCheckpointer` copies host arrays, and keeps all compressed data until the end.
+    `StandardCheckpointer` needs memory for two more copies of the model, because it copies host arrays and buffers all
+    compressed data until the end.
     """
-    import orbax.checkpoint as ocp  # imported here: it takes as long as JAX, and other formats do not need it
+    import orbax.checkpoint as ocp  # The import takes as long as that of JAX, and other formats do not need it.
 
     arrays = ocp.type_handlers.NumpyHandler(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry((np.ndarray, arrays))
@@ -92,7 +93,7 @@ def _save(params: Any, directory: pathlib.Path) -> None:
 
 
 def saved_head(head: Head, task: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the facts about a task's head for a reader: its name, its projection, and the task's `id2label` ..."""
+    """Returns the metadata that a reader needs of a task's head: name, projection, and the task's `id2label` ..."""
     return {'architecture': head.name, 'projection': head.projection, 'task': dict(task)}
 
 
@@ -102,14 +103,14 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """See `Format`."""
-    described = directory / MODEL
-    facts = read_json_object(described, _AGAIN)
+    """Reads the description of a model, see `Format`."""
+    config_path = directory / MODEL
+    facts = read_json_object(config_path, _AGAIN)
     head = facts.get('head', {})
     if not isinstance(head, dict) or not isinstance(head.get('task', {}), dict):
-        raise UserError(str(described), 'a head that is not an object', 'the facts of an export', _AGAIN)
+        raise UserError(str(config_path), 'a head that is not an object', 'the metadata of an export', _AGAIN)
     values = {**head.get('task', {}), 'architectures': [head.get('architecture', 'BertForPreTraining')]}
-    config = _config(facts, described)
+    config = _config(facts, config_path)
     field_names = fields_of(FieldKind.ARCHITECTURE, FieldKind.TRAINING).keys() - {'param_dtype'}
     dtypes: dict[str, str] = {}
 
@@ -119,18 +120,18 @@ def read(directory: epath.Path) -> CheckpointSource:
         return arrays
 
     fields = {name: getattr(config, name) for name in field_names}
-    return CheckpointSource(str(directory), str(described), values, tensors, fields=fields, dtypes=dtypes)
+    return CheckpointSource(str(directory), str(config_path), values, tensors, fields=fields, dtypes=dtypes)
 
 
-def _config(facts: Mapping[str, Any], described: epath.Path) -> BertConfig:
+def _config(facts: Mapping[str, Any], config_path: epath.Path) -> BertConfig:
     names_of_fields = [field.name for field in dataclasses.fields(BertConfig)]
     if 'vocab_size' not in facts:
-        raise UserError(str(described), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
+        raise UserError(str(config_path), 'no vocab_size', 'the fields of a BertConfig', _AGAIN)
     try:
         return BertConfig(**{name: facts[name] for name in names_of_fields if name in facts})
     except UserError as error:
         found = f'{error.where.removeprefix("config.model.")} {error.found}'
-        raise UserError(str(described), found, error.expected, _AGAIN) from None
+        raise UserError(str(config_path), found, error.expected, _AGAIN) from None
 
 
 def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict[str, np.ndarray]:
@@ -140,11 +141,11 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
 
         with without_wildcards(folder) as plain, ocp.StandardCheckpointer() as checkpointer:
             params = jax.tree.map(np.asarray, checkpointer.restore(plain / PARAMS))
-    except Exception as error:  # each layer of Orbax raises other exceptions
+    except Exception as error:  # Each layer of Orbax raises its own exceptions.
         line = next(iter(str(error).splitlines()), '') or type(error).__name__
         found = f'files that Orbax cannot read ({line})'
         raise UserError(str(folder / PARAMS), found, 'a complete export', _AGAIN) from None
-    checksum_file = directory / _CHECKSUM  # early exports have none
+    checksum_file = directory / _CHECKSUM  # Early exports lack this file.
     if checksum_file.exists() and read_json_object(checksum_file, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
     flat = flat_stacked(params, config)
@@ -155,5 +156,5 @@ def _digest(flat: Mapping[str, np.ndarray]) -> str:
     digest = hashlib.sha256()
     for path, x in sorted(flat.items()):
         digest.update(f'{path} {x.dtype} {x.shape}\n'.encode())
-        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # tobytes() would copy
+        digest.update(np.ascontiguousarray(x).reshape(-1).view(np.uint8))  # Unlike tobytes(), a view does not copy.
     return digest.hexdigest()

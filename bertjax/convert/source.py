@@ -1,4 +1,4 @@
-"""The common form of a saved model of any format: its description and its tensors, with the names of transformers."""
+"""The common representation of a saved model in any format: its description and its tensors, as in transformers."""
 
 import dataclasses
 import functools
@@ -14,35 +14,37 @@ class CheckpointSource:
     """A saved model of any format.
 
     Attributes:
-      where: The directory, for messages.
-      description_file: The file of `values`, for messages.
-      values: The content of a config.json of model_type 'bert', with `architectures` and `id2label` if the format has
-        them. In addition, `type_vocab_size` 0 means no segment embedding, and `pooler_act` is the pooler's activation
-        if it is not tanh (both for DistilBERT).
-      read: Reads the tensors. It is called at their first use, because many callers need only the sizes of a model.
-      called: {name of a tensor or key of `values`: its name in the format}, for messages, if they differ.
-      fields: Fields of a BertConfig, instead of `values`, in our own format.
-      unused_content: A description of content beside the model that is not used, such as an optimiser's variables.
-      dtypes: {name of a tensor: numpy's name of its stored dtype}, filled by `read`; float32 for other names.
+      where: The directory, for error messages.
+      description_file: The path of the file with `values`, for error messages.
+      values: The content of an equivalent config.json of model_type 'bert', with `architectures` and `id2label` if the
+        format has them. There are two additions for DistilBERT: `type_vocab_size` 0 means no segment embedding, and
+        `pooler_act` is the activation of the pooler if it is not tanh.
+      read: A function that reads the tensors. It is called at their first use, because many callers need only the sizes
+        of a model.
+      format_names: The names in the format of those tensors and keys of `values` whose names differ, for error
+        messages: {name: name in the format}.
+      fields: The fields of a BertConfig in our own format, instead of `values`; empty for other formats.
+      unused_content: A description of unused content of the directory, such as the variables of an optimizer.
+      dtypes: The NumPy names of the stored dtypes by tensor name. `read` fills it. Other tensors are float32.
     """
 
     where: str
     description_file: str
     values: Mapping[str, Any]
     read: Callable[[], dict[str, np.ndarray]]
-    called: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    format_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     unused_content: str = ''
     dtypes: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def tensors(self) -> dict[str, np.ndarray]:
-        """{name in transformers' BertForPreTraining, BertForSequenceClassification ...: float32 array}.
+        """The float32 arrays by name in transformers' BertForPreTraining, BertForSequenceClassification ...
 
-        The conversion to our arrays removes them from the dictionary.
+        The conversion to our arrays removes the converted arrays from the dictionary.
 
         Raises:
-          UserError: A file is damaged, or a tensor is of another kind.
+          UserError: A file is damaged, or a tensor has an unsupported type.
         """
         return self.read()
 
@@ -50,22 +52,22 @@ class CheckpointSource:
     def kind(self) -> str:
         """The class of transformers in the description; '' if there is none."""
         classes = self.values.get('architectures')
-        return self.called.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
+        return self.format_names.get('architectures', str(classes[0]) if isinstance(classes, list) and classes else '')
 
     def name(self, key: str) -> str:
         """Returns the name of a tensor or key in the format."""
-        return self.called.get(key, key)
+        return self.format_names.get(key, key)
 
 
 class Format(Protocol):
-    """A format of saved models: a module with these two functions, and a line in formats.py."""
+    """A format of saved models. It is a module with these two functions, listed in formats.py."""
 
     def recognises(self, directory: epath.Path) -> bool:
-        """Returns whether a directory holds this format, by the names of its files."""
+        """Returns whether the file names in a directory are those of this format."""
 
     def read(self, directory: epath.Path) -> CheckpointSource:
-        """Reads the description of a model; its tensors are read later.
+        """Reads the description of a model. The tensors are read at their first use.
 
         Raises:
-          UserError: The description is damaged, or the model is of another kind.
+          UserError: The description is damaged, or the model is not a BERT.
         """

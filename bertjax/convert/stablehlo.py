@@ -1,6 +1,6 @@
-"""Exports a model as functions that any JAX program runs without bertjax, by `jax.export` with symbolic sizes.
+"""Exports a model with `jax.export` and symbolic sizes as functions that JAX programs run without bertjax.
 
-The weights are an argument of the functions, in one shared file that other programs can read too.
+The weights are an argument of the functions. They are in one file, which other programs can also read.
 """
 
 import contextlib
@@ -32,9 +32,10 @@ _CARD = """# A BERT as StableHLO
 
 {functions}
 
-Inputs are int32 arrays [{dimensions}], {sizes}; `attention_mask` is 1 for tokens and 0
-for padding. Lowered for {platforms} with jax {version}; JAX reads such files for at least half a year.
-It takes `pip install jax flatbuffers safetensors`:
+The inputs are int32 arrays [{dimensions}], {sizes}. `attention_mask` is 1 for tokens
+and 0 for padding. The functions were lowered for {platforms} with jax {version}. JAX guarantees that later
+versions can read them for at least half a year. Install the packages with
+`pip install jax flatbuffers safetensors`:
 
 ```python
 import numpy as np, safetensors.numpy
@@ -57,16 +58,16 @@ def export_stablehlo(
     *,
     extra_files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Writes the serialised functions of the encoder and of masked words, or of a task's outputs.
+    """Writes the serialized functions `encoder` and `mlm` of a pre-trained model, or `task` of a task's model.
 
     The directory appears atomically. Equal parameters give equal bytes.
 
     Args:
-      params: The parameters, in the form of the model's config; may be boxed. A pre-trained model may lack heads.
+      params: The parameters, stacked or not as in the model's config; may be boxed. A pre-trained model may lack heads.
       model: The model with its config.
-      tokenizer: The tokenizer, whose files are written too.
+      tokenizer: The tokenizer, whose files are also written.
       directory: The local or remote directory.
-      extra_files: {name: text} of further files.
+      extra_files: Additional files, {name: text}.
     """
     weights = {path: np.asarray(x) for path, x in flat_paths(nn.unbox(jax.device_get(dict(params)))).items()}
     functions = make_functions(model, {path.partition('/')[0] for path in weights})
@@ -98,7 +99,7 @@ def _lower(
 
 @contextlib.contextmanager
 def _without_source_locations() -> Iterator[None]:
-    """Keeps the source location and the callers of each operation, which JAX records, out of the exported file."""
+    """Omits source locations and tracebacks, which JAX records for each operation, from the exported file."""
     key = 'jax_traceback_in_locations_limit'
     previous = jax.config.values[key]
     jax.config.update(key, 0)

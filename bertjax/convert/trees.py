@@ -1,4 +1,4 @@
-"""Parameter trees as flat dictionaries by path with stacked layers, the form that names.py converts."""
+"""Converts parameter trees to flat dictionaries by path with stacked layers, the form that names.py reads."""
 
 import dataclasses
 import functools
@@ -15,12 +15,12 @@ from bertjax.model.stacking import STACKED, init_params, stack_layers
 
 
 def flat_paths(tree: Mapping) -> dict[str, Any]:
-    """Returns the leaves of a tree by path, such as 'encoder/embeddings/norm/scale'."""
+    """Returns the leaves of a tree by path, for example 'encoder/embeddings/norm/scale'."""
     return flatten_dict(tree, sep='/')
 
 
 def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
-    """Returns parameters of either form as float32 on the host, by path, with stacked layers."""
+    """Returns parameters by path as float32 on the host, with stacked layers. `params` may be stacked or not."""
     tree = jax.tree.map(lambda x: np.asarray(x, np.float32), nn.unbox(dict(params)))
     return flat_paths(tree if config.scan_layers else stack_layers(tree))
 
@@ -28,10 +28,10 @@ def flat_stacked(params: Mapping, config: BertConfig) -> dict[str, np.ndarray]:
 class HostParams:
     """Parameters by path with stacked layers, converted to float32 on the host one block at a time.
 
-    So memory never holds a second copy of the model.
+    This avoids a second copy of the model in memory.
 
     Args:
-      params: The parameters, on devices or on the host, in the form of the config; may be boxed.
+      params: The parameters, on devices or on the host, stacked or not as in the config; may be boxed.
       config: The config of the model.
 
     Attributes:
@@ -45,7 +45,7 @@ class HostParams:
         self.shapes: dict[str, tuple[int, ...]] = {path: x.shape for path, x in flat_paths(stacked).items()}
 
     def get(self, path: str, layer: int | None = None) -> np.ndarray:
-        """Returns the array of a path, or with `layer` the part of one block."""
+        """Returns the array of a path, or only the part of block `layer`."""
         if layer is None or self._stacked:
             x = np.asarray(self._flat[path])
             return np.asarray(x if layer is None else x[layer], np.float32)
@@ -54,7 +54,7 @@ class HostParams:
 
 
 def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
-    """Initialises parameters with stacked layers, by path."""
+    """Initializes the parameters of a model; returns them by path, with stacked layers."""
     model = model.clone(config=dataclasses.replace(model.config, scan_layers=True))
     inputs = [np.zeros(shape, np.int32) for shape in model.smallest_inputs]
     return flat_paths(nn.unbox(init_params(model, key, *inputs)))
@@ -62,6 +62,6 @@ def init_stacked(model: nn.Module, key: jax.Array) -> dict[str, jax.Array]:
 
 @functools.cache
 def stacked_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of a model's parameters with stacked layers, by path, without computing them."""
+    """Returns the shapes of a model's parameters by path, with stacked layers, without computing the parameters."""
     abstract = jax.eval_shape(lambda: init_stacked(model, jax.random.key(0)))
     return {path: leaf.shape for path, leaf in abstract.items()}

@@ -1,4 +1,4 @@
-"""Changes the token embedding of a model: adds rows for new pieces, or sets given rows."""
+"""Changes the token embedding of a model: adds rows for new pieces, or sets rows."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,12 +12,13 @@ from bertjax.model.config import BertConfig
 def add_piece_rows(
     params: Mapping[str, Any], model: BertConfig, origins: Mapping[int, Sequence[int]]
 ) -> dict[str, Any]:
-    """Extends `params` of BertForPreTraining to the vocabulary of `model`; existing pieces keep their rows.
+    """Extends the parameters of BertForPreTraining to a larger vocabulary. Existing pieces keep their rows.
 
     Args:
-      params: A tree of numpy arrays, of a smaller or equal vocabulary.
-      model: The config with the new vocabulary size; padding rows are zeros.
-      origins: {id of a new piece: ids in the old vocabulary}; its embedding and its bias are the mean of theirs.
+      params: A tree of NumPy arrays for a smaller or equal vocabulary.
+      model: The config with the new vocabulary size. Padding rows are set to zero.
+      origins: {id of a new piece: ids of old pieces}. The embedding and the bias of the new piece are the means over
+        the old pieces.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:
@@ -31,7 +32,13 @@ def add_piece_rows(
 
 
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
-    """Sets `rows` [N] of the embedding in `params` of BertForPreTraining, on host or devices, to `matrix` [N, D]."""
+    """Sets rows of the token embedding in the parameters of BertForPreTraining.
+
+    Args:
+      params: The parameters, on the host or on devices.
+      rows: The row indices [N].
+      matrix: The new rows [N, D].
+    """
     table = _table(params)
     new = np.array(table)
     new[rows] = matrix

@@ -1,6 +1,6 @@
 """The backends of a build: processes of this machine, or pipelines of Apache Beam.
 
-Both apply the same functions to each shard and each bucket of hashes, and both give the same bytes.
+Both apply the same functions to each shard and each bucket of hashes, and both produce the same bytes.
 """
 
 import functools
@@ -12,14 +12,14 @@ from typing import Protocol
 import numpy as np
 
 from bertjax.corpus import duplicates, workers
-from bertjax.corpus.merge import Shard, keep_documents
+from bertjax.corpus.merge import Shard, rewrite_train_file
 from bertjax.corpus.sources import CorpusOptions, TextPart
 from bertjax.errors import UserError
 from bertjax.text.tokenizer import Tokenizer
 
 
 class Backend(Protocol):
-    """The steps of a build that can be done for each shard or each bucket of hashes separately."""
+    """The steps of a build that can run separately for each shard or each bucket of hashes."""
 
     def encode(
         self,
@@ -34,14 +34,14 @@ class Backend(Protocol):
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
         """Returns `duplicates.find_repeats` and `duplicates.count_distinct_lines` of all shards."""
 
-    def keep(
+    def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """Returns the function that `merge.merge_shards` calls for each changed shard."""
+        """Returns the function that `merge.merge_shards` calls to rewrite the train file of each changed shard."""
 
 
 class LocalBackend:
-    """A backend of processes on this machine."""
+    """A backend that uses processes on this machine."""
 
     def encode(
         self,
@@ -58,15 +58,15 @@ class LocalBackend:
         """See `Backend`."""
         return duplicates.find_repeats(shards), duplicates.count_distinct_lines(shards)
 
-    def keep(
+    def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """See `Backend`; the function writes each file when it is called."""
-        return functools.partial(keep_documents, itemsize=itemsize)
+        """See `Backend`. The returned function writes the file when it is called."""
+        return functools.partial(rewrite_train_file, itemsize=itemsize)
 
 
 def check_beam(flags: str) -> None:
-    """Checks that a pipeline can run with these flags of config.beam.
+    """Checks that a pipeline can run with `flags`, the value of config.beam.
 
     Raises:
       UserError: Apache Beam or the package of a runner is not installed, a flag is unknown, or a Dask scheduler does
@@ -86,7 +86,7 @@ def check_beam(flags: str) -> None:
 
 
 def make_backend(beam: str) -> Backend:
-    """Makes the backend of config.beam: local processes if it is empty.
+    """Makes the backend for `beam`, the value of config.beam: local processes if it is empty, else Apache Beam.
 
     Raises:
       UserError: See `check_beam`.

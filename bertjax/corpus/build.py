@@ -1,7 +1,7 @@
-"""Builds a token store from text: worker processes encode shards, which are merged and listed in a manifest.
+"""Builds a token store from text: worker processes encode shards, then the shards are merged and a manifest is written.
 
-A killed build continues at its next shard and gives the same bytes. Partial work on other text, or with another
-tokenizer or settings, is removed with a warning.
+If a build is killed, the next call continues at the next shard and gives the same bytes. Partial work with other text,
+another tokenizer or other settings is removed with a warning.
 """
 
 import itertools
@@ -39,26 +39,26 @@ def build_store(
     log: LogFunction = logging.info,
     beam: str = '',
 ) -> dict:
-    """Builds the token store of a corpus, continues a killed build, or finds the finished store.
+    """Builds the token store of a corpus, or continues a killed build. Does nothing if the store is finished.
 
     Args:
-      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of them joined by commas; without
-        weights (each weighted component of `parse_mixture` needs a separate call).
+      spec: A path, glob, directory, 'pydoc:', 'tfds:NAME@split#feature', or several of them joined by commas. Weights
+        are not allowed: each weighted component of `parse_mixture` needs a separate call.
       directory: The local directory of the store.
-      tokenizer: A tokenizer, or the path of one.
+      tokenizer: A tokenizer, or the path of a tokenizer.
       options: See `CorpusOptions`.
-      progress: Whether to show a progress bar (on a terminal), or log a line from time to time.
-      replace: Whether to replace a finished store of other text or settings; False raises a UserError.
-      instead: An alternative fix to print with this error.
-      log: Logs how the files are read, and which files are compared with those of a finished store.
-      beam: Flags of Apache Beam, whose workers build the same bytes; '' builds on this machine.
+      progress: Whether to show a progress bar (on a terminal) or print occasional lines.
+      replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
+      instead: A further fix to suggest in this error.
+      log: A function that logs how the files are read, and which files are compared with those of a finished store.
+      beam: The flags of Apache Beam, whose workers build the same bytes; '' builds on this machine.
 
     Returns:
-      The corpus report, which is also in the manifest.
+      The corpus report, which the manifest also contains.
 
     Raises:
-      UserError: Nothing matches, no document is left, the input is broken (if strict), the directory holds other files
-        or overlaps the corpus, the flags of Beam are invalid, or a pipeline failed.
+      UserError: No file matches, no document is left, the input is broken (if strict), the directory contains other
+        files or overlaps the corpus, the flags of Beam are invalid, or a pipeline failed.
     """
     backend = make_backend(beam)
     if is_remote(directory):
@@ -86,7 +86,7 @@ def build_store(
             logging.info('The token store in %s is up to date.', directory)
             return finished['report']
         if options.split_sentences:
-            build_splitter(options.sentences)  # fails, if it is not installed, before anything is removed
+            build_splitter(options.sentences)  # raises an error, before files are removed, if it is not installed
         (directory / 'manifest.json').unlink(missing_ok=True)
         manifest = _build(directory, text_sources, store_identity, tokenizer, options, progress, log, backend)
         build_dir.remove_partial_files(directory, manifest)
@@ -94,7 +94,7 @@ def build_store(
 
 
 def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
-    """Checks, in a strict build, that no broken input was dropped from a finished store."""
+    """Checks, if strict, that no broken input was dropped from a finished store."""
     if options.strict and corpus_report['problems']:
         kind, lines = next(iter(corpus_report['problems'].items()))
         fix = 'correct the input, or set config.corpus_options.strict=False'
@@ -103,7 +103,7 @@ def _check_not_broken(corpus_report: dict, options: CorpusOptions) -> None:
 
 
 def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: CorpusOptions) -> dict:
-    """Returns the values that determine the store's bytes, as far as they are known before reading."""
+    """Returns the values that determine the store's bytes and are known before the text is read."""
     return {
         'version': store.STORE_VERSION,
         'tokenizer': {
@@ -113,7 +113,7 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
             'vocab_size': tokenizer.vocab_size,
         },
         'settings': options.settings(),
-        # Only a record: a finished store is not rebuilt when a later version splits sentences differently.
+        # For information only: a finished store is not rebuilt if a later version splits sentences differently.
         'splitter': splitter_version(options.sentences) if options.split_sentences else '',
         'inputs': {
             'count': len(text_sources),
@@ -125,7 +125,7 @@ def _identity(text_sources: list[TextSource], tokenizer: Tokenizer, options: Cor
 
 
 def _choose(text_sources: list[TextSource], options: CorpusOptions) -> tuple[list[TextSource], list[str]]:
-    """Decides how each source is read; returns the sources and a description of each decision."""
+    """Decides how to read each source. Returns the sources and a description of each decision."""
     if options.format != 'auto':
         return text_sources, []
     chosen, readings = reading.choose_readings(text_sources)
@@ -133,7 +133,7 @@ def _choose(text_sources: list[TextSource], options: CorpusOptions) -> tuple[lis
 
 
 def _cuts(text_sources: list[TextSource], options: CorpusOptions) -> list[Shards]:
-    """Returns the shards of the sources as the present and the first versions cut them."""
+    """Returns the shards of the sources as the current version and the first versions cut them."""
     return [cut_shards(variant, options.format) for variant in (_choose(text_sources, options)[0], text_sources)]
 
 
@@ -147,20 +147,20 @@ def _build(
     log: LogFunction,
     backend: Backend,
 ) -> dict:
-    chosen, readings = _choose(text_sources, options)
-    plan = BuildPlan(store_identity, chosen, cut_shards(chosen, options.format), options.strict)
+    sources_to_read, readings = _choose(text_sources, options)
+    plan = BuildPlan(store_identity, sources_to_read, cut_shards(sources_to_read, options.format), options.strict)
     plan, done = partial.prepare(directory, plan, log)
     for line in readings:
         log(line)
-    todo = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
-    if todo:
-        total = sum(part.end - part.begin for parts in todo.values() for part in parts)
-        in_bytes = any(part.kind == 'file' for parts in todo.values() for part in parts)
-        saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(todo.values())))
+    remaining = {number: parts for number, parts in enumerate(plan.shards) if number not in done}
+    if remaining:
+        total = sum(part.end - part.begin for parts in remaining.values() for part in parts)
+        in_bytes = any(part.kind == 'file' for parts in remaining.values() for part in parts)
+        saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(remaining.values())))
         if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(backend, LocalBackend):
             log(f'{saving}: {INSTALL_FAST}')
         with workers.Progress(total, shown=progress, in_bytes=in_bytes) as bar:
-            backend.encode(directory, todo, tokenizer, options, bar)
+            backend.encode(directory, remaining, tokenizer, options, bar)
     finished = [
         merge.Shard(number, read_record(directory, number, parts), directory)
         for number, parts in enumerate(plan.shards)
@@ -188,18 +188,18 @@ def _merge(
         raise UserError('config.corpus', found, 'at least one document', fix)
     repeats, distinct_lines = backend.compare(shards)
     threshold = merge.heldout_threshold(shards, options.heldout)
-    where = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
+    destinations = merge.choose_destinations(shards, repeats, threshold, drop=options.drop_duplicates)
     dtype, statistics = store.id_dtype(tokenizer.vocab_size), report.Statistics()
-    keep = backend.keep(shards, where, dtype.itemsize)
-    splits = merge.merge_shards(shards, directory, dtype.itemsize, where, statistics.add, keep)
+    rewrite = backend.prepare_rewrite(shards, destinations, dtype.itemsize)
+    splits = merge.merge_shards(shards, directory, dtype.itemsize, destinations, statistics.add, rewrite)
     part_digests = [row[-1] for record in records for row in record['inputs']]
     digests = identity.collect_digests(zip(itertools.chain(*plan.shards), part_digests, strict=True))
     content = identity.hash_content(plan.shards, digests)
     manifest = {
         'format': store.STORE_FORMAT,
-        **plan.wanted,
+        **plan.store_identity,
         'dtype': dtype.str,
-        'inputs': {**plan.wanted['inputs'], 'content': content},
+        'inputs': {**plan.store_identity['inputs'], 'content': content},
         'splits': splits,
         'report': statistics.report(
             records=records,

@@ -1,4 +1,4 @@
-"""Corpora that are not text files: Python's help topics (pydoc) and tensorflow-datasets."""
+"""Reads corpora that are not text files: Python's help topics (pydoc) and tensorflow-datasets (tfds)."""
 
 import hashlib
 import re
@@ -20,7 +20,7 @@ def _topics() -> dict[str, str]:
 
 
 def pydoc_facts() -> tuple[int, str]:
-    """Returns the number of help topics, and a hash of their text, which differs between versions of Python."""
+    """Returns the number of help topics, and the hash of their text, which differs between versions of Python."""
     topics = _topics()
     text = '\0'.join(f'{name}\0{topics[name]}' for name in sorted(topics))
     return len(topics), hashlib.sha256(text.encode('utf-8')).hexdigest()
@@ -36,8 +36,7 @@ def pydoc_documents() -> Iterator[tuple[str, list[str]]]:
 def pydoc_paragraphs(text: str) -> list[str]:
     """Extracts the prose of reStructuredText rendered as plain text.
 
-    Wrapped lines are joined, bullets and emphasis marks are removed, and titles, rules, grammar, code and signatures
-    are left out.
+    Joins wrapped lines, removes bullets and emphasis marks, and drops titles, rules, grammar, code and signatures.
     """
     paragraphs = []
     for block in re.split(r'\n\s*\n', text):
@@ -82,7 +81,7 @@ def wiki40b_paragraphs(text: str) -> list[str]:
 
 
 def tfds_paragraphs(text: str) -> list[str]:
-    """Returns the paragraphs of one record: its lines, or the text between wiki40b's markers."""
+    """Returns the paragraphs of one record: its lines, or the texts between the markers of wiki40b."""
     if '_START_ARTICLE_' in text or '_START_PARAGRAPH_' in text:
         return wiki40b_paragraphs(text)
     return [line for line in text.splitlines() if line.strip()]
@@ -98,7 +97,7 @@ def _parse_tfds(spec: str) -> tuple[str, str, str | None]:
 
 
 def tfds_name(spec: str) -> str:
-    """Returns the specification; the directory of a dataset is shortened to its last two parts."""
+    """Returns the specification `spec`, in which the directory of a dataset is shortened to its last two parts."""
     name, split, feature = _parse_tfds(spec)
     if name.startswith('/') or is_remote(name):
         name = '/'.join(name.rstrip('/').split('/')[-2:])
@@ -106,9 +105,9 @@ def tfds_name(spec: str) -> str:
 
 
 def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str, Any]:
-    """Opens a dataset; returns (records, name of the text feature, `tfds.core.DatasetBuilder`)."""
+    """Opens a dataset and returns (records, name of the text feature, `tfds.core.DatasetBuilder`)."""
     name, split, feature = _parse_tfds(spec)
-    dataset = Dataset(name, where=_WHERE, asked=spec, expected='tfds:NAME or tfds:/its/directory')
+    dataset = Dataset(name, where=_WHERE, value=spec, expected='tfds:NAME or tfds:/its/directory')
     records = dataset.split(split)
     features = dataset.builder.info.features
     feature = feature or (text_key if text_key in features else None)
@@ -122,7 +121,7 @@ def _tfds_open(spec: str, text_key: str) -> tuple[Sequence[dict[str, Any]], str,
 
 
 def tfds_facts(spec: str, text_key: str) -> tuple[int, str]:
-    """Returns the number of records, and a string that changes with the dataset."""
+    """Returns the number of records, and a string that identifies the version of the dataset."""
     source, feature, builder = _tfds_open(spec, text_key)
     sizes = [builder.info.splits[name].num_bytes for name in builder.info.splits]
     return len(source), f'{builder.info.full_name}#{feature}:{len(source)}:{sizes}'

@@ -1,7 +1,7 @@
 """Finds equal documents and equal lines of all shards by their hashes.
 
-The search handles one bucket of the hash space at a time, so that memory never holds a set of all hashes, and workers
-can process buckets independently.
+The search handles one bucket of the hash space at a time. So memory never holds a set of all hashes, and workers can
+process buckets independently.
 """
 
 import itertools
@@ -11,11 +11,11 @@ import numpy as np
 
 from bertjax.corpus.merge import Shard
 
-BUCKET = 1 << 22  # the number of hashes that are sorted at once
+BUCKET = 1 << 22  # the number of hashes to sort at once
 
 
 def bucket_edges(count: int) -> list[int]:
-    """Returns the edges of buckets of 64-bit hashes such that each holds about BUCKET or fewer of `count` hashes."""
+    """Returns the edges that divide 64-bit hashes into buckets with at most about BUCKET of `count` hashes each."""
     number = max(1, -(-count // BUCKET))
     return [(index << 64) // number for index in range(number + 1)]
 
@@ -43,12 +43,12 @@ def count_distinct(hashes: np.ndarray) -> int:
 
 
 def indices_between(hashes: np.ndarray, low: int, high: int) -> np.ndarray:
-    """Returns the indices, int64, of the hashes, in any order, that are in [low, high)."""
+    """Returns the indices, int64, of the hashes in [low, high). The hashes need not be sorted."""
     return np.flatnonzero((hashes >= np.uint64(low)) & (hashes <= np.uint64(high - 1)))
 
 
 def find_later_equals(hashes: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Returns the document numbers, int64, whose hashes equal that of a document with a smaller number."""
+    """Returns the numbers, int64, of the documents whose hash equals the hash of a document with a smaller number."""
     order = np.lexsort((numbers, hashes))
     same = hashes[order][1:] == hashes[order][:-1]
     return numbers[order][1:][same]
@@ -62,7 +62,7 @@ def count_distinct_lines(shards: list[Shard]) -> int:
 
 
 def find_repeats(shards: list[Shard]) -> np.ndarray:
-    """Returns whether each document repeats an earlier one, bool [documents], in the order of the shards."""
+    """Returns bool [documents], in the order of the shards: whether each document repeats an earlier one."""
     total = sum(len(shard.documents) for shard in shards)
     repeats = np.zeros(total, bool)
     for low, high in itertools.pairwise(bucket_edges(total)):

@@ -1,4 +1,4 @@
-"""Encodes the text of one shard to token ids on disk, in a worker process that never imports JAX."""
+"""Encodes the text of one shard to token ids on disk. It runs in worker processes, which never import JAX."""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -29,9 +29,10 @@ def encode_shard(
       shard: The number of the shard.
       parts: The parts of the corpus that the shard reads, in order.
       tokenizer: The tokenizer.
-      settings: The `CorpusOptions.settings()`.
-      strict: Whether to raise at the first broken input.
-      progress: Called with the numbers of documents and of bytes (before decompression) since its last call.
+      settings: The result of `CorpusOptions.settings`.
+      strict: Whether to raise an error at the first broken input.
+      progress: A function that is called with the numbers of documents and of bytes (before decompression) since its
+        last call.
 
     Returns:
       The record of the shard; see `shard_writer`.

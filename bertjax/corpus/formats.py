@@ -1,8 +1,9 @@
 """Reads text of every format as a flat stream of events, in bounded memory.
 
 The events of a document are `Document.START`, one string for each paragraph or line, and `Document.END`. A document
-that is not text has `SequenceSentence`s instead of strings. A `Broken` inside a document means that the document is
-dropped; one outside a document means that the rest of the file is dropped. Memory never holds a whole document.
+that is not text has `SequenceSentence`s instead of strings. A `Broken` event inside a document means that the document
+is dropped. A `Broken` event outside a document means that the rest of the file is dropped. Memory never holds a
+complete document.
 """
 
 import dataclasses
@@ -23,9 +24,9 @@ from bertjax.files.paths import unusual_kind
 from bertjax.files.streams import Broken, decode
 from bertjax.remote.paths import open_file
 
-SNIFF = 1 << 16  # the first bytes of a file, which decide its format
-HEAD = 1 << 18  # the first bytes of a file, which decide the meaning of its blank lines
-UNREADABLE = 'damaged'  # instead of a compression
+SNIFF = 1 << 16  # the number of first bytes of a file that decide its format
+HEAD = 1 << 18  # the number of first bytes of a file that decide the meaning of its blank lines
+UNREADABLE = 'damaged'  # the value of the compression of a file that cannot be read
 Progress = Callable[[int], None] | None
 
 
@@ -40,9 +41,9 @@ Event = Document | Broken | SequenceSentence | str
 
 
 def read_head(path: str) -> tuple[str, bytes]:
-    """Returns (compression, the first decompressed bytes) of a file.
+    """Returns the compression and the first decompressed bytes of a file.
 
-    The compression is UNREADABLE if no byte can be read; the error is reported when the file is read.
+    The compression is UNREADABLE if no byte can be read. The error is reported when the file is encoded.
     """
     compression, head = UNREADABLE, b''
     if unusual_kind(path):  # opening a pipe without a writer would block
@@ -62,7 +63,7 @@ def read_head(path: str) -> tuple[str, bytes]:
 
 
 def sniff(path: str, head: bytes, format: str) -> str:
-    """Returns the format of a file that begins with `head`; `format` is the result of `TextSource.format`."""
+    """Returns the format of a file that begins with `head`. `format` is the result of `TextSource.format`."""
     head = head[:SNIFF]
     if not format.startswith('auto'):
         return format
@@ -81,13 +82,13 @@ def _is_json(text: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
     except ValueError:
-        return not end and re.match(rb'\{\s*"', line) is not None  # the line is longer than `text`
+        return not end and re.match(rb'\{\s*"', line) is not None  # the line may continue after `text`
     except RecursionError:
         return True  # the reader drops the document and reports the reason
 
 
 class Picker:
-    """Counts documents and selects those of a stride.
+    """Counts documents and selects the documents of a stride.
 
     Attributes:
       inside: Whether a document is open.
@@ -106,7 +107,7 @@ class Picker:
 
 
 def text_events(lines: streams.Lines, pick: Picker, *, single: bool) -> Iterator[Event]:
-    """Yields the events of documents separated by blank lines, or of the whole file as one document if `single`."""
+    """Yields the events of documents separated by blank lines, or of one document (the whole file) if `single`."""
     for raw in lines:
         if not raw.strip():
             if pick.inside and not single:
@@ -131,7 +132,7 @@ def json_events(
       lines: The lines.
       pick: Selects the documents.
       key: The field of the JSON object that holds the text or the sequences.
-      sentences: Reads the sequences of a line; None reads text.
+      sentences: A function that reads the sequences of a line; None reads text.
     """
     for raw in lines:
         if raw.strip() and pick.start():
@@ -159,12 +160,15 @@ def _json_paragraphs(text: str, number: int, key: str) -> Iterator[Event]:
         yield Broken('invalid UTF-8', number, 'half a surrogate pair in the JSON string')
     else:
         paragraphs = [line for line in value.splitlines() if line.strip()]
-        # WikiExtractor --json: the first line repeats the title.
+        # In the output of WikiExtractor --json, the first line repeats the title.
         yield from paragraphs[1:] if paragraphs and paragraphs[0].strip() == record.get('title') else paragraphs
 
 
 def wiki_events(lines: streams.Lines, pick: Picker, *, first: bool) -> Iterator[Event]:
-    """Yields the events of WikiExtractor's <doc …>, title, blank line, paragraphs, </doc>, without the title."""
+    """Yields the events of WikiExtractor's output, without titles.
+
+    A document consists of <doc …>, the title, a blank line, paragraphs, and </doc>.
+    """
     title = outside = False
     for raw in lines:
         if raw.startswith(b'<doc '):
@@ -230,12 +234,12 @@ def _file_events(part: TextPart, key: str, progress: Progress, digest, segments:
                 yield event
     except streams.DAMAGE as error:
         disk.reraise_machine_errors(error, part.path)
-        mine = pick.selected if pick.inside else part.stride == 0
-        if mine:
+        in_stride = pick.selected if pick.inside else part.stride == 0  # so that one part reports the error
+        if in_stride:
             kind = 'unreadable file' if isinstance(error, OSError) and error.errno else 'damaged file'
-            # A part that does not begin at 0 is of a plain file, whose earlier lines may not be readable either.
+            # If a part does not begin at 0, its line numbers need the earlier lines, which may be unreadable too.
             yield Broken(kind, 0 if part.begin else lines.number, str(error) or type(error).__name__)
-        if mine and pick.inside:
+        if in_stride and pick.inside:
             yield Document.END
 
 
@@ -269,9 +273,10 @@ def read_events(
     Args:
       part: The part to read.
       text_key: The JSON field or tfds feature that holds the text.
-      progress: Called with the number of bytes (of a file, before decompression) or records since its last call.
+      progress: A function that is called with the number of bytes (of a file, before decompression) or records since
+        its last call.
       digest: A hash object that is updated with the bytes of a file, before decompression.
-      segments: Whether to read the segment types of sequences, see sequences.py.
+      segments: Whether to read the segment types of sequences; see sequences.py.
     """
     if part.kind == 'pydoc':
         return _pydoc_events(part, progress)

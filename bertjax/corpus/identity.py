@@ -1,7 +1,7 @@
-"""Decides whether a text is the same as at an earlier reading, by its content, not by its path, dates or folder name.
+"""Decides by content whether a text is the same as in an earlier reading. Paths, dates and folder names may differ.
 
-The record of a reading is a list of `KnownText` (in `inputs.json`, beside a store's manifest). A file is read again, to
-compare its hash, only if its size, modification time or inode differ from the record.
+The record of a reading is a list of `KnownText`, stored in `inputs.json` beside the manifest of a store. A file is read
+again, to compare its hash, only if its size, modification time or inode differs from the record.
 """
 
 import concurrent.futures
@@ -31,7 +31,7 @@ LogFunction = Callable[[str], None]
 
 
 def new_digest():
-    """Returns a new hash object for the `digests` of this module."""
+    """Returns a new hash object. All digests of this module use it."""
     return hashlib.blake2b(digest_size=16)
 
 
@@ -41,7 +41,7 @@ class KnownText:
 
     Attributes:
       name: The name in the store.
-      facts: The size, stamp and inode (see `TextSource`); None if they are not known and the file must be read again.
+      facts: The size, stamp and inode (see `TextSource`); None if they are unknown and the file must be read again.
       digests: The hashes of the ranges that were read; None in records of the first versions.
     """
 
@@ -51,7 +51,7 @@ class KnownText:
 
 
 def file_facts(source: TextSource) -> tuple[int, str, int]:
-    """Returns the facts that decide whether a source must be read again."""
+    """Returns the size, stamp and inode of a source. If they change, the source must be read again."""
     return source.size, source.stamp, source.inode
 
 
@@ -59,18 +59,19 @@ def collect_digests(read: Iterable[tuple[TextPart, str]]) -> dict[tuple[str, Ran
     """Returns {(path, range): digest} of the parts of a build.
 
     Raises:
-      UserError: Two readers of a file got different bytes.
+      UserError: Two readings of a file gave different bytes.
     """
     digests: dict[tuple[str, Range], str] = {}
     for part, digest in read:
         if digests.setdefault((part.path, (part.begin, part.end)), digest) != digest:
-            fix = 'start again when nothing writes to it'
-            raise UserError(part.path, found='other content than a moment ago', expected='one content', fix=fix)
+            fix = 'start again when no program writes to the file'
+            found, expected = 'content that changed between two readings', 'a file that does not change'
+            raise UserError(part.path, found, expected, fix)
     return digests
 
 
 def identify(sources: Sequence[TextSource], digests: Mapping[tuple[str, Range], str]) -> list[KnownText]:
-    """Makes the record of sources from the digests of their ranges."""
+    """Returns the record of the sources, made from the digests of their ranges."""
     ranges: dict[str, dict[Range, str]] = {source.path: {} for source in sources}
     for (path, part), digest in digests.items():
         ranges[path][part] = digest
@@ -94,10 +95,15 @@ def from_json(rows: list) -> list[KnownText]:
 
 
 def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
-    """Reads inputs.json of the store whose manifest has this `content`.
+    """Reads the inputs.json of a store.
+
+    Args:
+      directory: The directory of the store.
+      content: The hash of the content in the manifest of the store.
 
     Returns:
-      'files', a list of `KnownText`, and 'readings'; None if the file is absent, damaged or of other content.
+      {'files': a list of `KnownText`, 'readings': a list of lines}; None if the file is absent or damaged, or if it
+      describes other content.
     """
 
     def parse(record: dict) -> dict[str, Any] | None:
@@ -109,13 +115,13 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
 
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
-    """Writes inputs.json, which, unlike the manifest, depends on the place and time of the reading."""
+    """Writes inputs.json. Unlike the manifest, it depends on the place and the time of the reading."""
     facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 
 
 def read_readings(store: TokenStore) -> list[str]:
-    """Returns descriptions of how the text of a finished store was read; [] if they are not known."""
+    """Returns lines that describe how the text of a finished store was read; [] if they are unknown."""
     record = read_record(store.directory, store.manifest['inputs']['content'])
     return record['readings'] if record else []
 
@@ -126,12 +132,12 @@ def find_stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> lis
 
 
 def with_current_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[KnownText]:
-    """Returns the record with the present facts of the sources, which must have the same content."""
+    """Returns the record with the current facts of the sources, whose content must be unchanged."""
     return [dataclasses.replace(text, facts=file_facts(source)) for text, source in zip(known, sources, strict=True)]
 
 
 def describe_other_files(known: Sequence[KnownText], sources: Sequence[TextSource]) -> str | None:
-    """Describes how the sources differ from the record in number, size or version; None if they do not."""
+    """Describes how the sources differ from the record in number, size or version; None if they do not differ."""
     if len(known) != len(sources):
         return f'{len(sources):,} in place of {len(known):,} files'
     for text, source in zip(known, sources, strict=True):
@@ -145,15 +151,15 @@ def describe_other_files(known: Sequence[KnownText], sources: Sequence[TextSourc
 def describe_difference(
     known: Sequence[KnownText], sources: Sequence[TextSource], log: LogFunction = logging.info
 ) -> str | None:
-    """Describes how the sources differ from the record; None if they do not.
+    """Describes how the sources differ from the record; None if they do not differ.
 
-    The record must have the digests of the sources that may have changed.
+    The record must have digests for all sources that may have changed.
     """
     reason = describe_other_files(known, sources)
     if reason is not None:
         return reason
     pairs = [(known[i], sources[i]) for i in find_stale(known, sources)]
-    digests = iter(hash_again([(source, part) for text, source in pairs for part in text.digests], log))
+    digests = iter(hash_ranges([(source, part) for text, source in pairs for part in text.digests], log))
     for text, source in pairs:
         current = [next(digests) for _ in text.digests]
         if current != list(text.digests.values()):
@@ -161,12 +167,12 @@ def describe_difference(
     return None
 
 
-def hash_again(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
-    """Returns the digests of ranges of files, read in parallel; a process reads an unchanged file only once."""
+def hash_ranges(ranges: Sequence[tuple[TextSource, Range]], log: LogFunction = logging.info) -> list[str]:
+    """Returns the digests of ranges of files, read in parallel. A process reads an unchanged file only once."""
     paths = list(dict.fromkeys(source.path for source, _ in ranges if source.kind == 'file'))
     if paths:
         others = f' and {len(paths) - 1:,} other files' if len(paths) > 1 else ''
-        log(f'{paths[0]}{others} may have changed (dates, path or inode differ): reading to compare')
+        log(f'{paths[0]}{others} may have changed (dates, path or inode differ): comparing the content')
     with concurrent.futures.ThreadPoolExecutor(max_workers=min(16, os.cpu_count() or 1)) as pool:
         return list(pool.map(lambda pair: _digest_of(*pair), ranges))
 
@@ -177,10 +183,10 @@ def _digest_of(source: TextSource, part: Range) -> str:
 
 @functools.lru_cache(maxsize=1 << 16)
 def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str:
-    """Returns the hash of a range of a file as `formats.read_events` computes it, which stops at any damage."""
-    del facts  # part of the cache's key
+    """Returns the hash that `formats.read_events` computes for a range of a file. Reading stops at any damage."""
+    del facts  # part of the cache key
     digest = new_digest()
-    if begin == end:  # an empty file, or a pipe, which would block
+    if begin == end:  # an empty file, or a pipe, for which reading would block
         return digest.hexdigest()
     try:
         with open_file(path) as file:
@@ -192,7 +198,7 @@ def _digest(path: str, facts: tuple[int, str, int], begin: int, end: int) -> str
 
 
 def hash_content(shards: Shards, digests: Mapping[tuple[str, Range], str]) -> str:
-    """Returns the hash of a whole text, for its manifest, from the digests of its ranges."""
+    """Returns the hash of the complete text, for the manifest, from the digests of its ranges."""
     rows = [
         [[p.name, p.begin, p.end, p.of, p.stride, digests[p.path, (p.begin, p.end)]] for p in parts] for parts in shards
     ]
@@ -206,24 +212,24 @@ def match_content(
     cuts: Iterable[Shards],
     log: LogFunction = logging.info,
 ) -> list[KnownText] | None:
-    """Makes the record, with digests, of a text of which only the hash of the whole is known.
+    """Makes the record, with digests, of the text of a store that only has the hash of the complete text.
 
     Args:
-      content: The hash, from a manifest.
-      known: The names of the sources in that store.
+      content: The hash in the manifest of the store.
+      known: The record without digests; it has the names of the sources in the store.
       sources: The sources.
       cuts: The ways in which the sources may have been cut into shards.
-      log: Logs which files are read.
+      log: A function that logs which files are read.
 
     Returns:
-      The record, or None if the text is another one.
+      The record, or None if the text has changed.
     """
     names = {source.path: text.name for text, source in zip(known, sources, strict=True)}
     by_path = {source.path: source for source in sources}
     for cut in cuts:
         shards = [[dataclasses.replace(part, name=names[part.path]) for part in parts] for parts in cut]
         ranges = list(dict.fromkeys((part.path, (part.begin, part.end)) for parts in shards for part in parts))
-        digests = dict(zip(ranges, hash_again([(by_path[path], part) for path, part in ranges], log), strict=True))
+        digests = dict(zip(ranges, hash_ranges([(by_path[path], part) for path, part in ranges], log), strict=True))
         if content == hash_content(shards, digests):
             named = [dataclasses.replace(source, name=names[source.path]) for source in sources]
             return identify(named, digests)
@@ -231,14 +237,14 @@ def match_content(
 
 
 def hash_names(sources: Sequence[TextSource], names: Sequence[str]) -> str:
-    """Returns the hash of names and sizes for a manifest."""
-    # The stamps of datasets and of Python's help depend on their content; the time of a file does not.
+    """Returns the hash of the names and sizes of the sources, for the manifest."""
+    # The stamp of a dataset or of Python's help depends on the content. The stamp of a file does not.
     rows = [[s.kind, name, s.size, '' if s.kind == 'file' else s.stamp] for s, name in zip(sources, names, strict=True)]
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
 
 
 def find_recorded_names(sources: Sequence[TextSource], inputs: dict) -> list[str] | None:
-    """Returns the names of the sources in a store, whose files may have been renamed since.
+    """Finds the names that the sources have in a store. The files may have been renamed since the store was built.
 
     Args:
       sources: The sources.
@@ -258,7 +264,7 @@ def find_recorded_names(sources: Sequence[TextSource], inputs: dict) -> list[str
 def _possible_names(sources: Sequence[TextSource], first: Sequence[str]) -> Iterator[list[str]]:
     yield [source.name for source in sources]
     yield [source.old_name for source in sources]
-    # A renamed folder, or a renamed file among the first files, whose names the manifest lists.
+    # A folder may have been renamed, or a file among the first files, whose names the manifest lists.
     top = first[0].partition('/')[0]
     names = [f'{top}/{s.name.partition("/")[2]}' if s.single else s.name for s in sources]
     yield [*first, *names[len(first) :]]

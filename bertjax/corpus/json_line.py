@@ -9,7 +9,7 @@ from bertjax.files.streams import Broken
 
 
 def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:
-    """Parses line `number` of a file; returns its object, or a `Broken` that describes the error."""
+    """Parses line `number` of a file and returns its object, or a `Broken` that describes the error."""
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -20,5 +20,5 @@ def parse_json_object(text: str, number: int) -> dict[str, Any] | Broken:
 
 
 def list_fields(record: Mapping[str, Any]) -> str:
-    """Returns the names of the first fields of an object, for a message about a missing field."""
+    """Returns the first few field names of an object, for a message about a missing field."""
     return ', '.join(printable(key[:40]) for key in list(record)[:8]) or 'no field'

@@ -37,8 +37,8 @@ class Shard:
 
     @property
     def segments(self) -> np.ndarray | None:
-        named = f'{self.number:05d}.segments' in self.record['files']
-        return self._array('segments', 'u1') if named else None
+        has_segments = f'{self.number:05d}.segments' in self.record['files']
+        return self._array('segments', 'u1') if has_segments else None
 
     @property
     def lines(self) -> np.ndarray:
@@ -49,8 +49,8 @@ class Shard:
         return self.directory / f'train-{self.number:05d}.tokens'
 
     @property
-    def kept(self) -> pathlib.Path:
-        """The train file that `keep_documents` writes."""
+    def rewritten_train(self) -> pathlib.Path:
+        """The train file that `rewrite_train_file` writes."""
         return self.train.with_name(f'{self.train.stem}-kept.tokens')
 
     @property
@@ -59,7 +59,7 @@ class Shard:
 
 
 def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
-    """Returns up to `number` smallest and largest distinct hashes of documents, both ascending."""
+    """Returns the smallest and the largest distinct hashes of documents, up to `number` each, ascending."""
     small = large = np.empty(0, '<u8')
     for shard in shards:
         hashes = np.unique(shard.documents['hash'])
@@ -69,10 +69,11 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
-    """Returns the hash below which documents are held out: the share `heldout` of all hashes.
+    """Returns the hash threshold: documents with smaller hashes, the share `heldout` of all documents, are held out.
 
-    In a small corpus the threshold moves so that each side has two documents (a NotNext pair needs two), or one if
-    there are too few. With one document, or heldout=0, nothing is held out.
+    In a small corpus, the threshold is moved so that each split has two documents, because a NotNext pair needs two. If
+    there are fewer than four documents, a split may have only one. With one document, or heldout=0, nothing is held
+    out.
     """
     small, large = _extremes(shards, 4)
     distinct = len(small)
@@ -85,13 +86,13 @@ def heldout_threshold(shards: list[Shard], heldout: float) -> int:
 
 
 def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int, *, drop: bool) -> list[np.ndarray]:
-    """Decides the destination of each document.
+    """Decides whether each document is for training, is held out, or is dropped.
 
     Args:
       shards: All shards.
-      repeats: The result of `find_repeats`; repeated held-out documents are dropped.
+      repeats: The result of `find_repeats`. Repeated held-out documents are dropped.
       threshold: The result of `heldout_threshold`.
-      drop: Whether to drop repeated training documents too.
+      drop: Whether repeated training documents are dropped too.
 
     Returns:
       TRAIN, HELDOUT or DROPPED for each document, uint8 [documents] for each shard.
@@ -101,47 +102,47 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
         hashes = shard.documents['hash']
         repeated = repeats[base : base + len(hashes)]
         base += len(hashes)
-        where = (hashes < np.uint64(threshold)).astype(np.uint8)
-        where[repeated & ((where == HELDOUT) | drop)] = DROPPED
-        result.append(where)
+        destination = (hashes < np.uint64(threshold)).astype(np.uint8)
+        destination[repeated & ((destination == HELDOUT) | drop)] = DROPPED
+        result.append(destination)
     return result
 
 
 def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsize: int, target: AtomicFile) -> None:
-    """Appends the tokens of the chosen documents, in the order of `table`, to `target`."""
+    """Appends to `target` the tokens of the documents where `chosen` (bool) is true, in the order of `table`."""
     begins = np.empty(len(table), np.int64)
-    for flag in (0, 1):  # each document is in the train or the held-out file of its shard
+    for flag in (0, 1):  # a document is in the train file or the held-out file of its shard
         in_file = table['heldout'] == flag
         sizes = table['tokens'][in_file].astype(np.int64) * itemsize
         begins[in_file] = np.cumsum(sizes) - sizes
     with open(shard.train, 'rb') as train, open(shard.heldout, 'rb') as heldout:
         for index in np.flatnonzero(chosen).tolist():
-            file, left = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
+            file, remaining = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
             file.seek(int(begins[index]))
-            while left:
-                data = file.read(min(1 << 20, left))
+            while remaining:
+                data = file.read(min(1 << 20, remaining))
                 if not data:
-                    raise RuntimeError(f'{file.name} is shorter than its record says')
+                    raise RuntimeError(f'{file.name} is shorter than recorded')
                 target.write(data)
-                left -= len(data)
+                remaining -= len(data)
 
 
-def is_changed(shard: Shard, where: np.ndarray) -> bool:
-    """Returns whether the training documents of a shard, by its destinations `where`, differ from its train file."""
-    return not np.array_equal(where == TRAIN, shard.documents['heldout'] == 0)
+def is_changed(shard: Shard, destination: np.ndarray) -> bool:
+    """Returns whether the documents of a shard whose `destination` is TRAIN differ from those in its train file."""
+    return not np.array_equal(destination == TRAIN, shard.documents['heldout'] == 0)
 
 
-def keep_documents(shard: Shard, where: np.ndarray, *, itemsize: int) -> str:
-    """Writes the training documents of a shard into a new train file, and returns its checksum."""
+def rewrite_train_file(shard: Shard, destination: np.ndarray, *, itemsize: int) -> str:
+    """Writes the documents of a shard whose `destination` is TRAIN to a new train file, and returns its checksum."""
     # The old train file stays until the manifest is written, so that a killed merge can be repeated.
-    with AtomicFile(shard.kept) as file:
-        _copy_documents(shard, np.array(shard.documents), where == TRAIN, itemsize, file)
-    return checksum(shard.kept, CHECKSUM)
+    with AtomicFile(shard.rewritten_train) as file:
+        _copy_documents(shard, np.array(shard.documents), destination == TRAIN, itemsize, file)
+    return checksum(shard.rewritten_train, CHECKSUM)
 
 
 @dataclasses.dataclass
 class _Split:
-    """The offset files and counts of one split while it is merged."""
+    """The offset files and the counts of one split during the merge."""
 
     name: str
     directory: pathlib.Path
@@ -153,7 +154,7 @@ class _Split:
         self._segments: AtomicFile | None = None
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Counts documents of a shard, and writes the offsets of documents and sentences, and any segment types."""
+        """Counts documents of a shard. Writes the offsets of documents and sentences, and the segment types if any."""
         if segments is not None:
             self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
             self._segments.write(segments)
@@ -168,12 +169,12 @@ class _Split:
         self.words += int(table['words'].sum())
 
     def add_shard(self, path: pathlib.Path, tokens: int, digest: str) -> None:
-        """Adds a file of tokens with its checksum, unless it is empty."""
+        """Adds a token file with its checksum to the list of shards, unless it is empty."""
         if tokens:
             self.shards.append({'file': path.name, 'tokens': tokens, 'bytes': path.stat().st_size, 'checksum': digest})
 
     def close(self) -> dict:
-        """Finishes the offset files and returns the split's entry of the manifest."""
+        """Finishes the offset files and returns the entry of the split in the manifest."""
         result = {
             'documents': self.documents,
             'sentences': self.sentences,
@@ -198,35 +199,36 @@ def merge_shards(
     itemsize: int,
     destinations: list[np.ndarray],
     watch: Callable[[str, np.ndarray, np.ndarray], None],
-    keep: Callable[[Shard, np.ndarray], str],
+    rewrite: Callable[[Shard, np.ndarray], str],
 ) -> dict:
     """Writes the held-out file, the offset files and the changed train files.
 
     Args:
-      shards: All shards, in order; a train file whose documents all stay in training is not rewritten.
+      shards: All shards, in order.
       directory: The directory of the store.
       itemsize: The bytes of a token id.
       destinations: The result of `choose_destinations`.
-      watch: Called with (split name, DOCUMENT records, sentence lengths) of the documents of each shard and split.
-      keep: Called with (shard, destinations) for each shard that `is_changed`; writes its file like `keep_documents`.
+      watch: A function that is called with (split name, DOCUMENT records, sentence lengths) for each shard and split.
+      rewrite: A function like `rewrite_train_file`. It is called with (shard, destination) for each shard whose train
+        file must change (`is_changed`).
 
     Returns:
-      {'train': …, 'heldout': …}, the entries of the manifest.
+      The entries of the manifest, {'train': …, 'heldout': …}.
     """
     splits = {TRAIN: _Split('train', directory), HELDOUT: _Split('heldout', directory)}
     with AtomicFile(directory / 'heldout-00000.tokens') as heldout:
-        for shard, where in zip(shards, destinations, strict=True):
+        for shard, destination in zip(shards, destinations, strict=True):
             table = np.array(shard.documents)
-            sentence_where = np.repeat(where, table['sentences'])
+            of_sentence = np.repeat(destination, table['sentences'])
             lengths, segments = np.array(shard.sentences), shard.segments
             for code, split in splits.items():
-                documents, sentences = table[where == code], lengths[sentence_where == code]
-                split.add(documents, sentences, None if segments is None else segments[sentence_where == code])
+                documents, sentences = table[destination == code], lengths[of_sentence == code]
+                split.add(documents, sentences, None if segments is None else segments[of_sentence == code])
                 watch(split.name, documents, sentences)
-            _copy_documents(shard, table, where == HELDOUT, itemsize, heldout)
-            tokens = int(table['tokens'][where == TRAIN].sum())
-            if is_changed(shard, where):
-                splits[TRAIN].add_shard(shard.kept, tokens, keep(shard, where))
+            _copy_documents(shard, table, destination == HELDOUT, itemsize, heldout)
+            tokens = int(table['tokens'][destination == TRAIN].sum())
+            if is_changed(shard, destination):
+                splits[TRAIN].add_shard(shard.rewritten_train, tokens, rewrite(shard, destination))
             else:
                 splits[TRAIN].add_shard(shard.train, tokens, shard.record['train_checksum'])
     splits[HELDOUT].add_shard(heldout.path, splits[HELDOUT].tokens, checksum(heldout.path, CHECKSUM))

@@ -1,4 +1,4 @@
-"""Checks that a run does not write into its corpus, which would read these files as text at the next start."""
+"""Checks that a run does not write into its corpus. The next start would read such files as text."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from bertjax.corpus.sources import split_components
 from bertjax.errors import UserError
 from bertjax.files.paths import is_pattern, is_remote, would_match
 
-# One path of every kind and depth that a store, a pre-training run and later verbs write.
+# Examples of the paths that a store, a pre-training run and later verbs write: one of each kind and depth.
 _TOKENIZER = ['tokenizer/vocab.txt', 'tokenizer/tokenizer.json', 'tokenizer/tokenizer.model']
 STORE_FILES = [
     *('manifest.json', 'inputs.json', 'train-00000.tokens', 'train.sentences', 'train.documents'),
@@ -26,21 +26,21 @@ WORKDIR_FILES = [
 
 
 def check_outside(spec: str | Sequence[str], folder: epath.PathLike, written: Sequence[str] = STORE_FILES) -> None:
-    """Checks that the corpus does not match the files of an output folder.
+    """Checks that the corpus does not include the files of an output folder.
 
     Args:
       spec: The specification of the corpus.
       folder: The store, or the workdir of a run.
-      written: The files that the run will write there.
+      written: The files that the run will write into the folder.
 
     Raises:
-      UserError: A component is a directory that holds the folder, or a glob that matches one of its files.
+      UserError: A component is a directory that contains the folder, or a glob that matches one of its files.
     """
     output = pathlib.Path(os.path.realpath(os.path.expanduser(folder)))
     for part in split_components(spec):
         if not is_remote(part) and _would_match_output(os.path.expanduser(part), output, written):
             raise UserError(
-                'config.corpus', f'{part!r}, which holds {os.fspath(folder)!r}', 'text outside the output folders',
+                'config.corpus', f'{part!r}, which contains {os.fspath(folder)!r}', 'text outside the output folders',
                 'give another --workdir, or move the text to a separate folder',
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The partial work of an unfinished build: its plan, and the shards that are done."""
+"""The partial work of an unfinished build: its plan and its finished shards."""
 
 import dataclasses
 import json
@@ -15,7 +15,7 @@ from bertjax.corpus.store import token_files
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
 
-# The fields of a shard's record, which `encode` writes.
+# The fields of the record of a shard, which `shard_writer` writes.
 _FIELDS = ('files', 'train_checksum', 'runs', 'documents', 'characters', 'lines', 'dropped', 'problems', 'inputs')
 
 
@@ -24,13 +24,13 @@ class BuildPlan:
     """The plan of a build, stored as plan.json beside the partial work.
 
     Attributes:
-      wanted: The values that determine the store's bytes, as far as they are known before reading; from `build`.
+      store_identity: The values that determine the store's bytes and are known before the text is read; from `build`.
       sources: The sources of the text.
       shards: The parts of the sources that each shard reads.
       strict: Whether broken input stops the build.
     """
 
-    wanted: dict
+    store_identity: dict
     sources: Sequence[TextSource]
     shards: Shards
     strict: bool
@@ -38,45 +38,45 @@ class BuildPlan:
     def facts(self) -> dict:
         """The content of plan.json."""
         return {
-            'identity': self.wanted,
+            'identity': self.store_identity,
             'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
-            # The key has the former name of shards.
+            # 'units' is an old name of shards.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
         }
 
-    def named_as(self, former: dict) -> 'BuildPlan':
-        """Returns the plan with the names of a former plan.json, which the records of finished shards contain."""
-        names = {path: name for parts in former['units'] for _, path, name, *_ in parts}
-        named = {s.path: names.get(path, s.name) for s, (path, *_) in zip(self.sources, former['inputs'], strict=True)}
+    def with_names_of(self, old: dict) -> 'BuildPlan':
+        """Returns this plan with the source names of `old`, an older plan.json, because finished shards use them."""
+        old_names = {path: name for parts in old['units'] for _, path, name, *_ in parts}
+        names = {s.path: old_names.get(path, s.name) for s, (path, *_) in zip(self.sources, old['inputs'], strict=True)}
         return dataclasses.replace(
             self,
-            wanted=former['identity'],
-            sources=[dataclasses.replace(source, name=named[source.path]) for source in self.sources],
-            shards=[[dataclasses.replace(part, name=named[part.path]) for part in parts] for parts in self.shards],
+            store_identity=old['identity'],
+            sources=[dataclasses.replace(source, name=names[source.path]) for source in self.sources],
+            shards=[[dataclasses.replace(part, name=names[part.path]) for part in parts] for parts in self.shards],
         )
 
 
 def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging.info) -> tuple[BuildPlan, set[int]]:
-    """Makes the directory of partial work, and removes work of another plan and shards whose text has changed.
+    """Makes the directory of partial work. Removes the work of another plan, and shards whose text has changed.
 
     Args:
       directory: The directory of the unfinished store.
       plan: The plan of the build.
-      log: Logs which files are read.
+      log: A function that logs which files are read.
 
     Returns:
-      The plan, with the names of the build that is continued, if any, and the numbers of the finished shards.
+      The plan, and the numbers of the finished shards. If an older build continues, the plan has its source names.
     """
     partial, done = directory / 'partial', set()
-    former, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
+    old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
     if work == _work(plan.facts()):
-        plan = plan.named_as(former)
-        done = _done(directory, plan, former['inputs'], log)
+        plan = plan.with_names_of(old)
+        done = _find_finished_shards(directory, plan, old['inputs'], log)
         logging.info('Continuing the build in %s: %d of %d shards are done.', directory, len(done), len(plan.shards))
     else:
         if (partial / 'plan.json').exists():
-            logging.warning('The unfinished build in %s is of other text or settings: it is removed.', directory)
+            logging.warning('Removing the unfinished build in %s, which has other text or settings.', directory)
         if partial.exists():
             shutil.rmtree(partial)
         for path in token_files(directory):
@@ -84,13 +84,13 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging
     partial.mkdir(parents=True, exist_ok=True)
     for path in [*directory.glob('.*.tmp-*'), *partial.glob('.*.tmp-*')]:
         path.unlink(missing_ok=True)
-    if plan.facts() != former:
+    if plan.facts() != old:
         write_atomic(partial / 'plan.json', json.dumps(plan.facts(), indent=1))
     return plan, done
 
 
 def _work(facts: dict) -> dict:
-    """Returns the part of a plan that decides the content of its shards: without names, paths and dates of files."""
+    """Returns the part of a plan that determines the content of its shards, without names, paths and dates of files."""
     numbers = {path: number for number, (path, *_) in enumerate(facts['inputs'])}
     kinds = {part[1]: part[0] for parts in facts['units'] for part in parts}
     inputs = [[size] if kinds.get(path) == 'file' else [size, stamp] for path, size, stamp, *_ in facts['inputs']]
@@ -100,11 +100,13 @@ def _work(facts: dict) -> dict:
     return {'settings': settings, 'inputs': inputs, 'units': units, 'strict': facts['strict']}
 
 
-def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], log: LogFunction) -> set[int]:
-    """Returns the shards whose files are complete and whose text is unchanged; removes the records of changed text."""
+def _find_finished_shards(
+    directory: pathlib.Path, plan: BuildPlan, old_inputs: list[list], log: LogFunction
+) -> set[int]:
+    """Returns the shards whose files are complete and whose text is unchanged. Removes the records of changed text."""
     changed = {
         source.path
-        for source, (_, *facts) in zip(plan.sources, former, strict=True)
+        for source, (_, *facts) in zip(plan.sources, old_inputs, strict=True)
         if tuple(facts) != identity.file_facts(source)
     }
     sources = {source.path: source for source in plan.sources}
@@ -117,7 +119,7 @@ def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], log: Log
                 if part.path in changed:
                     compared.append((number, part, digest))
     ranges = [(sources[part.path], (part.begin, part.end)) for _, part, _ in compared]
-    for (number, _, digest), current in zip(compared, identity.hash_again(ranges, log), strict=True):
+    for (number, _, digest), current in zip(compared, identity.hash_ranges(ranges, log), strict=True):
         if current != digest:
             done.discard(number)
             (directory / 'partial' / f'{number:05d}.json').unlink(missing_ok=True)
@@ -125,7 +127,7 @@ def _done(directory: pathlib.Path, plan: BuildPlan, former: list[list], log: Log
 
 
 def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:
-    """Reads the record of shard number `shard`, which reads `parts`; None if it or one of its files is incomplete."""
+    """Reads the record of shard number `shard`, which reads `parts`. Returns None if the shard is not complete."""
 
     def parse(record: dict) -> dict | None:
         known = {key: record[key] for key in _FIELDS}

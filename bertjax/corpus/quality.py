@@ -1,7 +1,7 @@
 """Problems of a corpus and their fixes: broken input, the warnings of the report, and shuffled sentences.
 
-Neighbouring sentences of running text share far more of their rarer words than sentences of different documents. If
-they do not, the sentences were shuffled, and sentence pairs teach nothing. `coherence` measures this.
+In running text, neighbouring sentences share far more of their rarer words than sentences of different documents. If
+they do not, the sentences were shuffled, and a model learns nothing from sentence pairs. `coherence` measures this.
 """
 
 import collections
@@ -17,25 +17,26 @@ from bertjax.files.streams import Broken
 
 MAX_PROBLEMS = 5  # the number of broken inputs of each kind that are reported with file and line
 
-# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word; Wikipedia in
-# rot13, a language that the vocabulary does not know, has 2.6.
+# Thresholds of the warnings. Wikipedia with bert-base-uncased has 0.01 % [UNK] and 1.10 pieces per word. Wikipedia in
+# rot13, as an example of a language that the vocabulary does not cover, has 2.6 pieces per word.
 ONE_SENTENCE = 0.2
 DUPLICATE_DOCUMENTS = 0.01
 DUPLICATE_LINES = 0.3
 UNKNOWN = 0.01
 PIECES_PER_WORD = 2.0
 LIKENESS, LIKENESS_WITHIN = 1.6, 1.2  # see `coherence`
-LONG_SENTENCE = 128  # mean tokens of a sentence, more than a splitter leaves
+LONG_SENTENCE = 128  # mean tokens of a sentence; split text has fewer
 FEW_HELDOUT = 1000  # in tokens
 MUCH_HELDOUT = 3  # as a multiple of the requested share
-MANY_SENTENCES = 2000  # in a document; more than the longest articles of Wikipedia have
+MANY_SENTENCES = 2000  # in a document; the longest articles of Wikipedia have fewer
 
 # The sample of `coherence`.
 DOCUMENTS = 1000  # the number of documents, evenly spaced over the split
-SENTENCES = 12  # the number of neighbours from each document, more if there are few documents,
-TOTAL = 4000  # to reach this number of sentences
-MIN_PAIRS, MIN_FAR = 200, 1000  # with fewer pairs the two measures are too noisy; the second is the weaker signal
-COMMON = 0.02  # a piece in more than this share of the sentences is not a rarer word
+SENTENCES = 12  # the minimum number of neighbouring sentences from each document
+TOTAL = 4000  # the number of sentences in all; a small sample takes more sentences from each document to reach it
+# The minimum numbers of pairs for the two measures; with fewer pairs they are too noisy. The second measure is noisier.
+MIN_PAIRS, MIN_FAR = 200, 1000
+COMMON = 0.02  # a piece that occurs in more than this share of the sentences does not count as a rarer word
 
 # The expected text and the fix for each kind of broken input.
 _EXPECTED = {
@@ -56,7 +57,7 @@ _EXPECTED = {
 
 
 def broken_error(path: str, broken: Broken) -> UserError:
-    """Returns the error with which a strict build stops at broken input."""
+    """Returns the error for broken input in a strict build."""
     expected, fix = _EXPECTED[broken.kind]
     where = f'{path}:{broken.line}' if broken.line else path
     found = f'{broken.kind} ({broken.detail})'
@@ -66,7 +67,7 @@ def broken_error(path: str, broken: Broken) -> UserError:
 def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
     """Returns the warnings of the corpus report.
 
-    Manifests contain them, so any change of their wording changes the bytes of a store.
+    The manifest contains the warnings, so any change of their wording changes the bytes of a store.
     """
     warnings = []
     single = facts['one_sentence_documents'] / facts['documents']
@@ -78,12 +79,12 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
         )
     copies = facts['duplicate_documents'] / max(1, facts['documents_read'])
     if copies > DUPLICATE_DOCUMENTS:
-        kept = (
+        consequence = (
             'all but the first were dropped'
             if options.drop_duplicates
             else 'config.corpus_options.drop_duplicates drops them'
         )
-        warnings.append(f'{copies:.1%} of the documents are copies of another: {kept}.')
+        warnings.append(f'{copies:.1%} of the documents are copies of another: {consequence}.')
     repeated = facts['duplicate_lines'] / max(1, facts['lines'])
     if repeated > DUPLICATE_LINES:
         warnings.append(
@@ -143,7 +144,7 @@ def find_warnings(facts: dict, options: CorpusOptions) -> list[str]:
 def warn_long_documents(store: TokenStore) -> list[str]:
     """Returns the warning about documents of thousands of sentences, if there are any.
 
-    It is computed from an open store and is not part of the manifest.
+    The warning is computed from an open store and is not part of the manifest.
     """
     count = longest = 0
     for name in ('train', 'heldout'):
@@ -161,7 +162,7 @@ def warn_long_documents(store: TokenStore) -> list[str]:
 
 def _sample(split: StoreSplit) -> list[list[np.ndarray]]:
     """Returns runs of neighbouring sentences, as ids, from a sample of documents with two sentences or more."""
-    # The sample is larger than needed, because documents of one sentence are useless.
+    # The first sample is larger than DOCUMENTS, because documents of one sentence are then removed.
     sampled = np.unique(np.linspace(0, max(0, split.num_documents - 1), 8 * DOCUMENTS).astype(np.int64))
     begins, ends = split.document_offsets[sampled], split.document_offsets[np.minimum(sampled + 1, split.num_documents)]
     several = np.flatnonzero(ends - begins > 1)
@@ -182,13 +183,16 @@ def _overlap(a: set[int], b: set[int]) -> float:
 
 
 def coherence(split: StoreSplit) -> tuple[float, float | None] | None:
-    """Measures how many times more of their rarer words neighbouring sentences share than other sentences.
+    """Measures the share of rarer words that neighbouring sentences have in common, relative to other sentences.
+
+    Examples of the two returned ratios: 28 and 1.6 for Wikipedia, 8 and 4.4 for novels, 2.6 and 1.5 for novels cut into
+    documents of 20 sentences, 0.9 and 1.0 for shuffled Wikipedia, 20 and 1.0 for Wikipedia shuffled within each
+    document.
 
     Returns:
-      The ratio to sentences of different documents, and the ratio to sentences further away in the same document. Each
-      is about 1 if the sentences were shuffled, and None if the split is too small. Measured: Wikipedia 28 and 1.6,
-      novels 8 and 4.4, novels cut into documents of 20 sentences 2.6 and 1.5; shuffled Wikipedia 0.9 and 1.0,
-      Wikipedia shuffled within each document 20 and 1.0.
+      The ratio to sentences of different documents, and the ratio to sentences further away in the same document. A
+      ratio is about 1 if the sentences were shuffled. The second is None if there are too few pairs for it, and the
+      whole result is None if the split is too small.
     """
     documents = _sample(split)
     counts = collections.Counter(token for document in documents for ids in document for token in set(ids.tolist()))

@@ -1,8 +1,8 @@
-"""Decides whether blank lines end documents, or paragraphs of a file that is one document.
+"""Decides whether blank lines in a file end documents, or end paragraphs because the file is one document.
 
-Names do not tell the two apart: 'texts/*.txt' may be BERT's format (one sentence or paragraph on each line, a blank
-line between documents) or a collection of books. So some files of each component are inspected, and all of its files
-are read in the way that most of these need. It does not matter whether they were named by directory, glob or path.
+The name of a file does not show which is true: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each
+line, a blank line between documents) or a collection of books. So some files of each component are inspected, and the
+majority decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
 """
 
 import dataclasses
@@ -14,11 +14,11 @@ from bertjax.corpus import formats
 from bertjax.corpus.sources import TextSource
 
 MAX_INSPECTED = 24
-BLOCK_OF_LINES = 2 / 3  # if more blocks have two lines or more, lines may be sentences or paragraphs
-LONG_BLOCK = 150  # in words; abstracts and articles have more, paragraphs of essays about 80, of novels 20 (medians)
-# Statistics of the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
+BLOCK_OF_LINES = 2 / 3  # if more than this share of the blocks has several lines, lines may be sentences or paragraphs
+LONG_BLOCK = 150  # in words; the median is higher in abstracts and articles, 80 in paragraphs of essays, 20 in novels
+# Thresholds for the lines of a block except the last. In wrapped text, fewer than 0.4 of them end a sentence, and the
 # 9th decile of their lengths is at most 1.2 times the median. If lines are sentences or paragraphs, 0.8 or more of them
-# end a sentence, and the ratio is 2.
+# end a sentence, and the 9th decile is about twice the median.
 ENDING, RAGGED = 0.5, 1.5
 _ENDS = tuple('.!?…:;。！？｡।۔؟')
 _CLOSING = '"\'”’»)]}*_ \t\r\f\v'
@@ -36,11 +36,11 @@ class Reading:
     """The decision about the files of one component.
 
     Attributes:
-      name: The name of the component, or of the files that were given one by one.
+      name: The name of the component, or the names of files that are not part of a directory or glob.
       files: The number of files.
       format: The format of most of the inspected files.
       inspected: The number of inspected files.
-      against: The number of inspected files whose blank lines seem to have the other meaning.
+      against: The number of inspected files that seem to be of the other format.
     """
 
     name: str
@@ -63,60 +63,67 @@ class Reading:
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
-    """Decides `single` of each source by its content; returns the new sources and the decision for each component."""
-    chosen, readings = {}, []
+    """Decides the field `single` of each source by content.
+
+    Returns:
+      The sources with this field, and the decision for each component.
+    """
+    decided, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
     ordered = sorted(files, key=lambda source: source.component)
     for component, group in itertools.groupby(ordered, key=lambda source: source.component):
         members = list(group)
-        inspected = [_inspect(source) for source in _spread(members)]
-        votes = [vote for _, vote in inspected]
-        single = _are_documents(votes, len(members))
-        chosen |= {source.path: dataclasses.replace(source, single=single) for source in members}
+        inspected = [_inspect(source) for source in _sample_files(members)]
+        labels = [label for _, label in inspected]
+        single = _are_documents(labels, len(members))
+        decided |= {source.path: dataclasses.replace(source, single=single) for source in members}
         known = [format for format, _ in inspected if format]
         if known:
             format = statistics.mode(known)
             format = 'files' if format == 'text' and single else format
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
-            against = votes.count('text' if single else 'files')
+            against = labels.count('text' if single else 'files')
             readings.append(Reading(name, len(members), format, len(inspected), against))
-    return [chosen.get(source.path, source) for source in sources], readings
+    return [decided.get(source.path, source) for source in sources], readings
 
 
-def _spread(members: Sequence[TextSource]) -> list[TextSource]:
-    """Returns some of the files, evenly spaced, including the first and the last."""
+def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:
+    """Returns up to MAX_INSPECTED evenly spaced files, including the first and the last."""
     count = min(MAX_INSPECTED, len(members))
     return [members[i * (len(members) - 1) // max(1, count - 1)] for i in range(count)]
 
 
-def _are_documents(votes: Sequence[str], files: int) -> bool:
-    """Returns whether each file is one document. A single file is not, because it could not be paired or held out."""
-    return files > 1 and (votes.count('files') > votes.count('text') or not any(votes))
+def _are_documents(labels: Sequence[str], files: int) -> bool:
+    """Returns whether each file is one document, by the `labels` of `classify_blank_lines`.
+
+    The result is False for a single file, because one document cannot be paired or held out.
+    """
+    return files > 1 and (labels.count('files') > labels.count('text') or not any(labels))
 
 
 def _inspect(source: TextSource) -> tuple[str, str]:
-    """Returns the format of a file ('' if it cannot be read), and `classify_blank_lines` of its text."""
+    """Returns the format of a file ('' if it cannot be read), and the result of `classify_blank_lines` for its text."""
     compression, head = formats.read_head(source.path)
     if compression == formats.UNREADABLE or not head:
         return '', ''
     format = formats.sniff(source.path, head, 'auto/text')
-    whole = len(head) >= source.size and not compression
-    return format, classify_blank_lines(head.decode('utf-8', 'replace'), whole=whole) if format == 'text' else ''
+    complete = len(head) >= source.size and not compression
+    return format, classify_blank_lines(head.decode('utf-8', 'replace'), complete=complete) if format == 'text' else ''
 
 
-def classify_blank_lines(text: str, *, whole: bool = True) -> str:
-    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are none.
+def classify_blank_lines(text: str, *, complete: bool = True) -> str:
+    """Returns 'text' if blank lines end documents, 'files' if they end paragraphs, '' if there are no blank lines.
 
     Args:
       text: The beginning of a file.
-      whole: Whether `text` is the whole file; otherwise its last block is ignored.
+      complete: Whether `text` is the complete file. If not, its last block is ignored.
     """
     blocks = [
         list(lines)
         for blank, lines in itertools.groupby(text.splitlines(), key=lambda line: not line.strip('\ufeff \t\r\f\v'))
         if not blank
     ]
-    blocks = blocks if whole or len(blocks) < 3 else blocks[:-1]
+    blocks = blocks if complete or len(blocks) < 3 else blocks[:-1]
     if len(blocks) < 2:
         return ''
     if statistics.median(sum(len(line.split()) for line in block) for block in blocks) >= LONG_BLOCK:

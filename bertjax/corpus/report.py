@@ -1,4 +1,4 @@
-"""The corpus report: the contents of a corpus, and its problems for pre-training."""
+"""The corpus report: the contents of a corpus, and the problems that it has for pre-training."""
 
 import collections
 import itertools
@@ -24,7 +24,13 @@ class Statistics:
         self.histogram = np.zeros(len(BINS) + 1, np.int64)
 
     def add(self, split: str, table: np.ndarray, lengths: np.ndarray) -> None:
-        """Adds documents (DOCUMENT records) and the token counts of their sentences."""
+        """Adds documents.
+
+        Args:
+          split: The name of the split; not used.
+          table: The DOCUMENT records of the documents.
+          lengths: The number of tokens of each of their sentences.
+        """
         if not len(table):
             return
         self.documents += len(table)
@@ -49,16 +55,16 @@ class Statistics:
     ) -> dict:
         """Returns the corpus report for the manifest and for `print_report`.
 
-        Counts cover the documents of the store, except for `documents_read`, `characters`, `lines` and the duplicates,
-        which cover all documents that are not broken. `duplicate_documents` and `duplicate_lines` are the numbers of
-        documents and lines that equal an earlier one, ignoring case and white space.
+        Most counts cover the documents of the store. `documents_read`, `characters`, `lines` and the duplicates cover
+        all documents that are not broken. `duplicate_documents` and `duplicate_lines` count the documents and the lines
+        that equal an earlier one, ignoring case and white space.
 
         Args:
           records: The records of the shards, from `encode.encode_shard`.
           splits: The entries of the manifest.
           duplicate_documents: The number of repeated documents.
           distinct_lines: The number of distinct lines.
-          likeness: The result of `quality.coherence`.
+          likeness: The result of `quality.coherence`, which measures neighbouring sentences.
           options: The options of the store.
         """
         lines = sum(record['lines'] for record in records)
@@ -138,8 +144,8 @@ def sentence_lengths(report: dict) -> dict[str, int]:
     return dict(zip([*ranges, f'over {BINS[-1]} tokens'], report['sentence_lengths'].values(), strict=True))
 
 
-def print_report(report: dict, more: Sequence[str] = (), console: Console | None = None) -> None:
-    """Prints the corpus report: a table, a histogram, the dropped input, the warnings, and the warnings `more`."""
+def print_report(report: dict, extra_warnings: Sequence[str] = (), console: Console | None = None) -> None:
+    """Prints the corpus report: a table, a histogram, the problems, the warnings, and `extra_warnings`."""
     console = console or Console()
     table = Table(title='The corpus', title_justify='left', show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column()
@@ -160,5 +166,5 @@ def print_report(report: dict, more: Sequence[str] = (), console: Console | None
     for kind, problems in report['problems'].items():
         for line in problems:
             console.print(printable(f'{kind}: {line}'), markup=False, highlight=False, soft_wrap=True)
-    for warning in [*report['warnings'], *more]:
+    for warning in [*report['warnings'], *extra_warnings]:
         console.print(f'warning: {warning}', style='yellow', markup=False, highlight=False, soft_wrap=True)

@@ -3,7 +3,7 @@
     {"tokens": [[17, 4, 250], [8, 8]]}                              format 'ids'
     {"codes": [["E11", "I10"], ["C10AB"]], "segments": [0, 2]}      format 'symbols'
 
-A sentence is a unit of the data, such as a visit of a patient or a shot of a film. A flat list is one sentence.
+A sentence is a unit of the data, such as one visit of a patient or one shot of a film. A flat list is one sentence.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from bertjax.files.streams import Broken
 
 FORMATS = ('ids', 'symbols')
 SEGMENTS = 'segments'  # the field with the segment type of each sentence
-MAX_SEGMENTS = 256  # types that a store can hold
+MAX_SEGMENTS = 256  # a store saves a segment type as uint8
 
 _NO_SEGMENTS = 'give each sentence its number, and set config.corpus_options.segments'
 
@@ -28,7 +28,7 @@ class SequenceSentence:
 
     Attributes:
       items: The ids or symbols.
-      segment: The segment type; None if the data has none.
+      segment: The segment type; None if the data has no segment types.
       line: The line in the file.
     """
 

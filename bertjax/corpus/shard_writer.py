@@ -4,9 +4,9 @@ Shard K has these files in the store's directory:
   train-K.tokens               the ids of its training documents, in the store's dtype
   partial/K.heldout            the ids of its held-out documents
   partial/K.sentences          uint32, the number of tokens of each sentence, in the order of reading
-  partial/K.segments           uint8, the segment type of each sentence, if the data has them
+  partial/K.segments           uint8, the segment type of each sentence, if the data has segment types
   partial/K.documents          DOCUMENT records, in the order of reading
-  partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN
+  partial/K.lines              uint64 hashes of lines, in sorted runs of about RUN hashes
   partial/K.json               the record: counts and checksums, written last to mark the shard as done
 """
 
@@ -29,8 +29,8 @@ from bertjax.text.hash_split import hash64, hash_threshold
 from bertjax.text.splitters import Splitter
 from bertjax.text.tokenizer import Tokenizer
 
-BATCH_CHARACTERS = 1 << 20  # the characters of text that are encoded at once
-RUN = 1 << 20  # the number of line hashes in memory before they are sorted and written
+BATCH_CHARACTERS = 1 << 20  # the number of characters to encode at once
+RUN = 1 << 20  # the number of line hashes that are collected in memory, then sorted and written
 _HASH = 8  # the bytes of a hash
 DOCUMENT = np.dtype(
     [('hash', '<u8'), ('tokens', '<u8'), ('sentences', '<u4'), ('heldout', '<u4'), ('unknown', '<u8'), ('words', '<u8')]
@@ -39,13 +39,13 @@ DOCUMENT = np.dtype(
 
 @dataclasses.dataclass
 class _Draft:
-    """A document that is being written: its hashes, its counts, and the parts on disk and in the batch."""
+    """An unfinished document: its hashes, its counts, and its parts on disk and in the batch."""
 
-    text: object  # the hash object of its normalised text
-    lines: bytearray  # uint64 hashes of its lines, little-endian
-    segments: array.array  # uint8, the segment types of its sentences, if the data has them
-    begin: int = 0  # the byte of the train file where its spilled tokens begin
-    first: int = 0  # its sentences in the batch are [first, last)
+    text: object  # the hash object of the normalised text
+    lines: bytearray  # uint64 hashes of the lines, little-endian
+    segments: array.array  # uint8, the segment types of the sentences, if the data has segment types
+    begin: int = 0  # the byte of the train file where the spilled tokens begin
+    first: int = 0  # the document's sentences in the batch are [first, last)
     last: int = 0
     characters: int = 0
     tokens: int = 0
@@ -56,7 +56,17 @@ class _Draft:
 
 
 class ShardWriter:
-    """Takes the events of a shard and writes its files. If `encoder` is not None, documents are sequences."""
+    """Writes the files of a shard from its events.
+
+    Args:
+      directory: The directory of the store.
+      shard: The number of the shard.
+      tokenizer: The tokenizer.
+      heldout: The share of held-out documents.
+      split: The sentence splitter.
+      encoder: The encoder of sequences that are not text; None if documents are text.
+      segments: Whether sentences have segment types.
+    """
 
     def __init__(
         self,
@@ -101,7 +111,7 @@ class ShardWriter:
     def add_paragraph(self, text: str) -> None:
         """Adds text to the open document."""
         document = self._open
-        # All white space except U+0020 is not printable, so most text passes this cheap check and needs no split.
+        # This cheap check saves most texts from being split: U+0020 is the only printable white space.
         has_single_spaces = text.isprintable() and '  ' not in text
         normal = (text.strip() if has_single_spaces else ' '.join(text.split())).lower()
         if not normal or document.broken:
@@ -122,9 +132,9 @@ class ShardWriter:
             self._flush()
 
     def _add_long(self, sentences: list[str]) -> None:
-        """Adds a paragraph of many megabytes, such as a JSON line may hold, in bounded memory.
+        """Adds a paragraph of up to many megabytes, for example from a JSON line, in bounded memory.
 
-        A sentence longer than a batch is cut at white space, as `streams.Lines` cuts a line.
+        A sentence longer than a batch is cut at white space, in the same way as `streams.Lines` cuts a line.
         """
         for sentence in sentences:
             while sentence:
@@ -138,7 +148,7 @@ class ShardWriter:
                     self._flush()
 
     def add_sentence(self, sentence: SequenceSentence, where: str) -> None:
-        """Adds a sentence of ids or symbols to the open document; `where` is its file and line."""
+        """Adds a sentence of ids or symbols to the open document. `where` is its file and line, for messages."""
         document = self._open
         if document.broken:
             return
@@ -155,7 +165,7 @@ class ShardWriter:
             self._flush()
 
     def add_broken(self, where: str, broken: Broken) -> None:
-        """Marks the open document to be dropped, or counts a broken file if no document is open."""
+        """Marks the open document as broken, so that it is dropped; counts a broken file if no document is open."""
         problems = self._problems.setdefault(broken.kind, [])
         if len(problems) < MAX_PROBLEMS:
             problems.append(f'{where}: {broken.detail}')
@@ -174,7 +184,7 @@ class ShardWriter:
             return
         document.last = len(self._batch)
         self._finished.append(document)
-        if document.tokens:  # its beginning is on disk, so its rest must follow before any other document
+        if document.tokens:  # its beginning is on disk, and its rest must follow directly
             self._flush()
 
     def _remove(self, document: _Draft) -> None:
@@ -185,7 +195,7 @@ class ShardWriter:
         self._spilled_lengths = []
 
     def _flush(self) -> None:
-        """Encodes the batch, and writes finished documents to their files and the open document to the train file."""
+        """Encodes the batch. Writes finished documents to their files, and the open document to the train file."""
         ids, lengths = flatten(self._batch) if self._encoder else self._tokenizer.encode_flat(self._batch)
         flat = ids.astype(self._dtype)
         ends = np.concatenate([[0], np.cumsum(lengths)])
@@ -257,7 +267,7 @@ class ShardWriter:
             self._run = bytearray()
 
     def close(self, inputs: list[list]) -> dict:
-        """Finishes the files, and writes and returns the record of the shard, which marks it as done."""
+        """Finishes the files, then writes and returns the record of the shard, which marks the shard as done."""
         self._flush()
         self._spill_lines()
         outputs = [self._train, self._heldout, self._sentences, self._documents, self._lines]

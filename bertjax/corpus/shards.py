@@ -1,4 +1,4 @@
-"""Cuts a corpus into shards, whose number and bounds depend on the corpus alone, not on the workers."""
+"""Cuts a corpus into shards. Their number and bounds depend only on the corpus, not on the number of workers."""
 
 import dataclasses
 import itertools
@@ -11,13 +11,13 @@ from bertjax.files import streams
 from bertjax.remote.paths import open_file
 
 MIN_SHARD, MAX_SHARD = 4 << 20, 64 << 20  # the (estimated) bytes of plain text that a shard reads
-TARGET_SHARDS = 64  # enough for the cores of a large machine to finish at about the same time
+TARGET_SHARDS = 64  # with this many, the cores of a large machine finish at about the same time
 FILES_A_SHARD = 10_000
-RECORDS_A_SHARD = 20_000  # of a tfds dataset
-# A large compressed file cannot be cut: several workers decompress all of it, and each encodes every n-th document.
+RECORDS_A_SHARD = 20_000  # the number of records of a tfds dataset
+# A large compressed file cannot be cut. Several workers decompress all of it, and each encodes every n-th document.
 MAX_STRIDES = 8
-STRIDE_BYTES = 8 << 20  # the compressed bytes that justify another worker
-EXPANSION = 3.5  # the estimated bytes of text in a compressed byte
+STRIDE_BYTES = 8 << 20  # one worker for each of this many compressed bytes
+EXPANSION = 3.5  # the estimated bytes of text per compressed byte
 
 _BOUNDARY = {
     'text': re.compile(rb'\n[ \t\r\f\v]*\n'),
@@ -28,7 +28,7 @@ _BOUNDARY = {
 
 
 def _boundary(file, position: int, size: int, format: str) -> int:
-    """Returns the first byte at or after `position` where a document begins; `size` if there is none."""
+    """Returns the position of the first document that begins at or after `position`; `size` if there is none."""
     pattern, position = _BOUNDARY[format], position - 1
     file.seek(position)
     window = b''
@@ -45,7 +45,7 @@ def _boundary(file, position: int, size: int, format: str) -> int:
 
 
 def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
-    """Cuts a large plain file into ranges of about `target` bytes that begin and end between documents."""
+    """Cuts a large uncompressed file into ranges of about `target` bytes. Every cut is between two documents."""
     cuts = [0]
     with open_file(source.path) as file:
         while cuts[-1] + target + target // 2 < source.size:
@@ -56,8 +56,11 @@ def _cut(source: TextSource, format: str, target: int) -> list[TextPart]:
     return [TextPart('file', source.path, source.name, begin, end, format=format) for begin, end in bounds]
 
 
-def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[TextPart, bool]]:
-    """Yields the parts of a source, each with whether it may share a shard; `chosen` is the user's format."""
+def _parts_of(source: TextSource, format_option: str, target: int) -> Iterator[tuple[TextPart, bool]]:
+    """Yields (part, whether the part may share a shard) for each part of a source.
+
+    `format_option` is the value of config.corpus_options.format.
+    """
     if source.kind == 'pydoc':
         yield TextPart('pydoc', source.path, source.name, 0, source.size), False
         return
@@ -66,10 +69,10 @@ def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[Te
             end = min(begin + RECORDS_A_SHARD, source.size)
             yield TextPart('tfds', source.path, source.name, begin, end), False
         return
-    format = source.format(chosen)
-    whole = TextPart('file', source.path, source.name, 0, source.size, format=format)
+    format = source.format(format_option)
+    full_file = TextPart('file', source.path, source.name, 0, source.size, format=format)
     if _text_size(source) < target:
-        yield whole, True
+        yield full_file, True
         return
     compression, head = formats.read_head(source.path)
     damaged = compression == formats.UNREADABLE
@@ -77,16 +80,16 @@ def _parts_of(source: TextSource, chosen: str, target: int) -> Iterator[tuple[Te
     if compression and not damaged and format != 'files':
         of = max(1, min(MAX_STRIDES, source.size // STRIDE_BYTES))
         for stride in range(of):
-            yield dataclasses.replace(whole, of=of, stride=stride, format=format), False
+            yield dataclasses.replace(full_file, of=of, stride=stride, format=format), False
     elif compression or format == 'files' or source.size < 1.5 * target:
-        yield whole, False
+        yield full_file, False
     else:
         for part in _cut(source, format, target):
             yield part, False
 
 
 def _text_size(source: TextSource) -> float:
-    """Returns the bytes of plain text in a file, estimated by its name, or the records of a dataset."""
+    """Returns the bytes of plain text in a file, estimated from its size and suffix, or the records of a dataset."""
     return source.size * (EXPANSION if streams.has_compression_suffix(source.path) else 1)
 
 
@@ -96,12 +99,12 @@ def _target(sources: list[TextSource]) -> int:
 
 
 def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]:
-    """Cuts a corpus into pieces of about equal size, in the order of the text."""
+    """Cuts a corpus into contiguous pieces of about equal size, in the order of the text."""
     target = _target(sources)
     pieces, group, size = [], [], 0.0
     for source in sources:
         for part, small in _parts_of(source, format, target):
-            if part.stride:  # the first stride, with `of` = 1, reads all documents in order
+            if part.stride:  # the part of stride 0 reads all documents, because its `of` becomes 1 below
                 continue
             group.append(dataclasses.replace(part, of=1))
             size += _text_size(source) if small else target
@@ -112,7 +115,7 @@ def cut_in_order(sources: list[TextSource], format: str) -> list[list[TextPart]]
 
 
 def cut_shards(sources: list[TextSource], format: str) -> list[list[TextPart]]:
-    """Cuts a corpus into shards; returns the parts that each reads, in order."""
+    """Cuts a corpus into shards. Returns, for each shard, its parts in order."""
     target = _target(sources)
     shards, group, size = [], [], 0.0
     for source in sources:

@@ -1,4 +1,4 @@
-"""Resolves `config.corpus` to a sorted list of files and datasets, and holds the options of reading them."""
+"""Resolves `config.corpus` to a sorted list of files and datasets, and defines the options for reading them."""
 
 import dataclasses
 import os
@@ -27,31 +27,32 @@ from bertjax.text.splitters import check_splitter
 
 FORMATS = ('auto', 'text', 'files', 'jsonl', 'wikiextractor', *sequences.FORMATS)
 UNREADABLE = 'unreadable'  # the stamp of a file whose status cannot be read
-AUTO = 'auto'  # instead of a weight: a weight by size
+AUTO = 'auto'  # the value of a weight that is computed from the component's size
 _WHERE = 'config.corpus'
-_MAX_WEIGHT = 1e30  # of a component, so that the sum of several stays finite
-_NOT_OF_STORE = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
+_MAX_WEIGHT = 1e30  # keeps the sum of several weights finite
+_NON_STORE_OPTIONS = ('workers', 'strict', 'smoothing')  # options that do not change the bytes of a store
 
 
 @dataclasses.dataclass(frozen=True)
 class CorpusOptions:
-    """The options of reading text and building a store.
+    """The options for reading text and building a store.
 
     Attributes:
-      format: 'auto' decides by content: it recognises WikiExtractor and JSON lines in each file, and
-        `reading.choose_readings` decides for all other files of a component together. 'text' has blank lines between
-        documents. 'files' has one document in each file. 'jsonl' is JSON lines, and 'wikiextractor' the output of
-        WikiExtractor. 'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`).
+      format: The format of the files. 'text' has blank lines between documents. 'files' has one document in each file.
+        'jsonl' is JSON lines, and 'wikiextractor' is the output of WikiExtractor. 'ids' and 'symbols' are JSON lines of
+        sequences that are not text (see `sequences`). 'auto' decides by content: it recognises WikiExtractor and JSON
+        lines in each file, and `reading.choose_readings` makes one decision for all other files of a component.
       text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
       segments: The number of segment types in the field `segments` of sequences; 0 for none.
-      strict: Whether to stop at the first broken input instead of dropping and counting the document.
-      heldout: The share of documents, by the hash of their text, that training never sees.
+      strict: Whether to stop at the first broken input, instead of dropping and counting the document.
+      heldout: The share of documents that training never sees, chosen by the hash of their text.
       split_sentences: Whether to split text into sentences; False if each line is a sentence.
-      sentences: The splitter: 'rules', or 'pysbd', with an optional language: 'pysbd:de' (see text/splitters.py).
-      drop_duplicates: Whether to keep only the first of equal training documents (held-out ones are always kept once).
-      smoothing: The power of a mixture with weights `=auto`: a corpus of n tokens has a share in proportion to
-        n^smoothing; 1 is by size, 0 is equal shares. It does not change a store.
-      workers: The number of processes; 0 is one for each core. It does not change the result.
+      sentences: The splitter: 'rules', or 'pysbd' with an optional language, such as 'pysbd:de' (text/splitters.py).
+      drop_duplicates: Whether to drop all but the first of equal training documents. This is always done for held-out
+        documents.
+      smoothing: The power of a mixture with weights `=auto`. The share of a corpus of n tokens is proportional to
+        n^smoothing: 1 gives shares by size, 0 gives equal shares. It does not change a store.
+      workers: The number of processes; 0 uses one process for each core. It does not change the result.
     """
 
     format: str = key('auto', one_of(FORMATS))
@@ -75,7 +76,7 @@ class CorpusOptions:
 
     def settings(self) -> dict:
         """Returns the options that determine the bytes of a store."""
-        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NOT_OF_STORE}
+        settings = {name: value for name, value in dataclasses.asdict(self).items() if name not in _NON_STORE_OPTIONS}
         if not self.segments:
             del settings['segments']  # stores without segments have no such key
         return settings
@@ -87,16 +88,16 @@ class TextSource:
 
     Attributes:
       kind: 'file', 'pydoc' or 'tfds'.
-      path: The path or specification by which this machine reads it.
-      name: The name in reports, without an absolute path, so that equal builds are equal.
+      path: The path or specification for reading the source on this machine.
+      name: The name in reports. It has no absolute path, so that builds on different machines are equal.
       size: The bytes of a file, or the records of a dataset.
-      stamp: A value that changes when the content may have changed: a file's modification time in ns, or a dataset's
+      stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
         version.
-      single: Whether a file of unknown format is one document. `resolve_sources` sets it for files of a directory,
-        as the first versions did; `reading.choose_readings` decides by content.
+      single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory,
+        as in the first versions. `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
-      component: The directory or glob that matched the file; '' if it was named.
-      old_name: The name in stores of the first versions.
+      component: The directory or glob that matched the file; '' if the file was named by its path.
+      old_name: The name of the source in stores of the first versions.
     """
 
     kind: str
@@ -109,14 +110,14 @@ class TextSource:
     component: str = ''
     old_name: str = ''
 
-    def format(self, chosen: str) -> str:
-        """Returns the format for reading: `chosen`, or for 'auto' the format to which `formats.sniff` falls back."""
-        return chosen if chosen != 'auto' else 'auto/files' if self.single else 'auto/text'
+    def format(self, format_option: str) -> str:
+        """Returns `format_option`. 'auto' becomes 'auto/files' or 'auto/text', the default of `formats.sniff`."""
+        return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
 @dataclasses.dataclass(frozen=True)
 class TextPart:
-    """A part of a source: the documents n with n % of == stride in its bytes (or records) [begin, end)."""
+    """A part of a source: the documents n with n % `of` == `stride` in its bytes (or records) [begin, end)."""
 
     kind: str
     path: str
@@ -129,9 +130,9 @@ class TextPart:
 
 
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
-    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]; =auto gives the weight AUTO.
+    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]. '=auto' means AUTO.
 
-    Each weighted component becomes a store; components without weights make one store together.
+    Each component with a weight becomes a separate store. Components without weights become one store.
 
     Raises:
       UserError: A component is empty, only some have weights, a weight is not positive, or numbers are mixed with AUTO.
@@ -161,10 +162,10 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
     if len(unweighted_parts) == len(weighted):
         return [(','.join(unweighted_parts), None)]
     if unweighted_parts:
-        fix = f'give {unweighted_parts[0]!r} a weight too, or none to all'
+        fix = f'give {unweighted_parts[0]!r} a weight, or remove all weights'
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
-        fix = 'give each a number, or =auto to all'
+        fix = 'give every component a number, or every component =auto'
         raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', fix)
     return weighted
 
@@ -173,7 +174,7 @@ def list_unweighted(spec: str | Sequence[str]) -> list[str]:
     """Returns the specifications of one store as a list.
 
     Raises:
-      UserError: A specification has weights, which need several stores.
+      UserError: A specification has weights, which require several stores.
     """
     specs = [spec] if isinstance(spec, str) else list(spec)
     for item in specs:
@@ -193,7 +194,7 @@ def _file(path: epath.Path, name: str, **fields: Any) -> TextSource:
     fields = {'old_name': name, **fields}
     try:
         stat = os.stat(path)
-    except OSError as error:  # for example a dangling link, which the reader reports
+    except OSError as error:  # for example a dangling link; the reader reports the error
         reraise_machine_errors(error, path)
         return TextSource('file', os.fspath(path), name, 1, UNREADABLE, **fields)
     return TextSource('file', os.fspath(path), name, stat.st_size, str(stat.st_mtime_ns), inode=stat.st_ino, **fields)
@@ -241,15 +242,15 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
 
 
 def _old_name(name: str, root: epath.Path) -> str:
-    """Returns the name in the first versions, which dropped its first letter for a glob in the working directory."""
+    """Returns the name in the first versions. They dropped its first letter for a glob in the working directory."""
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
 def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[TextSource]:
-    """Returns all sources of a specification, those of each component in sorted order.
+    """Returns all sources of a specification. The sources of each component are sorted.
 
     Raises:
-      UserError: A component matches nothing, or cannot be read.
+      UserError: A component matches no file, or cannot be read.
     """
     sources = [source for part in split_components(spec) for source in _resolve_one(part, text_key)]
     unique: dict[str, TextSource] = {}
@@ -262,14 +263,14 @@ def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[T
 
 
 def _check_not_sparse(source: TextSource) -> None:
-    """Checks that a file is not mostly unwritten zeros, which are not text and would take hours to read.
+    """Checks that a file is not sparse. Its unwritten zeros are not text and could take hours to read.
 
     Raises:
       UserError: The file is sparse.
     """
     try:
         unwritten = unwritten_bytes(source.path)
-    except OSError:  # the reader reports it
+    except OSError:  # the reader reports the error
         return
     if unwritten:
         found = f'a sparse file: {unwritten:,} of its {source.size:,} bytes were never written'

@@ -1,10 +1,10 @@
 """The token store: a directory of memory-mapped token ids, with the offsets of sentences and documents.
 
-manifest.json, written last, lists every other file with its size and checksum:
-  train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; a document never spans two files
+manifest.json is written last. It lists every other file with its size and checksum:
+  train-K.tokens, heldout-00000.tokens   ids, uint16 or int32; each document is in one file
   SPLIT.sentences                        int64 [sentences + 1], the first token of each sentence in the split
   SPLIT.documents                        int64 [documents + 1], the first sentence of each document
-  SPLIT.segments                         uint8 [sentences], the segment type of each sentence, if the data has them
+  SPLIT.segments                         uint8 [sentences], the segment type of each sentence; only if the data has it
 """
 
 import bisect
@@ -43,7 +43,7 @@ class StoreSplit:
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
       segments: uint8 [num_sentences], the segment type of each sentence; None for text, whose segments are A and B.
-      sha: The hash of the split's content, hex.
+      sha: The sha256 (hex) of the split's entry in the manifest, which has the checksums of its files.
     """
 
     def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):
@@ -61,14 +61,14 @@ class StoreSplit:
         self.sha = _digest_of(entry)
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns the token ids [length] from token offset `start`, all of one document, as a read-only view.
+        """Returns the token ids [length] from offset `start` as a read-only view. They must belong to one document.
 
         Raises:
-          IndexError: The range is outside the split, or spans two files and so two documents.
+          IndexError: The range is outside the split, or spans two files (and therefore two documents).
         """
         index = bisect.bisect_right(self._starts, start) - 1
         if start < 0 or length < 0 or start + length > self.num_tokens:
-            raise IndexError(f'tokens [{start}, {start + length}) of a split of {self.num_tokens}')
+            raise IndexError(f'tokens [{start}, {start + length}) are outside a split of {self.num_tokens} tokens')
         if length == 0:
             return np.empty(0, self._dtype)
         begin = start - self._starts[index]
@@ -88,7 +88,7 @@ class StoreSplit:
 
 @dataclasses.dataclass(frozen=True)
 class TokenStore:
-    """An open store; see `open_store`."""
+    """A token store that `open_store` has opened."""
 
     directory: pathlib.Path
     manifest: dict
@@ -105,7 +105,7 @@ class TokenStore:
         return self.manifest['report']
 
     def split(self, name: str) -> StoreSplit:
-        """Returns the split 'train' or 'heldout'; the latter may be empty."""
+        """Returns the split `name`, 'train' or 'heldout'. The split 'heldout' may be empty."""
         return StoreSplit(self.directory, name, self.manifest['splits'][name], np.dtype(self.manifest['dtype']))
 
 
@@ -114,12 +114,12 @@ def _digest_of(entry: dict) -> str:
 
 
 def token_files(directory: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the token files in the directory of a store, finished or not, including leftovers of another store."""
+    """Returns all token files in the directory of a store, including leftovers. The store may be unfinished."""
     return [*directory.glob('train-*.tokens'), *directory.glob('heldout-*.tokens')]
 
 
 def manifest_files(manifest: dict) -> list[dict]:
-    """Returns the entries (file, bytes, checksum) of all files of a store except the manifest."""
+    """Returns the entries {file, bytes, checksum} of all files of a store except the manifest."""
     entries = []
     for split in manifest['splits'].values():
         entries += [*split['shards'], split['sentence_offsets'], split['document_offsets']]
@@ -131,7 +131,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
     """Reads and checks the manifest of a store of this version.
 
     Raises:
-      UserError: The directory has no store, the file is not a manifest, or the version is another one.
+      UserError: The directory has no store, the file is not a manifest, or the version differs.
     """
     path = pathlib.Path(directory) / 'manifest.json'
     if not path.is_file():
@@ -158,7 +158,7 @@ def read_manifest(directory: epath.PathLike) -> dict:
 def manifest_text(manifest: dict) -> str:
     """Returns the content of manifest.json, including a checksum of the manifest."""
     text = json.dumps({**manifest, 'checksum': _digest_of(manifest)}, indent=1, ensure_ascii=False) + '\n'
-    # Lone surrogates, which Python uses in file names that are not UTF-8, become JSON escapes.
+    # Lone surrogates become JSON escapes. Python uses them for file names that are not UTF-8.
     return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 
 
@@ -168,12 +168,12 @@ def open_store(
     """Opens a finished store.
 
     Args:
-      directory: The local directory of the store, which is memory-mapped.
-      tokenizer_fingerprint: The fingerprint of the tokenizer to use with the store; None does not compare.
-      verify: Whether to read every file, in parallel, and compare checksums; sizes are always compared.
+      directory: The local directory of the store. Its files are memory-mapped.
+      tokenizer_fingerprint: The fingerprint of the tokenizer to use with the store; None skips this check.
+      verify: Whether to read every file, in parallel, and compare its checksum. Sizes are always compared.
 
     Raises:
-      UserError: The directory is not a store, the version or the tokenizer is another one, or a file is missing, cut or
+      UserError: The directory is not a store, the version or the tokenizer differs, or a file is missing, cut or
         changed.
     """
     directory = pathlib.Path(directory)

@@ -1,4 +1,4 @@
-"""Iterates over the paragraphs of a corpus in the order of its files, to train a vocabulary."""
+"""Yields the paragraphs of a corpus in the order of its files, to train a vocabulary."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -20,15 +20,16 @@ def iter_texts(
 ) -> Iterator[str]:
     """Yields the paragraphs of a corpus, including those of held-out documents.
 
-    Broken input is left out (`build_store` reports it). Memory does not grow with the corpus.
+    Broken input is skipped (`build_store` reports it). Memory does not grow with the corpus.
 
     Args:
       spec, options: See `build.build_store`.
-      note: Called with the record of each file or dataset after it was read, for `identity.describe_difference`.
+      note: A function that is called with the record of each file or dataset after it was read. The records are for
+        `identity.describe_difference`.
       progress: See `formats.read_events`.
 
     Raises:
-      UserError: Nothing matches, there is no text, or the input is broken (if strict).
+      UserError: No file matches, there is no text, or the input is broken (if strict).
     """
     empty, first_broken = True, ''
     for source in resolve_sources(list_unweighted(spec), options.text_key):
@@ -53,14 +54,14 @@ def iter_part_texts(
     """Yields the paragraphs of a part of a corpus.
 
     Args:
-      part: The part.
+      part: The part to read.
       options: The options of reading.
       broken: A list that receives a description of the first broken input.
       digest: A hash object that is updated with the bytes of the part.
       progress: See `formats.read_events`.
 
     Raises:
-      UserError: The input is broken, if strict.
+      UserError: The input is broken (if strict).
     """
     segments = options.segments > 0
     for event in read_events(part, text_key=options.text_key, progress=progress, digest=digest, segments=segments):
@@ -76,6 +77,6 @@ def iter_part_texts(
 
 
 def no_text_error(spec: str | Sequence[str], broken: str) -> UserError:
-    """Returns the error of a corpus without text; `broken` describes its first broken input."""
+    """Returns the error for a corpus without text. `broken` describes its first broken input."""
     fix = 'check the files, config.corpus_options.format and config.corpus_options.text_key'
     return UserError('config.corpus', f'no text at all in {spec!r}{broken}', 'at least one document', fix)

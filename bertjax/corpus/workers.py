@@ -1,6 +1,6 @@
-"""Encodes shards in this process and in worker processes; each process takes the next shard from a queue.
+"""Encodes shards in this process and in worker processes. Each process takes the next shard from a queue.
 
-Workers are spawned, not forked, because this process may have JAX's threads. It encodes while they start.
+Workers are spawned, not forked, because this process may have JAX's threads. This process encodes while they start.
 """
 
 import concurrent.futures
@@ -32,20 +32,20 @@ from bertjax.progress import make_bar
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-SMALL = 16 << 20  # the bytes of text that one process encodes in about the time that workers take to start
+SMALL = 16 << 20  # one process encodes about this many bytes of text while workers start
 LOG_EVERY = 20.0  # in seconds
 
-_RECORD = 1000  # the estimated bytes of a record of a tfds dataset
+_RECORD = 1000  # the estimated bytes of text of a record of a tfds dataset
 
 _worker: dict = {}
 
 
-class _Stopped(Exception):  # noqa: N818  not an error: the parent has stopped the build
+class _Stopped(Exception):  # noqa: N818  not an error, because the parent has stopped the build
     pass
 
 
 def _start_worker(directory: str, fingerprint: str, settings: dict, strict: bool, shards, counters) -> None:
-    """Prepares a worker process, which ends when its parent dies instead of waiting for work forever."""
+    """Prepares a worker process. The process exits when its parent dies, so that it does not wait forever."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also reaches the parent, which stops the workers
     parent = multiprocessing.parent_process()
 
@@ -84,15 +84,15 @@ class Progress:
 
     Args:
       total: The total number of bytes or records.
-      shown: Whether to show anything.
-      in_bytes: Whether sizes are in bytes; those of datasets are in records.
+      shown: Whether to show the bar or print the lines.
+      in_bytes: Whether sizes are in bytes; the sizes of datasets are in records.
       title: The description of the work.
     """
 
     def __init__(self, total: int, *, shown: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
         self._total, self._shown, self._in_bytes, self._title = max(total, 1), shown, in_bytes, title
         self._documents = self._size = 0
-        self._began = self._logged = time.monotonic()
+        self._start_time = self._logged = time.monotonic()
         self._bar = None
         if shown and sys.stderr.isatty():
             columns = [
@@ -127,9 +127,14 @@ class Progress:
             self._bar.update(self._task, completed=size, documents=counted)
         elif self._shown and now - self._logged > LOG_EVERY:
             self._logged = now
-            rate = size / (now - self._began)
-            left = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''
-            parts = (counted, f'{self._amount(size)} of {self._amount(self._total)}', f'{self._amount(rate)}/s', left)
+            rate = size / (now - self._start_time)
+            remaining_time = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''
+            parts = (
+                counted,
+                f'{self._amount(size)} of {self._amount(self._total)}',
+                f'{self._amount(rate)}/s',
+                remaining_time,
+            )
             print(f'{self._title}: {", ".join(filter(None, parts))}', file=sys.stderr)
 
     def _amount(self, size: float) -> str:
@@ -137,13 +142,13 @@ class Progress:
 
 
 def _processes(shards: dict[int, list[TextPart]], requested: int) -> int:
-    """Returns the number of processes: one for little text, which is encoded before a worker would have started."""
+    """Returns the number of processes. It is 1 for a small text, which takes less time than the start of a worker."""
     size = text_bytes(itertools.chain.from_iterable(shards.values()))
     return min(requested or (1 if size < SMALL else available_cores()), len(shards))
 
 
 def text_bytes(parts: Iterable[TextPart | TextSource]) -> float:
-    """Returns the estimated bytes of text in parts of a corpus, or in whole sources."""
+    """Returns the estimated bytes of text in parts of a corpus or in sources."""
     return sum(map(_text_bytes, parts))
 
 
@@ -158,7 +163,7 @@ def _text_bytes(part: TextPart | TextSource) -> float:
 def _without_main() -> Iterator[None]:
     """Hides the main module, so that processes started in the block do not import it.
 
-    They do not need it. It may import JAX, or be a script that would make the same call again.
+    The processes do not need the main module. It may import JAX, or be a script that would make the same call again.
     """
     main = sys.modules['__main__']
     sys.modules['__main__'] = types.ModuleType('__main__')
@@ -182,10 +187,10 @@ def encode_shards(
       shards: {number: parts} of the shards.
       tokenizer: The tokenizer.
       options: The options; `workers` is the number of processes, including this one.
-      progress: Receives the counts.
+      progress: The `Progress` that receives the counts.
 
     Raises:
-      UserError: The input is broken, if strict.
+      UserError: The input is broken (if strict).
       RuntimeError: A worker died.
     """
 
@@ -212,7 +217,7 @@ def encode_shards(
 
         def count(documents: int, size: int) -> None:
             if any(future.done() and future.exception() for future in futures):
-                raise _Stopped  # not the error itself, which the reader of the text might catch
+                raise _Stopped  # the reader of the text might catch the error itself
             _count(counters, documents, size)
             progress.set_counts(*counters[:2])
 
@@ -225,7 +230,7 @@ def encode_shards(
             for future in done:
                 future.result()
     except concurrent.futures.process.BrokenProcessPool as error:
-        fix = 'was memory short? The same command continues; config.corpus_options.workers=1 needs the least memory'
+        fix = 'memory may be too small; run the same command again, if necessary with config.corpus_options.workers=1'
         raise RuntimeError(f'a worker process died; {fix}') from error
     finally:
         counters[2] = 1
@@ -235,8 +240,8 @@ def encode_shards(
 
 
 def _next(shards, futures: Collection[concurrent.futures.Future]) -> tuple[int, list[TextPart]] | None:
-    """Returns the next shard of the queue; None if there is none, or if another process has failed."""
+    """Returns the next shard of the queue; None if the queue is empty or another process has failed."""
     while not any(future.done() and future.exception() for future in futures):
-        with contextlib.suppress(queue.Empty):  # a killed worker may have held the queue's lock
+        with contextlib.suppress(queue.Empty):  # the timeout is for a killed worker that held the queue's lock
             return shards.get(timeout=0.2)
     return None

@@ -26,13 +26,13 @@ class Collective:
     """One collective of a computation. It may consist of several instructions: a start, fusions, an end.
 
     Attributes:
-      kind: A key of SENT.
+      kind: The opcode; a key of SENT_SHARES.
       sent: The bytes that each chip sends.
       chips: The number of chips in a group, or the number of slices if it runs between slices.
       first, last: The names of the instructions that start and end it. They are equal if it is not asynchronous.
       network: Whether it uses the data centre's network between slices.
-      seconds: The seconds that it takes on its own; set by `estimate`.
-      exposed: The seconds that no other work hides; set by `estimate`.
+      seconds: The transfer time in seconds; set by `estimate`.
+      exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
       count: The executions per step; set by `estimate`.
     """
 
@@ -48,7 +48,7 @@ class Collective:
 
 
 def is_collective(instruction: Instruction) -> bool:
-    """Whether an instruction is a collective or the start of one."""
+    """Returns whether an instruction is a collective, or the start of an asynchronous one."""
     return instruction.opcode.removesuffix('-start') in SENT_SHARES
 
 
@@ -95,7 +95,7 @@ def _key(instruction: Instruction, inner: Instruction) -> str:
 
 
 def _continues(instruction: Instruction, inner: Instruction) -> bool:
-    """Whether a fusion continues a chain that another computation started before its loop."""
+    """Returns whether a fusion continues a chain that another computation started before its loop."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
@@ -121,7 +121,7 @@ def _between_slices(computation: Computation) -> Iterator[Collective]:
 
 
 def _group_size(instruction: Instruction, chips: int) -> int:
-    """Returns the chips in a group: `{{0,1},{2,3}}`, `[8,2]<=[16]` or `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
+    """Parses the size of the groups `{{0,1},{2,3}}`, `[8,2]<=[16]` or `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
     if instruction.opcode.startswith('collective-permute'):
         return 2
     if listed := instruction.find(r'\breplica_groups=\{\{([\d,]+)\}'):

@@ -11,12 +11,12 @@ from bertjax.cost.hlo import Computation, Instruction, shape_bytes, trip_count
 
 # The share of the peak, or of the memory bandwidth, that a kernel is assumed to reach.
 EFFICIENCY = 0.6
-# Instructions that take no time: names, compiler notes, the start and the end of asynchronous work.
+# Instructions that take no time: names, compiler notes, the starts and ends of asynchronous work.
 _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call', 'send', 'recv',
 }  # fmt: skip
-# Module name -> the part of the step. The last module in a path decides. Flax and `jax.named_scope` set the paths.
+# Module name -> part of the step. The last such name in a path decides. Flax and `jax.named_scope` set the paths.
 _MODULES = {
     'dropout': 'dropout',
     'attention': 'attention',
@@ -29,7 +29,7 @@ _MODULES = {
 PARTS = {*_MODULES.values(), 'optimiser', 'stacks', 'casts', 'copies', 'collectives', 'other'}
 _PRODUCTS = {'dot', 'convolution'}
 _MOVES = {'copy', 'transpose', 'reshape', 'slice', 'concatenate', 'pad', 'reverse', 'copy-start', 'copy-done'}
-_SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # a scan stores residuals and reads them again
+_SCAN_STACK = r'dynamic_(update_)?(slice|index_in_dim)'  # a scan stores residuals, and its backward pass reads them
 _IDLE = {'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'broadcast', 'iota', 'partition-id'}
 
 
@@ -60,8 +60,8 @@ class Estimate:
       times: {(source, part of the step): seconds}. The source 'compiler' has the compiler's cycles; 'kernel', 'other'
         and 'exposed' (collectives) are modelled.
       collectives: The collectives with their seconds.
-      unknown_loops: The loops with an unknown trip count. They count once.
-      silent_kernels: The kernels whose author states no FLOPs. Only their bytes count, which may be far too little.
+      unknown_loops: The loops with an unknown trip count. Their body counts once.
+      silent_kernels: The kernels that state no FLOPs. Only their bytes count, so their time may be underestimated.
     """
 
     times: collections.Counter = dataclasses.field(default_factory=collections.Counter)
@@ -79,7 +79,7 @@ class Estimate:
         self.silent_kernels += other.silent_kernels
 
     def seconds(self, *sources: str) -> float:
-        """Returns the seconds from these sources, or from all sources if none is given."""
+        """Returns the seconds from these sources, or from all sources by default."""
         return sum(seconds for (source, _), seconds in self.times.items() if not sources or source in sources)
 
     @property
@@ -107,13 +107,13 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     estimates. The body of a loop counts as often as it runs; a conditional counts as its longest branch. Instructions
     without an estimate are modelled:
 
-    * kernels, and the few others: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
+    * kernels and other instructions: max(FLOPs / peak, bytes / HBM bandwidth) / EFFICIENCY;
     * collectives: bytes sent / bandwidth, minus the time of the work between their start and their end. The links and
       the network between slices each run one collective at a time.
 
     Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
     """
-    total, now, free = Estimate(), 0.0, {False: 0.0, True: 0.0}  # when the links, and the network, are free again
+    total, now, free = Estimate(), 0.0, {False: 0.0, True: 0.0}  # {is between slices: time when free}
     sent = find_collectives(entry, chips)
     done: dict[int, float] = {}
     for instruction in entry.instructions.values():
@@ -165,7 +165,7 @@ def _execution(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
 
 
 def _is_kernel(instruction: Instruction) -> bool:
-    """Whether it is a Pallas kernel, for which the compiler has no estimate; other custom calls are compiler notes."""
+    """Returns whether it is a Pallas kernel, which has no compiler estimate; other custom calls are compiler notes."""
     return instruction.opcode == 'custom-call' and (
         '"tpu_custom_call"' in instruction.attributes or '"cost_estimate"' in instruction.attributes
     )
@@ -192,7 +192,7 @@ def part_of(instruction: Instruction) -> str:
 
     A fusion belongs to the part of its matrix product, or of its result if it has no product. An instruction that only
     changes types is a cast, and one that only moves numbers is a copy, in any module. The stacks are the arrays that
-    the scan over the blocks stores for the backward pass and reads again.
+    the scan over the blocks stores for the backward pass, which reads them.
     """
     work = [other for other in instruction.inside() if other.opcode not in _IDLE]
     opcodes = {other.opcode for other in work}
@@ -205,13 +205,13 @@ def part_of(instruction: Instruction) -> str:
         and re.search(_SCAN_STACK, instruction.op_name)
     ):
         return 'stacks'
-    cost = (product or instruction.op_name, *(other.op_name for other in work))
-    names = itertools.chain(cost, _names_before(instruction))
+    inner_names = (product or instruction.op_name, *(other.op_name for other in work))
+    names = itertools.chain(inner_names, _operand_names(instruction))
     return next(filter(None, map(_part_of_name, names)), 'other')
 
 
-def _names_before(instruction: Instruction) -> Iterator[str]:
-    """Yields the op names of the operands, then those of their operands, and so on."""
+def _operand_names(instruction: Instruction) -> Iterator[str]:
+    """Yields the op names of the operands, recursively, the nearest operands first."""
     queue = [instruction]
     for other in queue:
         new = [x for x in other.inputs if x not in queue and x.opcode not in ('parameter', 'constant')]

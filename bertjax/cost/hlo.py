@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 
-# libtpu writes the largest int64 where it has no estimate.
+# libtpu writes the largest int64 if it has no estimate.
 _NO_ESTIMATE = 2**63 - 1
 _COMPUTATION = re.compile(r'^(ENTRY )?%?([\w.-]+) \(.*\{$')
 _INSTRUCTION = re.compile(r'^\s+(ROOT )?%?([\w.-]+) = (.*?) ([a-z][\w-]*)\((.*?)\)(?:, (.*))?$')
@@ -40,8 +40,8 @@ class Instruction:
     @functools.cached_property
     def inputs(self) -> tuple['Instruction', ...]:
         """The operands that are instructions of the same computation."""
-        known = self.computation.instructions
-        return tuple(known[name] for name in re.findall(r'%([\w.-]+)', self.operands) if name in known)
+        instructions = self.computation.instructions
+        return tuple(instructions[name] for name in re.findall(r'%([\w.-]+)', self.operands) if name in instructions)
 
     @functools.cached_property
     def op_name(self) -> str:
@@ -50,7 +50,7 @@ class Instruction:
 
     @functools.cached_property
     def cycles(self) -> int | None:
-        """The compiler's estimate of one execution; None if it has none."""
+        """The compiler's estimate of the cycles of one execution; None if there is none."""
         cycles = int(self.find(r'"estimated_cycles":"?(\d+)') or _NO_ESTIMATE)
         return None if cycles == _NO_ESTIMATE else cycles
 
@@ -70,7 +70,7 @@ class Instruction:
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions in a fusion or an asynchronous wrapper, also nested ones; else the instruction."""
+        """Yields the instructions of a fusion or an asynchronous wrapper, also nested ones; otherwise yields itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -78,7 +78,7 @@ class Instruction:
             yield self
 
     def source(self) -> 'Instruction':
-        """Returns the instruction whose value this one copies or converts."""
+        """Follows copies and conversions, and returns the instruction that computes the value."""
         return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
@@ -124,23 +124,23 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
     Args:
       shape: The shape as text.
-      hbm_only: Ignore arrays in other memory spaces: on the chip (`S(1)`), or without data.
+      hbm_only: Whether to ignore arrays in other memory spaces: on the chip (`S(1)`), or without data.
     """
     total = 0
     for dtype, dims, layout in _ARRAY.findall(shape):
-        bits = 8 if dtype == 'pred' else int((re.search(r'\d+', dtype) or [0])[0])  # a token has none
-        elsewhere = hbm_only and re.search(r'S\([^0]\)', layout)
-        total += 0 if elsewhere else math.prod(int(n) for n in dims.split(',') if n) * bits // 8
+        bits = 8 if dtype == 'pred' else int((re.search(r'\d+', dtype) or [0])[0])  # 'token' has 0 bits
+        is_ignored = hbm_only and re.search(r'S\([^0]\)', layout)
+        total += 0 if is_ignored else math.prod(int(n) for n in dims.split(',') if n) * bits // 8
     return total
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """Returns how often a `while` executes its body; None if the text does not determine it.
+    """Returns the trip count of a `while`; None if the text does not determine it.
 
-    The count is known if the compiler states it, or if start, step and bound are constants, as in `jax.lax` loops.
+    The text determines it if it states the count, or if start, step and bound are constants, as in `jax.lax` loops.
     """
-    if known := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
-        return int(known)
+    if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
+        return int(count)
     compare = loop.called('condition')[0].root
     counter, bound = _operands_outside(compare)
     if counter is None or counter.opcode != 'get-tuple-element':

@@ -28,9 +28,9 @@ from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count
 from bertjax.train.setup import Setup
 
-TRIES = 3  # the most compiles for each way to save memory
+TRIES = 3  # the maximum number of compiles for each way to save memory
 
-# Values of config.model.remat; each saves fewer residuals than the one before it.
+# Values of config.model.remat; each saves fewer residuals than the previous one.
 REMAT_BY_MEMORY = ('none', 'elementwise', 'dots', 'full')
 
 MemoryPlan = dict[str, Any]  # {config key: value}
@@ -41,7 +41,7 @@ class MemorySearch:
     """Compiles the phases of a pre-training for a TPU slice or GPUs, which need not be attached.
 
     Args:
-      settings: The pre-training settings. No text is needed.
+      settings: The pre-training settings. Their text need not exist.
       topology: The slice; see `parallel.topology.topology_devices`.
 
     Raises:
@@ -75,7 +75,7 @@ class MemorySearch:
         """Compiles the step of a phase, by default with the values of the config.
 
         Returns:
-          The figures of docs/scaling.md and `fits`. If it does not fit, they hold the compiler's memory estimate.
+          The figures of docs/scaling.md, and `fits`. If the step does not fit, the memory is the compiler's estimate.
 
         Raises:
           UserError: The batch does not divide over the chips.
@@ -85,16 +85,18 @@ class MemorySearch:
         phase = dataclasses.replace(phase, grad_accum_steps=plan.get('grad_accum_steps', phase.grad_accum_steps))
         key = self.settings.phase_specs[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(setup.mesh), key)
-        known, compiled = self._known(setup, phase), compile_step(setup, phase)
-        # The GPU compiler does not fail when a program needs more memory than there is.
+        figures, compiled = self._phase_figures(setup, phase), compile_step(setup, phase)
+        # The GPU compiler does not fail if a program needs more memory than the device has.
         compiled['fits'] &= (compiled['hbm_bytes_per_chip'] or 0) <= self.available
         text = compiled.pop('text', None)
-        cost = step_cost(text, self.topology, known['flops'], known['peak_flops']) if text and compiled['fits'] else {}
-        return {**known, **compiled, **cost}
+        cost = {}
+        if text and compiled['fits']:
+            cost = step_cost(text, self.topology, figures['flops'], figures['peak_flops'])
+        return {**figures, **compiled, **cost}
 
-    def _known(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
+    def _phase_figures(self, setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
         """Returns the figures that are known before compiling."""
-        flops = train_flops_per_sequence(setup.model.config, phase.seq_len, phase.max_predictions)
+        flops = train_flops_per_sequence(setup.module.config, phase.seq_len, phase.max_predictions)
         return {
             'phase': phase.number,
             'batch_size': phase.batch_size,
@@ -114,8 +116,10 @@ class MemorySearch:
         }
 
     def batches(self, phase: PretrainingPhase) -> Iterator[CompileResult]:
-        """Compiles a phase's batch size, then doubles it until it no longer fits; if the first does not fit, halves the
-        rows per chip, rounded down, until they fit or one row is left."""
+        """Compiles a phase with its batch size, then with doubled batch sizes until one does not fit.
+
+        If the first batch size does not fit, halves the rows per chip, rounded down, until they fit or one row is left.
+        """
         result = self.compile(phase)
         yield result
         smallest = phase.grad_accum_steps * row_shards(self.setup({}).mesh)
@@ -132,31 +136,31 @@ class MemorySearch:
         """Compiles other ways to compute a phase that does not fit.
 
         It tries more accumulation steps, more rematerialisation, and weights split over more chips. For each of the
-        three it stops at the mildest plan that fits, after at most TRIES compiles. If none fits, it combines all three.
+        three it stops at the first plan that fits, after at most TRIES compiles. If none fits, it combines all three.
 
         Args:
           phase: A phase that does not fit.
           result: The result of `compile` for it.
         """
-        fitted = False
-        for plans in (self._parts(phase, result), self._recomputed(), self._split(result)):
-            for plan, tried in self._until_one_fits(phase, plans[:TRIES]):
-                fitted |= tried['fits']
-                yield plan, tried
-        if not fitted:
+        any_fits = False
+        for plans in (self._accumulation_plans(phase, result), self._remat_plans(), self._fsdp_plans(result)):
+            for plan, trial in self._compile_until_fit(phase, plans[:TRIES]):
+                any_fits |= trial['fits']
+                yield plan, trial
+        if not any_fits:
             most: MemoryPlan = {'grad_accum_steps': phase.grad_accum_steps * self._rows(phase), 'model.remat': 'full'}
-            yield from self._until_one_fits(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
+            yield from self._compile_until_fit(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
 
-    def _until_one_fits(
+    def _compile_until_fit(
         self, phase: PretrainingPhase, plans: Sequence[MemoryPlan]
     ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         for plan in plans:
-            tried = self.compile(phase, plan)
-            yield plan, tried
-            if tried['fits']:
+            trial = self.compile(phase, plan)
+            yield plan, trial
+            if trial['fits']:
                 return
 
-    def _parts(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
+    def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
         """Returns plans with more accumulation steps, from one step below the count that should suffice."""
         rows, fixed, available = self._rows(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
@@ -164,12 +168,12 @@ class MemorySearch:
         first = max(min(enough, default=len(counts) - 1) - 1, 0)
         return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
-    def _recomputed(self) -> list[MemoryPlan]:
-        """Returns plans with more rematerialisation, the mildest first."""
-        remat = resolve_remat(self.setup({}).model.config, self.devices[0].platform)
+    def _remat_plans(self) -> list[MemoryPlan]:
+        """Returns plans with more rematerialisation, in the order of REMAT_BY_MEMORY."""
+        remat = resolve_remat(self.setup({}).module.config, self.devices[0].platform)
         return [{'model.remat': more} for more in REMAT_BY_MEMORY[REMAT_BY_MEMORY.index(remat) + 1 :]]
 
-    def _split(self, result: CompileResult) -> list[MemoryPlan]:
+    def _fsdp_plans(self, result: CompileResult) -> list[MemoryPlan]:
         """Returns plans that split the weights and the optimiser state over more chips, if that could suffice."""
         fixed, axis = _fixed_bytes(result), self._axis('fsdp')
         rest = _needed(result) - fixed
@@ -184,7 +188,7 @@ class MemorySearch:
         return self.setup({}).mesh.shape[name]
 
     def _meshes(self) -> list[MemoryPlan]:
-        """Returns meshes that move chips from the data to the fsdp axis, by powers of two; rows split as before."""
+        """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with equal row shards."""
         fsdp, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
@@ -224,7 +228,7 @@ def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
 
 
 def format_flags(plan: MemoryPlan, settings: PretrainingSettings, phase: PretrainingPhase) -> str:
-    """Returns a plan as command-line flags; `grad_accum_steps` is set for this phase only if the config has phases."""
+    """Formats a plan as command-line flags. If the config has phases, `grad_accum_steps` is set for this phase only."""
     prefix = f'phases[{phase.number}].' if settings.phases else ''
     flags = [f'--config.{prefix if key == "grad_accum_steps" else ""}{key}={value}' for key, value in plan.items()]
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)

@@ -1,4 +1,4 @@
-"""The estimated time of a compiled step for run=compile: the entries of compile.json, and the printed tables."""
+"""The estimated time of a compiled step: entries of compile.json, and the tables that run=compile prints."""
 
 import collections
 from typing import Any
@@ -12,16 +12,16 @@ from bertjax.parallel.topology import generation_of, ici_bandwidth, slice_chips
 
 
 def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict[str, Any]:
-    """Estimates the time and traffic of a step from its compiled text: the figures of docs/performance.md.
+    """Estimates the time and the traffic of a step from its compiled text; see docs/performance.md.
 
     Args:
       text: The compiled program, as the compiler writes it.
-      topology: The slice that it was compiled for.
+      topology: The TPU slice or the GPUs that the program was compiled for.
       flops: The FLOPs per step and chip, by formula.
       peak_flops: The peak FLOPs per second of a chip.
 
     Returns:
-      The entries of compile.json; only `estimate_error` if the text cannot be parsed, as its format may change.
+      The entries of compile.json; only `estimate_error` if the text, whose format may change, cannot be parsed.
     """
     chip = generation_of(topology)
     links = lambda group: ici_bandwidth(topology, group)  # noqa: E731
@@ -51,7 +51,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
 
 
 def _sent(step: Estimate) -> list[dict[str, Any]]:
-    """Returns the collectives by kind, group size and network."""
+    """Returns the totals of the collectives for each kind, group size and network, the longest first."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
         row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}
@@ -64,23 +64,23 @@ def _sent(step: Estimate) -> list[dict[str, Any]]:
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:
-    """Returns a result of `step_cost` as lines to print, the time first."""
+    """Formats a result of `step_cost` as lines, the time first."""
     if 'estimate_error' in result:
-        return [f'  no estimate: the text of this compiler could not be read ({result["estimate_error"]})']
+        return [f'  no estimate: the compiled text could not be parsed ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
         return ['  no estimate: the compiler gives no cycles']
     sources, step = result['estimate'], result['estimated_step_s']
     exposed, without = sources['exposed_collectives_s'], sources['kernels_s'] + sources['without_estimate_s']
     lines = [
         f'  estimated, not measured: {1e3 * step:.1f} ms a step, {100 * result["mfu_estimate"]:.0f} % MFU',
-        f'  of it by the compiler {1e3 * sources["compiler_s"]:.1f} ms ({sources["clock_hz"] / 1e9:g} GHz); modelled '
-        f'{100 * result["modelled_share"]:.0f} %: kernels and the like {1e3 * without:.1f} ms '
-        f'(at {100 * EFFICIENCY:.0f} % of the peak or of the bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
+        f'  from the compiler: {1e3 * sources["compiler_s"]:.1f} ms (at {sources["clock_hz"] / 1e9:g} GHz); from a '
+        f'model ({100 * result["modelled_share"]:.0f} %): kernels and others {1e3 * without:.1f} ms '
+        f'(at {100 * EFFICIENCY:.0f} % of the peak or the bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
     ]
     if loops := sources['unknown_loops']:
-        lines.append(f'  at least: nobody knows how often {len(loops)} of its loops run; each is counted once')
+        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count, and count once')
     if kernels := sources['silent_kernels']:
-        lines.append(f'  at least: {len(kernels)} of its kernels state no FLOPs (cost_estimate); only bytes count')
+        lines.append(f'  a lower bound: {len(kernels)} kernels state no FLOPs (cost_estimate), only bytes')
     return lines
 
 

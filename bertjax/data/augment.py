@@ -1,9 +1,9 @@
 """Data augmentation: copies of training rows in which some words are replaced.
 
 The method follows TinyBERT (arXiv 1909.10351, algorithm 1; huawei-noah, TinyBERT/data_augmentation.py). TinyBERT masks
-one single-piece word at a time and takes candidates from a masked language model; for longer words it takes them from
-GloVe vectors. This module masks all chosen words of a copy together, so that a copy costs one forward pass. Words of
-several pieces are never replaced, so every piece keeps its position, and tags and spans stay valid.
+one word at a time. It takes candidates for a word of one piece from a masked language model, and for a longer word from
+GloVe vectors. Unlike TinyBERT, this module masks all chosen words of a copy together, so a copy costs one forward pass.
+It never replaces words of several pieces, so every piece keeps its position, and tags and spans stay valid.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from bertjax.data.hashing import Stream, randint, uniform
 
 
 def take_rows(features: Features, rows: np.ndarray) -> Features:
-    """Selects the rows with the given numbers, int64 [N], in the given order; a number may repeat."""
+    """Returns the rows with the numbers `rows`, int64 [N], in this order. A number may repeat."""
     C = features.choices
     sequences = (rows[:, None] * C + np.arange(C)).reshape(-1)
     lengths = features.sequence_lengths[sequences]
@@ -33,7 +33,7 @@ def take_rows(features: Features, rows: np.ndarray) -> Features:
 
 
 def repeat_rows(features: Features, times: int, mark: str) -> Features:
-    """Repeats each row `times` times in a row; the new row array `mark`, float32, is 1 for the first copy, else 0."""
+    """Repeats each row `times` times. The new row array `mark`, float32, is 1 for the first copy of a row, else 0."""
     rows = take_rows(features, np.repeat(np.arange(len(features)), times))
     first = (np.arange(len(rows)) % times == 0).astype(np.float32)
     return dataclasses.replace(rows, row={**rows.row, mark: first})
@@ -56,9 +56,9 @@ def find_single_piece_words(features: Features, special: np.ndarray, continues_w
 
 
 def choose_words(features: Features, words: np.ndarray, *, seed: int, probability: float, mark: str) -> np.ndarray:
-    """Chooses the tokens to replace: each of `words` with the given probability, in copies only.
+    """Chooses the tokens to replace: each of `words` (bool [T]) with the given probability, except in first copies.
 
-    The choice is a function of (seed, n, position) for sequence n of the result of `repeat_rows`.
+    The choice depends on (seed, n, position), where n is the number of the sequence in the result of `repeat_rows`.
 
     Returns:
       bool [T].

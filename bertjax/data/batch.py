@@ -7,17 +7,17 @@
 | attention_mask   | [B, S] | int32   | 1 for tokens, 0 for padding                                                 |
 | masked_positions | [B, P] | int32   | positions to predict, ascending, then 0 where unused                        |
 | masked_ids       | [B, P] | int32   | the original ids at these positions, 0 where unused                         |
-| masked_weights   | [B, P] | float32 | 1 where used, 0 where not                                                   |
-| nsp_labels       | [B]    | int32   | 0 B follows A (or A, B in order), 1 B is from elsewhere (or swapped)        |
+| masked_weights   | [B, P] | float32 | 1 where used, 0 where unused                                                |
+| nsp_labels       | [B]    | int32   | 0 if B follows A; 1 if B is from elsewhere, or A and B are swapped          |
 | nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to classify                               |
 
-A packed row holds several examples one after the other (data/packed.py). Segments start at 0 in each example,
-`masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch has these
-arrays too, with E = `max_examples(S)`:
+A packed row holds several examples one after the other (data/packed.py). Each example starts with segment 0.
+`masked_positions` count from the start of the row, and P is the limit of the whole row. A packed batch also has these
+arrays, with E = `max_examples(S)`:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|
-| sequence_ids     | [B, S] | int32   | which example of the row a token belongs to, from 1; 0 for padding          |
+| sequence_ids     | [B, S] | int32   | the index of a token's example in its row, from 1; 0 for padding            |
 | position_ids     | [B, S] | int32   | the position of a token in its example, from 0; 0 for padding               |
 | cls_positions    | [B, E] | int32   | the first position of each example, 0 where unused                          |
 | nsp_labels       | [B, E] | int32   | as above, for each example                                                  |
@@ -30,13 +30,13 @@ import numpy as np
 
 BatchSpec = dict[str, tuple[tuple[int, ...], np.dtype]]
 
-# The number of positions made at once. Larger intermediate arrays do not fit a core's cache, and their memory is
-# returned to the system and allocated again each time: 512 rows of 512 take 1.7 times as long as four times 128 rows.
+# The number of positions to make at once. Larger intermediate arrays do not fit a core's cache, and each call returns
+# their memory to the system and allocates it again. 512 rows of 512 take 1.7 times as long as four times 128 rows.
 _CHUNK_POSITIONS = 1 << 16
 
 
 def max_examples(seq_len: int) -> int:
-    """Returns E, the most examples that a packed row of S = `seq_len` can hold: one for each 16 positions."""
+    """Returns E, the maximum number of examples of a packed row of S = `seq_len`: one for each 16 positions."""
     return max(2, seq_len // 16)
 
 
@@ -75,7 +75,7 @@ def make_in_chunks(
     """Calls `make` on chunks of `indices` and concatenates the results.
 
     Args:
-      make: Makes the batch of the given indices; its rows must not depend on one another.
+      make: A function from indices to their batch, whose rows do not depend on each other.
       indices: int64 [B].
       seq_len: S.
     """

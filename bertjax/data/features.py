@@ -12,26 +12,26 @@ import numpy as np
 from bertjax.data.batch import BatchSpec
 from bertjax.files.atomic import write_atomic
 
-_TOKEN = 'token_'  # the prefix of a batch's arrays with one value for each token
+_TOKEN = 'token_'  # the name prefix of arrays with one value for each token
 INPUTS = ('input_ids', 'segment_ids', 'attention_mask')  # the inputs of every model, int32 [B, S] each
-FEATURES_VERSION = 2  # part of the cache's key: increase it when the same records give other rows
+FEATURES_VERSION = 2  # part of the cache key: increase it when the same records give other rows
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
     """N sequences `[CLS] A [SEP]` or `[CLS] A [SEP] B [SEP]`, which form N/C rows.
 
-    A row gets one label. It is one sequence, or `choices` = C > 1 consecutive sequences. A record of the task may have
+    A row has one label. It consists of `choices` = C consecutive sequences, usually 1. A record of the task may have
     several rows (windows of a long text).
 
     Attributes:
-      tokens: int32 [T], all sequences, concatenated.
+      tokens: int32 [T], the concatenated sequences.
       offsets: int64 [N + 1], the first token of each sequence; the last entry is T.
       second: int32 [N], the position in the sequence where segment 1 begins; its length if it has no segment 1.
       record: int32 [N/C], the number of the record that a row comes from, ascending.
-      row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. They always include
-        `weights` (float32), the weight of a row in the loss.
-      token: {name: [T]}, the arrays with one value for each token, such as int32 `token_labels`; names begin with
+      row: {name: [N/C, ...]}, the arrays with one value for each row, such as int32 `labels`. The array `weights`
+        (float32), the weight of a row in the loss, is always present.
+      token: {name: [T]}, the arrays with one value for each token, such as int32 `token_labels`. The names begin with
         `token_`.
       choices: C.
       notes: Lines for the user about the conversion of the records; not part of the fingerprint.
@@ -85,12 +85,13 @@ class Features:
         """Returns the batch of the given rows, padded to S = `length`.
 
         Args:
-          rows: int64 [B]; -1 for an empty row: all padding, weight 0.
+          rows: int64 [B]; -1 for an empty row, which is all padding and has weight 0.
           length: The padded length, at least that of the longest row.
           pad_id: The id of [PAD].
 
         Returns:
-          input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] with choices; row arrays.
+          The arrays of the batch: input_ids, segment_ids, attention_mask and the token arrays [B, S], or [B, C, S] if
+          C > 1, and the row arrays.
         """
         B, C = len(rows), self.choices
         real = rows >= 0
@@ -148,7 +149,7 @@ class FeatureBuilder:
         self._token: dict[str, list[np.ndarray]] = {}
 
     def add_sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
-        """Adds a sequence, special tokens included; `second` is the position where segment 1 begins, if it has one."""
+        """Adds a sequence with its special tokens. `second` is the position where segment 1 begins, if there is one."""
         self._tokens.append(np.asarray(tokens, np.int32))
         self._second.append(len(tokens) if second is None else second)
         for name, values in token.items():
@@ -157,7 +158,7 @@ class FeatureBuilder:
             self._token.setdefault(name, []).append(np.asarray(values))
 
     def add_row(self, record: int, **values: np.ndarray | float | int) -> None:
-        """Makes a row of the sequences added since the last row. `weights` is 1 by default."""
+        """Makes a row from the sequences that were added after the last row. `weights` is 1 by default."""
         self._record.append(record)
         for name, value in {'weights': np.float32(1), **values}.items():
             self._row.setdefault(name, []).append(value)
@@ -184,7 +185,7 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
 
     Args:
       folder: The directory of the cache.
-      key: A value whose repr holds everything that the features depend on; the file is named by its hash.
+      key: A value whose repr determines the features. The file name is a hash of it.
       make: Makes the features.
     """
     path = folder / f'{hashlib.sha256(repr((FEATURES_VERSION, key)).encode()).hexdigest()[:32]}.npz'

@@ -1,7 +1,7 @@
 """Counter-based random numbers and permutations: each number is a hash of (seed, stream, n, position).
 
-A stateful generator must draw n - 1 numbers before number n. With hashes, example n can be made alone, in any order
-and on any host, and a whole batch costs a few array operations.
+A stateful generator must draw n - 1 numbers before number n. With hashes, any host can make example n directly, in any
+order, and a whole batch takes a few array operations.
 
 The mixer is the finaliser of SplitMix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators")
 with the constants of Stafford's "Mix13". The numbers of a stream over `position` are a SplitMix64 sequence that starts
@@ -19,7 +19,7 @@ _ROUNDS = 6
 
 
 class Stream(enum.IntEnum):
-    """The purpose of a random number. No two uses share a stream; never change the number of a stream."""
+    """The purpose of a random number. Each use has its own stream. Never change the number of a stream."""
 
     PHASE = 1
     SHORT = 2
@@ -76,7 +76,7 @@ def hash_bits(seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike 
     Args:
       seed: An integer; its low 64 bits are used.
       stream: The purpose of the number, a `Stream`.
-      n: Integers of any shape: the number of the example, plan or row.
+      n: Integers of any shape, the numbers of examples, plans or rows.
       position: Integers that broadcast against n.
 
     Returns:
@@ -93,7 +93,7 @@ def hash_bits_ragged(
     """Returns `hash_bits` for ragged rows: n[i] has counts[i] positions, the rows one after the other.
 
     Args:
-      counts: int64 [B], which add up to N.
+      counts: int64 [B], whose sum is N.
       seed, stream: See `hash_bits`.
       n: int64 [B].
       position: int64 [N].
@@ -107,7 +107,7 @@ def hash_bits_ragged(
 def _keys(seed: int, stream: int, n: np.ndarray) -> np.ndarray:
     """Returns the start of the SplitMix64 sequence of each n, uint64."""
     start = _mix_int((_mix_int(int(seed) & _BITS) + (int(stream) + 1) * _GOLDEN) & _BITS)
-    # At least 1-d: numpy warns of overflow on scalars, but wraps silently on arrays, as intended here.
+    # numpy warns about overflow of scalars but not of arrays, and the overflow is intended.
     return _mix(np.atleast_1d(n) * np.uint64(_GOLDEN) + np.uint64(start))
 
 
@@ -116,7 +116,7 @@ def _numbers(keys: np.ndarray, position: np.ndarray) -> np.ndarray:
 
 
 def hash_int(seed: int, stream: int, n: int, position: int = 0) -> int:
-    """Returns `hash_bits` of one number as a Python int, to derive a seed from another."""
+    """Returns `hash_bits` of one number as a Python int, to derive one seed from another."""
     return int(hash_bits(seed, stream, n, position))
 
 
@@ -132,7 +132,7 @@ def bits_to_uniform(bits: np.ndarray) -> np.ndarray:
 
 def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, position: npt.ArrayLike = 0) -> np.ndarray:
     """Draws an int64 in 0..bound-1 for each (seed, stream, n, position); `bound` (positive, below 2**53) broadcasts."""
-    # The product of a number below 1 and the bound can round up to the bound, so the result is clipped.
+    # The product can round up to the bound, so the result is clipped.
     bound = np.asarray(bound, np.int64)
     return np.minimum((uniform(seed, stream, n, position) * bound).astype(np.int64), bound - 1)
 
@@ -140,15 +140,15 @@ def randint(bound: npt.ArrayLike, seed: int, stream: int, n: npt.ArrayLike, posi
 def permute(index: npt.ArrayLike, size: npt.ArrayLike, key: npt.ArrayLike) -> np.ndarray:
     """Applies a pseudo-random permutation of 0..size-1 to each index without a table.
 
-    The permutation is a Feistel network over pairs (left, right) of Z_a x Z_b with a, b about sqrt(size) and
-    a * b >= size. A result outside 0..size-1 goes through the network again until it is inside (cycle walking; this is
-    rare, because a * b - size < a). Each round adds a hash of one half to the other. A round can be inverted, so the
-    network is a bijection for every size.
+    The permutation is a Feistel network over pairs (left, right) of Z_a x Z_b, where a and b are about sqrt(size) and
+    a * b >= size. Each round adds a hash of one half to the other half. A round can be inverted, so the network is a
+    bijection for every size. A result outside 0..size-1 goes through the network again until it is inside (cycle
+    walking). This is rare, because a * b - size < a.
 
     Args:
       index: int64 [N], each in 0..size-1.
       size: int64, a scalar or [N], from 1 to 2**62.
-      key: uint64, a scalar or [N], which selects the permutation.
+      key: uint64, a scalar or [N], the seed of the permutation.
 
     Returns:
       int64 [N].

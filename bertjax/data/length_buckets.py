@@ -1,4 +1,4 @@
-"""Length bucketing: batches of sequences of similar length, padded to a few static lengths."""
+"""Length bucketing: a batch holds sequences of similar length, padded to one of a few static lengths."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,11 +14,11 @@ MAX_LENGTHS = 8
 def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, compile_cost: float, longest: int) -> int:
     """Returns the number of padded lengths, at most MAX_LENGTHS, with the lowest cost of computing and compiling.
 
-    The result depends on the rows and the config alone, so that a resumed run has the same number.
+    The result depends only on the rows and the config, so a resumed run gets the same number.
 
     Args:
       lengths: int [N], the lengths of the rows.
-      cost: The total cost of a row, over all epochs, from its padded length.
+      cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
       longest: See `choose_lengths`.
     """
@@ -37,17 +37,17 @@ def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: i
     Args:
       lengths: int [N], the lengths of the rows.
       count: The maximum number of padded lengths.
-      longest: The longest sequence that the model accepts, at least that of all rows.
-      multiple: Every padded length is a multiple of it, or `longest`.
+      longest: The longest sequence that the model accepts; no row is longer.
+      multiple: The divisor of every padded length except `longest`.
     """
     steps = -(-np.asarray(lengths) // multiple)
     rows = np.bincount(steps)  # rows[i]: the number of rows of i·multiple tokens, rounded up
-    top, before = len(rows) - 1, np.concatenate([[0], np.cumsum(rows)])  # before[i]: rows shorter than i steps
-    # best[i]: the least total padded length, in steps, of all rows of up to i steps, with the buckets allowed so far.
-    best = np.array([i * before[i + 1] for i in range(top + 1)])
+    top, shorter = len(rows) - 1, np.concatenate([[0], np.cumsum(rows)])  # shorter[i]: rows shorter than i steps
+    # best[i]: the least total padded length, in steps, of the rows of up to i steps, with the buckets allowed so far.
+    best = np.array([i * shorter[i + 1] for i in range(top + 1)])
     choice = [np.full(top + 1, -1)]
     for _ in range(count - 1):
-        table = [[best[j] + i * (before[i + 1] - before[j + 1]) for j in range(i)] for i in range(top + 1)]
+        table = [[best[j] + i * (shorter[i + 1] - shorter[j + 1]) for j in range(i)] for i in range(top + 1)]
         last = np.array([int(np.argmin(row)) if row and min(row) < best[i] else -1 for i, row in enumerate(table)])
         best = np.array([best[i] if j < 0 else table[i][j] for i, j in enumerate(last)])
         choice.append(last)
@@ -56,23 +56,23 @@ def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: i
         if i not in chosen:
             chosen.append(i)
         i = last[i] if last[i] >= 0 else i
-    return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if before[i + 1])
+    return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if shorter[i + 1])
 
 
 def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
-    """Returns for each length the index of the shortest padded length in `shapes` (ascending) that holds it."""
+    """Returns, for each length, the index of the shortest padded length in `shapes` (ascending) that holds it."""
     return np.searchsorted(np.asarray(shapes), lengths)
 
 
 class BucketedExamples:
-    """Endless examples, epoch after epoch; each batch has one padded length.
+    """An endless sequence of examples, epoch after epoch. Each batch has one padded length.
 
-    Example n is row n % B of batch n // B; its record depends on (seed, n) and on B. An epoch visits every row of the
-    features once. The remainder of a bucket after its full batches moves to the next longer bucket, so that only the
-    last batch of an epoch can have empty rows, whose weight is 0.
+    Example n is row n % B of batch n // B. Its record depends on the seed, n and B. An epoch visits every row of the
+    features once. The remainder of a bucket after its full batches moves to the next longer bucket. So only the last
+    batch of an epoch can have empty rows, whose weight is 0.
 
-    The sequence of padded lengths does not depend on the seed, so that runs which differ only in their seed can be
-    trained together (train/vmapped_runs.py).
+    The sequence of padded lengths does not depend on the seed. So runs that differ only in their seed can be trained
+    together (train/vmapped_runs.py).
     """
 
     def __init__(self, features: Features, *, batch_size: int, shapes: tuple[int, ...], seed: int, pad_id: int):
@@ -87,24 +87,24 @@ class BucketedExamples:
         self._epoch: tuple[int, np.ndarray, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the arrays of the examples `indices`, int64 [B'], all of one batch or a host's part of it."""
+        """Returns the arrays of the examples `indices`, int64 [B'], which are one batch or one host's part of it."""
         batch = int(indices[0]) // self.batch_size
         if (indices // self.batch_size != batch).any():
-            raise ValueError('examples of different batches have different lengths')
+            raise ValueError('the examples belong to different batches, which may have different lengths')
         rows, shapes = self._order(batch // self.batches)
         number = batch % self.batches
         chosen = rows[number * self.batch_size + indices % self.batch_size]
         return self._features.batch(chosen, self.shapes[shapes[number]], self._pad_id)
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
-        """Returns {padded length: the shapes and dtypes of its batches} for all padded lengths of an epoch."""
+        """Returns {padded length: the shapes and dtypes of a batch} for all padded lengths of an epoch."""
         used = np.unique(self._order(0)[1])  # the same in every epoch
         return {self.shapes[k]: self._features.spec(self.batch_size, self.shapes[k]) for k in used}
 
     def upcoming_lengths(self, first: int, batches: int) -> list[int]:
         """Returns the distinct padded lengths of the next `batches` batches from example `first`, in order of use."""
         begin = first // self.batch_size
-        # Two epochs are enough: they contain a whole epoch, which has every length.
+        # Any two epochs' worth of batches contains a complete epoch, which has every length.
         numbers = range(begin, begin + min(batches, 2 * self.batches))
         buckets = [self._order(n // self.batches)[1][n % self.batches] for n in numbers]
         return [self.shapes[bucket] for bucket in dict.fromkeys(buckets)]
@@ -121,14 +121,14 @@ class BucketedExamples:
 
     def _order(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the epoch's rows [batches·B], -1 for empty rows, and the bucket of each batch."""
-        cached = self._epoch  # read once: another thread may store another epoch
+        cached = self._epoch  # read once, because another thread may store another epoch
         if cached is None or cached[0] != epoch:
             count = len(self._features)
             order = np.argsort(hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch), kind='stable')
             rows, shapes = fill_last_batch(order, self._bucket[order], len(self.shapes), self.batch_size)
-            # The seed is a constant, so that all runs have one sequence of padded lengths.
-            mixed = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
-            cached = self._epoch = epoch, rows.reshape(-1, self.batch_size)[mixed].reshape(-1), shapes[mixed]
+            # The seed is a constant, so that all runs have the same sequence of padded lengths.
+            shuffle = np.argsort(hash_bits(0, Stream.BATCH_ORDER, np.arange(self.batches), epoch), kind='stable')
+            cached = self._epoch = epoch, rows.reshape(-1, self.batch_size)[shuffle].reshape(-1), shapes[shuffle]
         return cached[1], cached[2]
 
 
@@ -146,26 +146,26 @@ def fill_last_batch(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Divides rows into batches, bucket after bucket.
 
-    The remainder of a bucket after its full batches goes to the next bucket; the last remainder fills one more batch.
-    The number of batches of each bucket depends on the counts alone, not on the order.
+    The remainder of a bucket after its full batches goes to the next bucket. The last remainder makes one more batch,
+    padded with empty rows. The number of batches of each bucket does not depend on the order of the rows.
 
     Args:
       order: int64 [N], the rows in order.
-      bucket: int64 [N], the bucket of each.
+      bucket: int64 [N], the bucket of each row.
       count: The number of buckets.
       batch_size: B.
 
     Returns:
       The rows of all batches, int64 [batches·B], -1 for empty rows, and the bucket of each batch, int64 [batches].
     """
-    rows, shapes, carried = [], [], order[:0]
+    rows, shapes, remainder = [], [], order[:0]
     for k in range(count):
-        waiting = np.concatenate([carried, order[bucket == k]])
-        full = len(waiting) // batch_size
-        rows.append(waiting[: full * batch_size])
+        pending = np.concatenate([remainder, order[bucket == k]])
+        full = len(pending) // batch_size
+        rows.append(pending[: full * batch_size])
         shapes += [k] * full
-        carried = waiting[full * batch_size :]
-    if len(carried):
-        rows.append(np.pad(carried, (0, batch_size - len(carried)), constant_values=-1))
+        remainder = pending[full * batch_size :]
+    if len(remainder):
+        rows.append(np.pad(remainder, (0, batch_size - len(remainder)), constant_values=-1))
         shapes.append(count - 1)
     return np.concatenate(rows), np.asarray(shapes, np.int64)

@@ -1,4 +1,4 @@
-"""Turns example numbers into global arrays on the mesh, a few batches ahead of the training step."""
+"""Loads examples by number as global arrays on the mesh, a few batches ahead of the training step."""
 
 import dataclasses
 import threading
@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from bertjax.cores import available_cores
 
-_MAX_LATE = 8  # another thread starts after this many batches that were not ready when the loop needed them
+_MAX_LATE = 8  # another thread starts after the training loop has waited for this many batches
 _MAX_THREADS = 8
 
 
@@ -25,7 +25,7 @@ class Examples(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class NumberedBatch:
-    """A batch on the devices, with the examples first, first + 1, ..., first + count - 1.
+    """A batch on the devices. It holds the examples first, first + 1, ..., first + count - 1.
 
     Attributes:
       first: The number of the first example.
@@ -43,15 +43,15 @@ class NumberedBatch:
 def make_numbered_batch(
     first: int, arrays: Mapping[str, jax.Array], sharding: NamedSharding, count: int
 ) -> NumberedBatch:
-    """Makes a `NumberedBatch` of `count` rows, split by `sharding`, that starts at example `first`."""
+    """Makes the `NumberedBatch` of examples `first` to `first + count - 1`, sharded by `sharding`."""
     replicated = NamedSharding(sharding.mesh, PartitionSpec())
-    # Unlike this call, jax.device_put would compare the number with the other processes, from a background thread.
+    # jax.device_put would also compare the number with the other processes, which a background thread must not do.
     number = jax.make_array_from_process_local_data(replicated, np.uint32(first % 2**32), ())
     return NumberedBatch(first, count, number, arrays)
 
 
 def local_rows(sharding: NamedSharding, rows: int) -> np.ndarray:
-    """Returns the rows, ascending, of a global batch of `rows` rows that the devices of this process hold."""
+    """Returns the indices, ascending, of the rows of a global batch of `rows` rows that this process holds."""
     slices = sharding.addressable_devices_indices_map((rows,)).values()
     return np.unique(np.concatenate([np.arange(rows)[index[0]] for index in slices]))
 
@@ -64,19 +64,19 @@ def global_arrays(rows: Mapping[str, np.ndarray], sharding: NamedSharding, total
 
 
 class Loader:
-    """An endless iterator over batches of consecutive examples, which background threads make and send to the devices.
+    """An endless iterator over batches of consecutive examples. Background threads make them and copy them to devices.
 
-    One thread is enough for most devices: it makes batches by large numpy operations, which release the interpreter's
-    lock (benchmarks/input_pipeline.py). Another thread starts, up to `threads`, each time the training loop has met
-    _MAX_LATE batches that were not ready. Each thread makes whole batches, so that no example depends on the number of
-    threads.
+    One thread is enough for most devices, because it makes batches by large numpy operations, which release the
+    interpreter's lock (benchmarks/input_pipeline.py). Each time the training loop has waited for _MAX_LATE batches,
+    another thread starts, up to `threads`. Each thread makes whole batches, so the examples do not depend on the number
+    of threads.
 
     Args:
-      examples: The source of the examples; several threads call it at once.
+      examples: The source of the examples. Several threads call it at once.
       first: The number of the first example.
       batch_size: The rows of a batch over all processes.
       sharding: The sharding of the rows.
-      ahead: The number of finished batches that wait for the loop.
+      ahead: The number of batches to prefetch.
       threads: The maximum number of threads; 0 means half of the cores, up to _MAX_THREADS.
     """
 
@@ -91,7 +91,7 @@ class Loader:
         self._ahead, self._max_threads = ahead, threads or _threads()
         self._changed = threading.Condition()
         self._ready: dict[int, NumberedBatch | BaseException] = {}  # by the index of the batch: 0, 1, 2, ...
-        self._begun = self._taken = self._late = 0
+        self._num_started = self._num_delivered = self._num_late = 0
         self._stop = False
         self._threads: list[threading.Thread] = []
         self._start_thread()
@@ -107,14 +107,14 @@ class Loader:
 
     def _produce(self) -> None:
         def may_begin() -> bool:
-            return self._stop or self._begun < self._taken + self._ahead + len(self._threads)
+            return self._stop or self._num_started < self._num_delivered + self._ahead + len(self._threads)
 
         while True:
             with self._changed:
                 self._changed.wait_for(may_begin)
                 if self._stop:
                     return
-                index, self._begun = self._begun, self._begun + 1
+                index, self._num_started = self._num_started, self._num_started + 1
             try:
                 item = self._make(self._first + index * self._batch_size)
             except BaseException as error:  # the training loop raises it
@@ -130,17 +130,17 @@ class Loader:
 
     def __next__(self) -> NumberedBatch:
         with self._changed:
-            # The loop always waits for the first batches: nothing was made ahead yet.
-            self._late += self._taken not in self._ready and self._taken > self._ahead
-            if self._late == _MAX_LATE and len(self._threads) < self._max_threads:
-                self._late = 0
+            # The first batches do not count, because the loop always waits for them.
+            self._num_late += self._num_delivered not in self._ready and self._num_delivered > self._ahead
+            if self._num_late == _MAX_LATE and len(self._threads) < self._max_threads:
+                self._num_late = 0
                 self._start_thread()
-            self._changed.wait_for(lambda: self._taken in self._ready)
-            item = self._ready[self._taken]
-            if isinstance(item, BaseException):  # it stays, so that another call raises again and does not block
+            self._changed.wait_for(lambda: self._num_delivered in self._ready)
+            item = self._ready[self._num_delivered]
+            if isinstance(item, BaseException):  # not removed, so that another call raises again instead of blocking
                 raise item
-            del self._ready[self._taken]
-            self._taken += 1
+            del self._ready[self._num_delivered]
+            self._num_delivered += 1
             self._changed.notify_all()
         return item
 

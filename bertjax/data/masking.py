@@ -1,15 +1,16 @@
 """Chooses the positions to predict and replaces their ids, for a whole batch at once.
 
-The budget of a row is `rate` times its maskable positions (all but [CLS], [SEP] and padding), from 1 to P. The units:
+The budget of a row is `rate` times its maskable positions (all except [CLS], [SEP] and padding), from 1 to P. The unit
+of masking is one of:
 
 * token: positions drawn uniformly (google-research/bert, `create_masked_lm_predictions`).
-* word: whole words in random order; a word that exceeds the rest of the budget is skipped (the same function with
+* word: whole words in random order. A word that is longer than the remaining budget is skipped (the same function with
   `do_whole_word_mask`).
-* span: 1 to `max_span` whole words from a random word on, with a length n drawn with p(n) proportional to 1/n. A span
-  is shortened to fit the budget, and skipped if it overlaps an earlier one (ALBERT, arXiv 1909.11942 section 3.1 and
-  its `create_pretraining_data.py`).
+* span: 1 to `max_span` whole words that begin at a random word. The length n is drawn with p(n) proportional to 1/n. A
+  span is shortened to fit the budget, and skipped if it overlaps an earlier one (ALBERT, arXiv 1909.11942 section 3.1
+  and its `create_pretraining_data.py`).
 
-Each chosen position then becomes [MASK] or a random id, or keeps its id, by a draw of its own.
+A separate draw decides for each chosen position whether it becomes [MASK], becomes a random id, or keeps its id.
 """
 
 import dataclasses
@@ -31,12 +32,13 @@ class MaskOptions:
 
     Attributes:
       rate: The share of the maskable positions that are predicted.
-      mask, random: The shares of the predicted positions that become [MASK] and a random id; the rest keeps its id.
-      unit: 'token', 'word' or 'span'.
-      max_span: The most words in a span, for unit 'span'.
-      static: Whether a pair has the same masks each time it occurs, drawn by (plan, slot) instead of the example
-        number; `config.pair_plans` is then Google's `dupe_factor`. Otherwise masks are new each time.
-      eval_rate: The rate for held-out text, independent of `rate`, because losses at different rates cannot be
+      mask: The share of the predicted positions that become [MASK].
+      random: The share of the predicted positions that become a random id. The rest keeps its id.
+      unit: The unit of masking: 'token', 'word' or 'span'.
+      max_span: The maximum number of words in a span, for unit 'span'.
+      static: Whether a pair has the same masks each time it occurs, instead of new ones. Static masks are drawn by
+        (plan, slot) instead of the example number, and `config.pair_plans` is then Google's `dupe_factor`.
+      eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.
     """
 
@@ -55,7 +57,7 @@ class MaskOptions:
                 'config.masking.random',
                 found=f'{self.random} with mask={self.mask}',
                 expected='mask + random of at most 1',
-                fix='lower one of them; the remaining share stays unchanged',
+                fix='lower one of them; the other positions keep their ids',
             )
 
     def for_evaluation(self) -> 'MaskOptions':
@@ -64,7 +66,7 @@ class MaskOptions:
 
 
 def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
-    """Returns the ids (int32) from which random replacements are drawn: all but `special_ids`.
+    """Returns the ids (int32) from which random replacements are drawn: all except `special_ids`.
 
     Raises:
       UserError: No id is left.
@@ -102,10 +104,11 @@ def mask_batch(
       options: The options of masking.
       max_predictions: P.
       mask_id: The id of [MASK].
-      allowed_ids: The ids of random replacements, see `replacement_ids`.
+      allowed_ids: int32, the ids of random replacements; see `replacement_ids`.
       continues_word: bool [V], whether a piece continues the word before it.
       seed, n: The keys of the draws; n is int64 [B].
-      within_budget: Whether a row whose words all exceed the budget masks only a part of its shortest word.
+      within_budget: Whether only a part of the shortest word is masked in a row whose words are all longer than the
+        budget.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
@@ -139,10 +142,10 @@ def mask_batch(
 
 
 def _choose_tokens(scores: np.ndarray, maskable: np.ndarray, budget: np.ndarray) -> np.ndarray:
-    """Returns the `budget` maskable positions with the lowest scores of each row, int64 among all B·S, ascending."""
+    """Returns, for each row, the `budget` maskable positions with the lowest scores, int64 among all B·S, ascending."""
     rows, seq_len = scores.shape
     low = np.uint64((1 << seq_len.bit_length()) - 1)
-    # Each score holds its position in its low bits, because sorting is several times faster than argsort.
+    # The low bits of each score hold its position, because sorting is several times faster than argsort.
     keys = np.where(maskable, (scores & ~low) | np.arange(seq_len, dtype=np.uint64), ~np.uint64(0))
     keys.sort(axis=1)
     width = int(budget.max(initial=0))

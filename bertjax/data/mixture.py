@@ -8,33 +8,36 @@ from bertjax.data.hashing import hash_int, permute
 from bertjax.data.packed import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
-# The number of examples over which the proportions hold exactly (to one part in BLOCK).
+# The number of examples of a block. Each block has the same proportions, exact to one part in BLOCK.
 BLOCK = 4096
-# The stream of the order within a block; it differs from those of data/hashing.py, which are small.
+# The random stream of the order within a block. It differs from the streams of data/hashing.py, which are small.
 _ORDER = 0x6D6978
 
 
 def block_counts(weights: Sequence[float]) -> np.ndarray:
-    """Divides BLOCK examples in proportion to `weights`, at least 1 each, by largest remainder; returns the counts."""
+    """Returns the number of examples of each component in a block, in proportion to `weights` and at least 1.
+
+    The numbers are rounded by the largest-remainder method.
+    """
     shares = np.asarray(weights, np.float64) / np.sum(weights) * BLOCK
     counts = np.maximum(np.floor(shares).astype(np.int64), 1)
     while counts.sum() < BLOCK:
         counts[(shares - counts).argmax()] += 1
-    while counts.sum() > BLOCK:  # components that were raised to 1 take from the others
+    while counts.sum() > BLOCK:  # some components were raised to 1, so others are reduced
         counts[np.where(counts > 1, shares - counts, np.inf).argmin()] -= 1
     return counts
 
 
 class MixedExamples:
-    """The examples of a mixture; example n is a pure function of n.
+    """The examples of a mixture. Example n is a pure function of n.
 
-    Each block of BLOCK consecutive numbers holds every component in its exact proportion, in an order that depends on
-    the block's number. A component with c examples in each block contributes the examples c·b to c·b + c - 1 to block
-    b, so that none is left out and none is repeated.
+    Each block of BLOCK consecutive numbers holds every component in its exact proportion. The order within a block
+    depends on the block's number. A component with c examples in each block contributes the examples c·b to c·b + c - 1
+    to block b, so no example is left out or repeated.
 
     Args:
-      components: The examples (or packed rows) of each corpus, of equal shapes.
-      weights: The shares of examples (or packed rows); they need not add up to 1.
+      components: The examples (or packed rows) of each corpus, with equal shapes.
+      weights: The relative shares of examples (or packed rows).
       seed, phase: The keys of the order within blocks.
     """
 
@@ -53,7 +56,7 @@ class MixedExamples:
 
     @property
     def cycle_length(self) -> int:
-        """The number of examples after which every component has completed its own cycle."""
+        """The number of examples after which every component has completed a cycle."""
         blocks = [-(-c.cycle_length // int(n)) for c, n in zip(self._components, self._counts, strict=True)]
         return max(blocks) * BLOCK
 
@@ -63,7 +66,7 @@ class MixedExamples:
         return {'components': [component.report for component in self._components]}
 
     def locate(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the component of each example, int64 [B], and the example's number in it, int64 [B]."""
+        """Returns the component of each example, and the example's number in that component, int64 [B] each."""
         indices = np.asarray(indices, np.int64)
         block, slot = np.divmod(indices, BLOCK)
         keys = np.array([hash_int(self._key, _ORDER, int(b)) for b in block], np.uint64)
@@ -73,7 +76,7 @@ class MixedExamples:
         return component, block * self._counts[component] + rank
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` (int64 [B]), one in each row."""
+        """Returns the examples (or packed rows) `indices`, int64 [B], in the format of `batch.py`."""
         component, numbers = self.locate(indices)
         rows: dict[str, np.ndarray] = {}
         for c in np.unique(component):

@@ -1,4 +1,4 @@
-"""Map row numbers to packed rows of pre-training. A row holds several examples that do not attend to each other."""
+"""Makes packed rows of pre-training by number. A row holds several examples that do not attend to each other."""
 
 import functools
 
@@ -14,12 +14,13 @@ from bertjax.data.pretraining import PretrainingExamples
 class PackedExamples:
     """The examples of one phase in packed rows: row m is a pure function of (seed, phase, m).
 
-    Row numbers run through the plans like example numbers. Within a plan, the order of the rows is a permutation by
-    (seed, phase, cycle, plan). In the first cycle, the rows hold the same examples as without packing. The packing is
-    decided once, so later cycles have the same pairs in the same rows, also the same random segments B, with new masks.
+    Row numbers go through the plans like example numbers. The order of the rows of a plan is a permutation that depends
+    on (seed, phase, cycle, plan). In the first cycle, the rows hold the same examples as without packing. The packing
+    does not change after that: a later cycle has the same pairs in the same rows, including the random segments B, but
+    new masks.
 
     Args:
-      examples: The examples to pack. A row has as many positions and predictions as one of them can have.
+      examples: The examples to pack. A packed row has the limits S and P of a single example.
     """
 
     def __init__(self, examples: PretrainingExamples):
@@ -51,8 +52,8 @@ class PackedExamples:
           indices: int64 [B], the row numbers, >= 0.
 
         Returns:
-          Three arrays int64 [X] with an entry per example, in the order of the rows: the index in `indices` of the
-          example's row, the number of the example in the first cycle, and the cycle of its masks.
+          Three int64 [X] arrays with one entry per example, in the order of the rows: the index of its row in
+          `indices`, the number of the example in the first cycle, and the cycle of its masks.
         """
         cycle, plan, row, _ = locate_in_plans(indices, self._ends, self._examples.phase_seed, Stream.ROW_ORDER)
         first, count = np.empty_like(row), np.empty_like(row)
@@ -60,62 +61,62 @@ class PackedExamples:
             in_plan, starts = plan == number, self._packings[number].starts
             first[in_plan] = starts[row[in_plan]]
             count[in_plan] = starts[row[in_plan] + 1] - first[in_plan]
-        which = np.repeat(np.arange(len(row)), count)
-        member = first[which] + ordinals(count)
+        row_index = np.repeat(np.arange(len(row)), count)
+        member = first[row_index] + ordinals(count)
         begins = np.cumsum([0, *self._examples.plan_lengths])
         numbers = np.empty_like(member)
         for number in np.unique(plan).tolist():
-            in_plan = plan[which] == number
+            in_plan = plan[row_index] == number
             numbers[in_plan] = begins[number] + self._packings[number].members[member[in_plan]]
-        return which, numbers, cycle[which]
+        return row_index, numbers, cycle[row_index]
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows of these numbers (int64 [B]), in the format of `batch.py`."""
+        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        which, numbers, cycle = self.locate(indices)
+        row_index, numbers, cycle = self.locate(indices)
         single = self._examples.batch_with_new_masks(numbers, cycle)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
-        ordinal = ordinals(np.bincount(which, minlength=len(indices)))
+        ordinal = ordinals(np.bincount(row_index, minlength=len(indices)))
         begin = starts_in_rows(tokens, ordinal)
-        # The tokens and predictions of a row are contiguous from its start, in the order of its examples. So a boolean
-        # selection from the single rows has the same order as the packed positions.
-        at = _filled(which, tokens, rows['input_ids'].shape)
-        rows['attention_mask'] = at.astype(np.int32)
-        rows['sequence_ids'][at] = np.repeat((ordinal + 1).astype(np.int32), tokens)
-        rows['position_ids'][at] = ordinals(tokens)
+        # The tokens and the predictions of a row are contiguous from its start, in the order of its examples. So
+        # boolean indexing selects them from the single rows in the order of the packed positions.
+        mask = _prefix_mask(row_index, tokens, rows['input_ids'].shape)
+        rows['attention_mask'] = mask.astype(np.int32)
+        rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
+        rows['position_ids'][mask] = ordinals(tokens)
         for name in ('input_ids', 'segment_ids'):
-            rows[name][at] = single[name][real]
-        at = _filled(which, predictions, rows['masked_ids'].shape)
-        rows['masked_weights'] = at.astype(np.float32)
-        rows['masked_ids'][at] = single['masked_ids'][used]
-        rows['masked_positions'][at] = (single['masked_positions'] + begin[:, None])[used]
-        rows['cls_positions'][which, ordinal] = begin
+            rows[name][mask] = single[name][real]
+        mask = _prefix_mask(row_index, predictions, rows['masked_ids'].shape)
+        rows['masked_weights'] = mask.astype(np.float32)
+        rows['masked_ids'][mask] = single['masked_ids'][used]
+        rows['masked_positions'][mask] = (single['masked_positions'] + begin[:, None])[used]
+        rows['cls_positions'][row_index, ordinal] = begin
         for name in ('nsp_labels', 'nsp_weights'):
-            rows[name][which, ordinal] = single[name]
+            rows[name][row_index, ordinal] = single[name]
         return rows
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """The report of the examples, with `real_positions` for packed rows and further entries over all plans.
+        """The report of the examples, in which `real_positions` describes packed rows.
 
-        They are `unpacked_real_positions` (without packing), `rows_per_plan`, and `examples_per_row` with its limit
-        `most_examples`.
+        It has more entries over all plans: `unpacked_real_positions` (without packing), `rows_per_plan`, and
+        `examples_per_row` with its limit `most_examples`.
         """
-        alone, rows = self._examples.report, self.cycle_length
+        unpacked, rows = self._examples.report, self.cycle_length
         return {
-            **alone,
+            **unpacked,
             'real_positions': sum(packing.real for packing in self._packings) / (rows * self._examples.seq_len),
-            'unpacked_real_positions': alone['real_positions'],
+            'unpacked_real_positions': unpacked['real_positions'],
             'rows_per_plan': rows / len(self._packings),
             'examples_per_row': self._examples.cycle_length / rows,
             'most_examples': max_examples(self._examples.seq_len),
         }
 
 
-def _filled(which: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _prefix_mask(row_index: np.ndarray, sizes: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
     """Returns a bool mask of this shape: True for the first positions of each row, up to the sum of its sizes."""
-    return np.arange(shape[1]) < np.bincount(which, sizes, shape[0])[:, None]
+    return np.arange(shape[1]) < np.bincount(row_index, sizes, shape[0])[:, None]

@@ -1,8 +1,8 @@
-"""Decide which examples share a row, for a whole plan at once, and store the result on disk beside the plan.
+"""Packs the examples of a whole plan into rows, and stores the packing on disk beside the plan.
 
 Examples are packed block by block with best fit decreasing: the longest first, each into the fullest row that still has
-room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing reads only the lengths of the examples, which the
-plan and their random numbers decide; so a row number determines its examples without any other row.
+room for it (Johnson 1974, "Fast algorithms for bin packing"). Packing reads only the lengths of the examples, which
+depend only on the plan and on random numbers. So a row number determines the examples of its row.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from bertjax.data.masking import prediction_budgets
 from bertjax.data.plans import read_array, write_array
 from bertjax.data.pretraining import PretrainingExamples
 
-# A part of every packing's file name; raise it with any change of the packing.
+# Part of the name of every packing file: increase it with any change to the result of packing.
 PACKING_VERSION = 1
-# The examples of a block. With blocks of 1,024, 4,096 and 16,384 examples, 99.6, 99.8 and 99.9 % of the positions are
-# real for English Wikipedia at S=512.
+# The number of examples of a block. On English Wikipedia at S=512, 99.6, 99.8 and 99.9 % of the positions are real with
+# blocks of 1,024, 4,096 and 16,384 examples.
 BLOCK = 4096
 
 
@@ -31,7 +31,7 @@ class Packing:
     Attributes:
       members: int64 [N], the plan's examples row by row, each by its index in the order of the first cycle.
       starts: int64 [R + 1], the start of each row in `members`.
-      real: The positions of all rows that are not padding.
+      real: The number of positions of all rows that are not padding.
     """
 
     members: np.ndarray
@@ -84,52 +84,53 @@ def pack_plan(examples: PretrainingExamples, begin: int, length: int) -> Packing
 
 
 def _sizes(examples: PretrainingExamples, tokens: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-    """Returns int64 [N] sizes, at most S. Examples whose sizes sum to at most S also keep a row's limits P and E.
+    """Returns the size of each example, int64 [N], at most S.
 
-    The size is the number of tokens, but at least S/P per prediction and at least S/E.
+    The size is the number of tokens, but at least S/P per prediction and at least S/E. So a row of examples whose sizes
+    sum to at most S also has at most P predictions and E examples.
     """
     S, P = examples.seq_len, examples.max_predictions
     for_predictions = -(-prediction_budgets(maskable, examples.masking, P) * S // P)
     return np.maximum(np.maximum(tokens, for_predictions), -(-S // max_examples(S)))
 
 
-def best_fit(sizes: np.ndarray, capacity: int, most: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def best_fit(sizes: np.ndarray, capacity: int, max_items: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Packs items into rows by best fit decreasing.
 
     Args:
       sizes: int64 [N], each from 1 to `capacity`.
       capacity: The capacity of a row.
-      most: The most items of a row, at least 2; None for no limit.
+      max_items: The maximum number of items of a row, at least 2; None for no limit.
 
     Returns:
       order: int64 [N], the indices of the items, row by row.
       ends: int64 [R], the end of each row in `order`.
     """
     order = np.argsort(-sizes, kind='stable')
-    row_of, rows, counts = [], 0, []
-    with_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # remaining room -> rows
+    row_index, rows, counts = [], 0, []
+    rows_by_room: list[list[int]] = [[] for _ in range(capacity + 1)]  # remaining room -> rows
     room_bits = 0  # bit r is set if a row has room for exactly r
     for size in sizes[order].tolist():
         fitting = room_bits >> size
         if fitting:
             room = size + (fitting & -fitting).bit_length() - 1  # the lowest bit
-            row = with_room[room].pop()
-            room_bits ^= (not with_room[room]) << room
+            row = rows_by_room[room].pop()
+            room_bits ^= (not rows_by_room[room]) << room
         else:
             row, room, rows = rows, capacity, rows + 1
             counts.append(0)
-        row_of.append(row)
+        row_index.append(row)
         counts[row] += 1
-        if counts[row] == most:
+        if counts[row] == max_items:
             continue
-        with_room[room - size].append(row)
+        rows_by_room[room - size].append(row)
         room_bits |= 1 << (room - size)
-    row_of = np.array(row_of, np.int64)
-    return order[np.argsort(row_of, kind='stable')], np.cumsum(np.bincount(row_of))
+    row_index = np.array(row_index, np.int64)
+    return order[np.argsort(row_index, kind='stable')], np.cumsum(np.bincount(row_index))
 
 
 def rows_of_items(ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the row of each item in `best_fit`'s order, and its index in its row, both int64 [N]."""
+    """Returns the row of each item, in the order of `best_fit`, and the item's index in that row, int64 [N] each."""
     counts = np.diff(ends, prepend=0)
     return np.repeat(np.arange(len(ends)), counts), ordinals(counts)
 
@@ -140,6 +141,6 @@ def ordinals(counts: np.ndarray) -> np.ndarray:
 
 
 def starts_in_rows(sizes: np.ndarray, ordinal: np.ndarray) -> np.ndarray:
-    """Returns int64 [N], the total size of the items before each item in its row."""
-    before = np.cumsum(sizes) - sizes
-    return before - np.maximum.accumulate(np.where(ordinal == 0, before, 0))
+    """Returns the total size of the items before each item in its row, int64 [N]."""
+    preceding = np.cumsum(sizes) - sizes
+    return preceding - np.maximum.accumulate(np.where(ordinal == 0, preceding, 0))

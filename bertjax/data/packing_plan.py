@@ -1,4 +1,4 @@
-"""Choose which sequences share a row in a finished model, with little padding and few shapes."""
+"""Packs several short sequences into one row for inference, with little padding and few shapes."""
 
 import bisect
 import dataclasses
@@ -10,17 +10,17 @@ import numpy as np
 from bertjax.data.length_buckets import fill_last_batch, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items
 
-MOST = 4  # the most sequences of a row
-_GAIN = 0.95  # rows are packed if this costs at most this share of one sequence per row
+MAX_SEQUENCES = 4  # per row
+_MAX_COST = 0.95  # rows are packed if the cost is below this share of the cost of one sequence per row
 
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """The costs of a plan, in units of one position without attention.
+    """The costs of a plan. The unit is the cost of one position without attention.
 
     Attributes:
       attention: The cost of attention from one position to another.
-      shape: The cost of a further shape, which must be compiled.
+      shape: The cost of compiling one shape.
     """
 
     attention: float
@@ -30,8 +30,8 @@ class Cost:
     def of(cls, width: int, layers: int) -> 'Cost':
         """Returns the costs of an encoder.
 
-        A position takes 24·L·D² operations, and attention to each position of its row 4·L·D, each about twice as slow
-        (docs/performance.md). Compiling takes as long as about 10¹¹ operations.
+        A position takes 24·L·D² operations. Attention to each position of its row takes 4·L·D operations, which are
+        about twice as slow (docs/performance.md). Compiling takes as long as about 10¹¹ operations.
         """
         return cls(attention=2 / (6 * width), shape=1e11 / (24 * layers * width**2))
 
@@ -44,7 +44,7 @@ class PackingPlan:
       members: int64 [R, E], the sequences of each row; -1 for none.
       bucket: int64 [R], the index of each row's length in `shapes`.
       shapes: The lengths of rows, ascending.
-      size: The rows of a batch.
+      size: The number of rows of a batch.
     """
 
     members: np.ndarray
@@ -54,7 +54,7 @@ class PackingPlan:
 
     @property
     def count(self) -> int:
-        """E, the most sequences of a row."""
+        """E, the maximum number of sequences of a row."""
         return self.members.shape[1]
 
     @functools.cached_property
@@ -62,7 +62,7 @@ class PackingPlan:
         return fill_last_batch(np.arange(len(self.members)), self.bucket, len(self.shapes), self.size)
 
     def batches(self) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields the (sequences [size · E], row length) of each batch: every sequence once, and -1 in empty slots."""
+        """Yields (sequences [size · E], row length) of each batch. Every sequence occurs once; an empty slot is -1."""
         empty = np.concatenate([self.members, np.full((1, self.count), -1)])
         rows, buckets = self._filled
         for batch_rows, bucket in zip(rows.reshape(-1, self.size), buckets.tolist(), strict=True):
@@ -76,28 +76,30 @@ class PackingPlan:
 
 
 def choose_batch_rows(rows: int, sizes: tuple[int, ...]) -> int:
-    """Returns the rows of a batch: the first of `sizes` (ascending) that holds all `rows`, or the last."""
+    """Returns the number of rows of a batch: the first of `sizes` (ascending) that is at least `rows`, or the last."""
     return sizes[min(bisect.bisect_left(sizes, rows), len(sizes) - 1)]
 
 
 def plan_single_rows(lengths: np.ndarray, shapes: tuple[int, ...], size: int) -> PackingPlan:
     """Returns the plan with one sequence per row."""
     bucket = find_buckets(lengths, shapes)
-    # Drop unused lengths, because the last batch has the longest length whatever it contains.
+    # The last batch always has the longest length, so longer lengths that no row needs are dropped.
     return PackingPlan(np.arange(len(lengths))[:, None], bucket, shapes[: int(bucket.max(initial=0)) + 1], size)
 
 
-def plan_packed_rows(lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], least: int) -> PackingPlan:
-    """Returns the plan with up to MOST sequences per row, by best fit decreasing.
+def plan_packed_rows(
+    lengths: np.ndarray, shapes: tuple[int, ...], sizes: tuple[int, ...], min_bucket: int
+) -> PackingPlan:
+    """Returns the plan with up to MAX_SEQUENCES sequences per row, by best fit decreasing.
 
-    Sequences share rows of the shortest length that holds each one alone, but not shorter than `shapes[least]`.
+    A sequence goes to a row of the shortest length that holds it, but at least `shapes[min_bucket]`.
     """
-    bucket = np.maximum(find_buckets(lengths, shapes), least)
+    bucket = np.maximum(find_buckets(lengths, shapes), min_bucket)
     rows, buckets = [], []
     for number in np.unique(bucket).tolist():
         in_bucket = np.flatnonzero(bucket == number)
-        order, ends = best_fit(lengths[in_bucket], shapes[number], MOST)
-        members = np.full((len(ends), MOST), -1)
+        order, ends = best_fit(lengths[in_bucket], shapes[number], MAX_SEQUENCES)
+        members = np.full((len(ends), MAX_SEQUENCES), -1)
         members[rows_of_items(ends)] = in_bucket[order]
         rows.append(members)
         buckets.append(np.full(len(ends), number))
@@ -112,7 +114,7 @@ def choose_plan(
     sizes: Callable[[int], tuple[int, ...]],
     cost: Cost,
 ) -> PackingPlan:
-    """Returns the cheapest plan, a pure function of the arguments.
+    """Returns the cheapest plan. The result depends only on the arguments.
 
     Args:
       lengths: int64 [N], the lengths of the sequences; N > 0.
@@ -122,10 +124,11 @@ def choose_plan(
       cost: The costs of the encoder.
     """
     best = plan_single_rows(lengths, shapes, size)
-    bound = _GAIN * best.cost(cost)
-    # Rows longer than MOST sequences of the mean length cannot be full.
-    for least in range(bisect.bisect_left(shapes, lengths.min()), bisect.bisect(shapes, MOST * lengths.mean())):
-        plan = plan_packed_rows(lengths, shapes, sizes(shapes[least]), least)
+    bound = _MAX_COST * best.cost(cost)
+    # Rows longer than MAX_SEQUENCES sequences of the mean length cannot be full.
+    end = bisect.bisect(shapes, MAX_SEQUENCES * lengths.mean())
+    for min_bucket in range(bisect.bisect_left(shapes, lengths.min()), end):
+        plan = plan_packed_rows(lengths, shapes, sizes(shapes[min_bucket]), min_bucket)
         if (plan_cost := plan.cost(cost)) < bound:
             best, bound = plan, plan_cost
     return best

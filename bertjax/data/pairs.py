@@ -1,4 +1,4 @@
-"""Pairing plans: the options by which sentences become examples, and the record of one pass over a corpus.
+"""Pairing plans: the options for making examples from sentences, and the record of one pass over a corpus.
 
 `walking.py` makes the passes.
 """
@@ -16,42 +16,43 @@ from bertjax.errors import UserError
 MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
 
 
-# With pairs, `start` is a sentence, and `a` and `b` count sentences; b is 0 if B is drawn from another document (nsp)
-# or absent (sop). Without pairs, `start` is a token, `a` counts tokens, and `b` counts the documents they span.
+# With pairs, `start` is the index of a sentence, and `a` and `b` count sentences; b is 0 if B is drawn from another
+# document (nsp) or absent (sop). Without pairs, `start` is the index of a token, `a` counts tokens, and `b` counts the
+# documents that these tokens span.
 CHUNK = np.dtype([('start', '<i8'), ('a', '<i4'), ('b', '<i4')])
 
 
 class TokenSplit(Protocol):
-    """The interface of one side of a token store. Offsets may be memory-mapped; no sentence or document is empty."""
+    """The interface of one split of a token store. Offsets may be memory-mapped. No sentence or document is empty."""
 
     num_documents: int
     num_sentences: int
     num_tokens: int
     sentence_offsets: np.ndarray  # int64 [N + 1], the first token of each sentence
     document_offsets: np.ndarray  # int64 [D + 1], the first sentence of each document
-    segments: np.ndarray | None  # uint8 [N], the segment type of each sentence; None for 0 in A and 1 in B
+    segments: np.ndarray | None  # uint8 [N], the segment type of each sentence; None: A has 0 and B has 1
     sha: str
 
     def tokens(self, start: int, length: int) -> np.ndarray:
-        """Returns the ids of tokens start..start+length-1, which belong to one document."""
+        """Returns the ids of tokens start..start+length-1, which must belong to one document."""
 
 
 @dataclasses.dataclass(frozen=True)
 class PairOptions:
-    """The options by which sentences become examples.
+    """The options for making examples from sentences.
 
     Attributes:
-      mode: 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's (arXiv 1909.11942): B
-        follows A, and they are swapped half of the time. 'full_sentences' and 'doc_sentences' are RoBERTa's (arXiv
-        1907.11692 section 4.2): one segment of contiguous sentences and no objective on pairs; 'full_sentences' crosses
-        documents, with a separator between them.
-      plans: The number of different walks over the corpus before the first is used again in another order. With static
-        masks it is Google's `dupe_factor`.
+      mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's
+        pairs (arXiv 1909.11942): B follows A, and they are swapped half of the time. 'full_sentences' and
+        'doc_sentences' are RoBERTa's (arXiv 1907.11692 section 4.2): one segment of contiguous sentences without a loss
+        on pairs. A 'full_sentences' example may cross documents, with a separator between them.
+      plans: The number of different walks over the corpus. Then the first walk is used again in another order. With
+        static masks this number is Google's `dupe_factor`.
       short_probability: The share of documents (pairs only) with a target length uniform in 2..S-3 instead of S-3.
       balanced: For 'nsp', whether half of *all* examples are IsNext. Google's rules toss a fair coin only if a chunk
-        has two sentences or more, and a chunk of one (about 10 % on Wikipedia at S=128) is always NotNext, so the
-        published models saw 45 % IsNext. False is the published recipe and keeps NSP losses and accuracies comparable
-        with it. The share of IsNext is reported in either case.
+        has two sentences or more. A chunk of one sentence (about 10 % on Wikipedia at S=128) is always NotNext, so the
+        published models saw 45 % IsNext. False follows the published recipe, so NSP losses and accuracies are
+        comparable with it. The share of IsNext is reported in either case.
     """
 
     mode: str = key('nsp', one_of(MODES), change=Change.STATE)
@@ -92,7 +93,7 @@ class PairPlan:
 
 
 def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
-    """Checks that the split gives examples of `seq_len` tokens in this mode.
+    """Checks that examples of `seq_len` tokens can be made from the split in this mode.
 
     Raises:
       UserError: `seq_len` is too short, or the split has too little text.
@@ -115,7 +116,9 @@ def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
 def draw_target_lengths(
     document: np.ndarray, options: PairOptions, seq_len: int, seed: int, plan: np.ndarray
 ) -> np.ndarray:
-    """Draws the target length of the chunks of each document: S - 3 ([CLS] and two [SEP] are extra), or sometimes less.
+    """Draws the target length of the chunks of each document, in tokens.
+
+    The length is S - 3, which leaves room for [CLS] and two [SEP], or less for a share of the documents.
 
     Args:
       document: int64, document numbers.
@@ -125,7 +128,7 @@ def draw_target_lengths(
       plan: int64, plan numbers, which broadcast against `document`.
 
     Returns:
-      int64, in tokens.
+      int64, the target lengths.
     """
     max_length = seq_len - 3
     short = uniform(seed, Stream.SHORT, plan, document) < options.short_probability

@@ -27,10 +27,10 @@ def locate_in_plans(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Maps example numbers to slots of plans.
 
-    A cycle goes through all plans one after the other. Each plan is permuted anew in each cycle.
+    A cycle goes through all plans one after the other. Each cycle permutes each plan in a new way.
 
     Args:
-      indices: int64 [B], not negative.
+      indices: int64 [B], the numbers of examples or rows, not negative.
       ends: int64 [plans], the end of each plan within a cycle.
       seed: The seed of the phase.
       stream: The stream of the permutation, a `Stream`.
@@ -43,7 +43,7 @@ def locate_in_plans(
     """
     indices = np.asarray(indices, np.int64)
     if (indices < 0).any():
-        raise ValueError('a number of an example or a row is negative')
+        raise ValueError('the number of an example or a row is negative')
     cycle, rest = np.divmod(indices, ends[-1])
     plan = np.searchsorted(ends, rest, 'right')
     counts = np.diff(ends, prepend=0)
@@ -54,11 +54,11 @@ def locate_in_plans(
 def load_plans(
     split: TokenSplit, options: PairOptions, seq_len: int, seed: int, cache_dir: str | pathlib.Path | None
 ) -> list[PairPlan]:
-    """Loads the `options.plans` plans of a split from `cache_dir`; walks and saves those that are absent or damaged.
+    """Loads the `options.plans` plans of a split from `cache_dir`. Makes and saves plans that are absent or damaged.
 
-    The name of a plan is a hash of the split's hash, the rules and the seed. `NAME.npy` holds the chunks; `NAME.json`
-    holds their number, their checksum and the other fields of the plan. A plan whose files do not agree is walked
-    again. Processes that walk the same plan at the same time write the same bytes.
+    The name of a plan is a hash of the split's hash, the rules and the seed. `NAME.npy` holds the chunks. `NAME.json`
+    holds their number, their checksum and the other fields of the plan. A plan whose two files do not match is made
+    again. Processes that make the same plan at the same time write the same bytes.
 
     Args:
       split: One side of a token store.
@@ -87,7 +87,7 @@ def load_plans(
 
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:
-    """Removes the temporary files of killed processes; no other process may write plans at the same time."""
+    """Removes the temporary files of killed processes. No other process may write plans at the same time."""
     for path in (*cache_dir.glob('.plan-*.tmp-*'), *cache_dir.glob('.packing-*.tmp-*')):
         path.unlink()
 
@@ -127,7 +127,7 @@ def read_array(stem: pathlib.Path, load: Callable[[np.ndarray, dict[str, Any]], 
 
     Args:
       stem: The path of the files without suffix.
-      load: Makes the result from the array, memory-mapped, and the facts; None if they do not fit.
+      load: A function from the memory-mapped array and the facts to the result, or None if the two do not match.
 
     Returns:
       The result of `load`, or None if the files are absent or damaged.

@@ -1,4 +1,4 @@
-"""Pre-training examples by number: each row is a function of its number alone (law 1 of docs/architecture.md)."""
+"""Makes pre-training examples by number: a row depends on its number alone (law 1 of docs/architecture.md)."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_s
 from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
 from bertjax.errors import UserError
 
-# The number of examples, evenly spaced over a cycle, in the sampled figures of `report`.
+# `report` measures lengths on this many examples, evenly spaced over a cycle.
 _SAMPLE = 8192
 
 
@@ -34,7 +34,7 @@ class Vocabulary(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Slots:
-    """The slots of examples; arrays [B]. `key` is the number by which the draws of an example are keyed."""
+    """The slots of examples, arrays [B] each. `key` seeds the random draws of an example."""
 
     cycle: np.ndarray
     plan: np.ndarray
@@ -45,10 +45,10 @@ class _Slots:
 
 
 class PretrainingExamples:
-    """The endless examples of one phase, by number: 0, 1, 2, ...
+    """The examples of one phase, numbered 0, 1, 2, ... without end.
 
-    The numbers go through the plans one after the other (a cycle), then through all plans again. The slots of a plan
-    come in an order permuted by (seed, phase, cycle, plan). Each slot is used once in a cycle.
+    A cycle goes through all plans, one after the other, and uses each slot of a plan once. The order of the slots is a
+    permutation that depends on (seed, phase, cycle, plan).
 
     Args:
       split: One side of a token store.
@@ -57,11 +57,11 @@ class PretrainingExamples:
       max_predictions: P.
       pairs: The options of pairing.
       masking: The options of masking.
-      seed, phase: An example depends on these, its number, the text and the options, and on nothing else.
+      seed, phase: Integers. An example depends only on these, its number, the text and the options.
       cache_dir: A local directory for the plans; None keeps them in memory.
 
     Raises:
-      UserError: A length or an option that cannot be satisfied; it names the config key.
+      UserError: A length or an option is impossible. The error names the config key.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class PretrainingExamples:
 
     @functools.cached_property
     def _plans(self) -> list[PairPlan]:
-        """The plans, walked at the first use, so that the later phases of a long run cost nothing at its start."""
+        """The plans. The first use makes them, so that a long run starts without waiting for its later phases."""
         return load_plans(self.split, self.pairs, self.seq_len, self._walk_seed, self.cache_dir)
 
     @functools.cached_property
@@ -109,17 +109,17 @@ class PretrainingExamples:
 
     @property
     def identity(self) -> list[object]:
-        """Everything that the examples of a cycle depend on, except for the masks, as JSON values."""
+        """The values that determine the examples of a cycle, except for their masks, as JSON values."""
         text = [self.split.sha, self.vocabulary.separators, self.seq_len, self._walk_seed, self.phase_seed]
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` (int64 [B], not negative) as the arrays that `batch.py` describes."""
+        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`."""
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len)
 
     def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        slots = self._find(indices)
+        slots = self._locate(indices)
         return self._make(slots, slots.key)
 
     def batch_with_new_masks(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
@@ -127,12 +127,12 @@ class PretrainingExamples:
 
         No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
-        slots = self._find(indices)
-        anew = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
-        return self._make(slots, anew, within_budget=True)
+        slots = self._locate(indices)
+        mask_keys = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
+        return self._make(slots, mask_keys, within_budget=True)
 
-    def _make(self, slots: _Slots, n: np.ndarray, within_budget: bool = False) -> dict[str, np.ndarray]:
-        """Makes the rows of `slots`; their masks are keyed by n."""
+    def _make(self, slots: _Slots, mask_keys: np.ndarray, within_budget: bool = False) -> dict[str, np.ndarray]:
+        """Makes the rows of `slots` with masks drawn by `mask_keys` (int64 [B])."""
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
             separators = self.vocabulary.separators
@@ -151,7 +151,7 @@ class PretrainingExamples:
             allowed_ids=self._allowed_ids,
             continues_word=self.vocabulary.continues_word,
             seed=self.phase_seed,
-            n=n,
+            n=mask_keys,
             within_budget=within_budget,
         )
         return {
@@ -165,13 +165,16 @@ class PretrainingExamples:
 
     @functools.cached_property
     def report(self) -> dict[str, object]:
-        """Statistics of the examples as JSON values: counts and shares of all plans, lengths of a sample of a cycle.
+        """Statistics of the examples as JSON values.
 
-        `is_next` is the share of IsNext among all examples, `is_next_of_two` among those from chunks of two sentences
-        or more. `one_sentence` is the share of chunks of one sentence (NotNext in 'nsp', no pair in 'sop'). These are
-        null without pairs or without such chunks. `real_positions` is the share of positions that are not padding.
-        `mean_a` and `mean_b` are tokens after truncation (`mean_b` over rows that have a B), and `truncated` is the
-        share of rows that lost tokens.
+        Counts and the first three shares cover all plans. Lengths and the last two shares come from a sample.
+
+        * `one_sentence`: the share of chunks of one sentence (NotNext in 'nsp', no pair in 'sop'); null without pairs.
+        * `is_next`: the share of IsNext among all examples; null if the mode is not 'nsp'.
+        * `is_next_of_two`: the same share among the chunks of two sentences or more; null if there are none.
+        * `real_positions`: the share of positions that are not padding.
+        * `mean_a`, `mean_b`: the mean tokens of A and B after truncation; `mean_b` covers rows that have a B.
+        * `truncated`: the share of rows that lost tokens.
         """
         total, paired = self.cycle_length, self.pairs.paired
         single = sum(plan.one_sentence for plan in self._plans)
@@ -186,26 +189,26 @@ class PretrainingExamples:
             'next_probability': None,
         }
         if self.pairs.mode == 'nsp':
-            following = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans)
-            report['is_next'] = following / total
-            report['is_next_of_two'] = following / (total - single) if total > single else None
+            is_next = sum(int(np.count_nonzero(plan.chunks['b'])) for plan in self._plans)
+            report['is_next'] = is_next / total
+            report['is_next_of_two'] = is_next / (total - single) if total > single else None
             report['next_probability'] = self._plans[0].next_probability
-        slots = self._find(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
-        a, b, real, before = self._lengths(slots)
+        slots = self._locate(np.linspace(0, total - 1, min(total, _SAMPLE)).astype(np.int64))
+        a, b, real, untruncated = self._lengths(slots)
         report['sampled'] = len(real)
         report['real_positions'] = float(real.mean() / self.seq_len)
         report['mean_a'] = float(a.mean())
         report['mean_b'] = float(b[b > 0].mean()) if b.any() else None
-        report['truncated'] = float((before > a + b).mean())
+        report['truncated'] = float((untruncated > a + b).mean())
         return report
 
     def lengths(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the positions of each example that are not padding, and those that may be masked, int64 [B] each."""
-        a, b, real, _ = self._lengths(self._find(indices))
+        """Returns, for each example, the number of real (not padding) and of maskable positions, int64 [B] each."""
+        a, b, real, _ = self._lengths(self._locate(indices))
         return real, a + b
 
     def _lengths(self, slots: _Slots) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Returns tokens of A, tokens of B, positions without padding, and tokens before truncation, int64 [B] each."""
+        """Returns the tokens of A and of B, the real positions, and the tokens before truncation, int64 [B] each."""
         if not self.pairs.paired:
             a = slots.chunks['a'].astype(np.int64)
             return a, np.zeros_like(a), a + slots.chunks['b'] + 1, a
@@ -214,7 +217,7 @@ class PretrainingExamples:
         a, b = segments.a_length, segments.b_length
         return a, b, a + b + np.where(b > 0, 2 + separators, 2), drawn.a_length + drawn.b_length
 
-    def _find(self, indices: np.ndarray) -> _Slots:
+    def _locate(self, indices: np.ndarray) -> _Slots:
         indices = np.asarray(indices, np.int64)
         cycle, plan, slot, begin = locate_in_plans(indices, self._ends, self.phase_seed, Stream.ORDER)
         chunks = np.empty(len(indices), CHUNK)

@@ -1,4 +1,4 @@
-"""Turns chunks into rows, a whole batch at once: draws random segments, truncates pairs and lays out tokens."""
+"""Makes rows from chunks, a whole batch at once: draws random segments, truncates pairs and lays out tokens."""
 
 import dataclasses
 
@@ -10,12 +10,13 @@ from bertjax.data.pairs import CHUNK, PairOptions, TokenSplit
 
 @dataclasses.dataclass(frozen=True)
 class Segments:
-    """Two ranges of tokens for each row, int64 [B] each.
+    """Two ranges of tokens for each row. All arrays are int64 [B], except `paired`.
 
     Attributes:
-      a_start, a_length, b_start, b_length: Token offsets in the split, and counts; `b_length` is 0 if there is no B.
+      a_start, b_start: The offsets of the first tokens in the split.
+      a_length, b_length: The numbers of tokens; `b_length` is 0 if there is no B.
       labels: 0 if B follows A, 1 if B is from elsewhere or A and B are swapped.
-      paired: bool, whether there is a pair to classify.
+      paired: bool [B], whether there is a pair to classify.
       a_document, b_document: The documents of A and B.
     """
 
@@ -32,10 +33,10 @@ class Segments:
 def draw_pairs(
     split: TokenSplit, chunks: np.ndarray, target: np.ndarray, document: np.ndarray, mode: str, seed: int, n: np.ndarray
 ) -> Segments:
-    """Returns the segments of pairs, as whole sentences, before truncation.
+    """Returns the segments of pairs before truncation. A segment is a range of whole sentences.
 
-    The B of a NotNext pair comes from a document drawn uniformly from all documents but A's. It starts at a sentence
-    drawn uniformly and ends when A and B together reach the target length or the document ends.
+    The B of a NotNext pair comes from a document drawn uniformly from all documents except A's. It starts at a sentence
+    drawn uniformly, and ends where A and B together reach the target length or where the document ends.
 
     Args:
       split: The text.
@@ -59,31 +60,31 @@ def draw_pairs(
     drawn = np.nonzero(b == 0)[0]
     if drawn.size:
         key = n[drawn]
-        other = randint(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
-        other += other >= document[drawn]
-        first, end = split.document_offsets[other], split.document_offsets[other + 1]
+        other_document = randint(split.num_documents - 1, seed, Stream.OTHER_DOCUMENT, key)
+        other_document += other_document >= document[drawn]
+        first, end = split.document_offsets[other_document], split.document_offsets[other_document + 1]
         sentence = first + randint(end - first, seed, Stream.OTHER_SENTENCE, key)
         begin = offsets[sentence]
         tokens_left = np.maximum(target[drawn] - a_length[drawn], 1)
         stop = np.minimum(np.searchsorted(offsets, begin + tokens_left), end)
         b_document = document.copy()
-        b_document[drawn], b_start[drawn], b_stop[drawn] = other, begin, offsets[stop]
+        b_document[drawn], b_start[drawn], b_stop[drawn] = other_document, begin, offsets[stop]
     labels = (b == 0).astype(np.int64)
     return Segments(a_start, a_length, b_start, b_stop - b_start, labels, np.ones(len(n), bool), document, b_document)
 
 
 def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separators: int = 1) -> Segments:
-    """Cuts pairs to S - 3 tokens as google-research/bert's `truncate_seq_pair` does.
+    """Cuts pairs to S - 3 tokens by the rule of `truncate_seq_pair` in google-research/bert.
 
     The limit is S - 2 if there is no B, and S - 4 with two `separators` between A and B.
 
-    Google's rule removes one token at a time from the longer segment, from B if both are equal, and tosses a coin to
-    remove it from the front or the end. So the longer segment loses tokens until both are equal, then B and A take
-    turns. For each removed token a coin is tossed; each head removes a token from the front.
+    Google's rule removes one token at a time from the longer segment, or from B if both are equal. A coin decides
+    whether the token is removed from the front or from the end. So the longer segment loses tokens until both are
+    equal, then B and A take turns. The number of heads is the number of tokens removed from the front of a segment.
     """
     a, b = segments.a_length, segments.b_length
-    room = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
-    surplus = np.maximum(a + b - room, 0)
+    max_tokens = np.where(b > 0, seq_len - 2 - separators, seq_len - 2)
+    surplus = np.maximum(a + b - max_tokens, 0)
     first = np.minimum(surplus, np.abs(a - b))
     turns = surplus - first
     cut_a = np.where(a > b, first, 0) + turns // 2
@@ -98,12 +99,12 @@ def truncate(segments: Segments, seq_len: int, seed: int, n: np.ndarray, separat
 
 
 def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.ndarray:
-    """Counts the heads in the first `coins` (int64 [B]) tosses of each key n; toss t is bit t % 64 of hash t // 64."""
+    """Counts the heads in the first `coins` (int64 [B]) tosses of each key n. Toss t is bit t % 64 of hash t // 64."""
     total = np.zeros(len(coins), np.int64)
     rows, word = np.nonzero(coins > 0)[0], 0
     while rows.size:
-        left = np.minimum(coins[rows] - 64 * word, 64).astype(np.uint64)
-        bits = hash_bits(seed, stream, n[rows], word) << (np.uint64(64) - left)
+        remaining = np.minimum(coins[rows] - 64 * word, 64).astype(np.uint64)
+        bits = hash_bits(seed, stream, n[rows], word) << (np.uint64(64) - remaining)
         total[rows] += np.bitwise_count(bits)
         word += 1
         rows = rows[coins[rows] > 64 * word]
@@ -112,7 +113,13 @@ def count_heads(coins: np.ndarray, seed: int, stream: int, n: np.ndarray) -> np.
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Rows before masking: `input_ids`, `segment_ids` int32 [B, S]; `real` (not padding), `maskable` bool [B, S]."""
+    """Rows before masking.
+
+    Attributes:
+      input_ids, segment_ids: int32 [B, S].
+      real: bool [B, S], whether a position is not padding.
+      maskable: bool [B, S], whether a position may be masked.
+    """
 
     input_ids: np.ndarray
     segment_ids: np.ndarray
@@ -125,8 +132,8 @@ def lay_out_pairs(
 ) -> Rows:
     """Lays out pairs as [CLS] A [SEP] B [SEP], or [CLS] A [SEP] if there is no B.
 
-    With two `separators` a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1, unless the split has
-    segment types of its own.
+    With two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP]. B and its [SEP] are in segment 1, unless the split
+    defines segment types.
     """
     rows = len(segments.a_length)
     ids = np.full((rows, seq_len), pad_id, np.int32)
@@ -139,9 +146,8 @@ def lay_out_pairs(
         row[1 : 1 + a] = tokens(a_start, a)
         if b:
             row[1 + a + separators : 1 + a + separators + b] = tokens(b_start, b)
-    last = np.where(
-        segments.b_length > 0, a_sep + separators - 1, a_sep
-    )  # the position of the last [SEP] between A and B
+    # The position of the last [SEP] between A and B.
+    last = np.where(segments.b_length > 0, a_sep + separators - 1, a_sep)
     all_rows = np.arange(rows)
     for sep in (a_sep, last, b_sep):
         ids[all_rows, sep] = sep_id
@@ -165,7 +171,7 @@ def lay_out_sentences(
 ) -> Rows:
     """Lays out sentences as [CLS] sentences [SEP], with another [SEP] between documents.
 
-    All positions are in segment 0, unless the split has segment types of its own.
+    All positions are in segment 0, unless the split defines segment types.
 
     Args:
       split: The text.
@@ -176,7 +182,7 @@ def lay_out_sentences(
     """
     rows = len(chunks)
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)
-    # One part for each document that a row touches.
+    # One entry for each document in a row.
     row = np.repeat(np.arange(rows), documents)
     ordinal = np.arange(len(row)) - np.repeat(np.cumsum(documents) - documents, documents)
     number = document[row] + ordinal
@@ -186,19 +192,19 @@ def lay_out_sentences(
     )
     begin = np.maximum(start[row], bounds[0])
     size = np.minimum((start + length)[row], bounds[1]) - begin
-    left = 1 + begin - start[row] + ordinal
+    first_column = 1 + begin - start[row] + ordinal
     ids = np.full((rows, seq_len), pad_id, np.int32)
     ids[:, 0] = cls_id
-    for r, column, token, count in zip(row.tolist(), left.tolist(), begin.tolist(), size.tolist(), strict=True):
+    for r, column, token, count in zip(row.tolist(), first_column.tolist(), begin.tolist(), size.tolist(), strict=True):
         ids[r, column : column + count] = split.tokens(token, count)
-    ids[row, left + size] = sep_id
+    ids[row, first_column + size] = sep_id
     real = np.arange(seq_len) < (length + documents + 1)[:, None]  # [B, S]
     maskable = real.copy()
     maskable[:, 0] = False
-    maskable[row, left + size] = False
+    maskable[row, first_column + size] = False
     segment_ids = np.zeros_like(ids)
     if split.segments is not None:
-        segment_ids = _split_segments(split, ids.shape, row, left, begin, size)
+        segment_ids = _split_segments(split, ids.shape, row, first_column, begin, size)
     return Rows(ids, segment_ids, real, maskable)
 
 
@@ -210,15 +216,15 @@ def _split_segments(
     start: np.ndarray,
     length: np.ndarray,
 ) -> np.ndarray:
-    """Returns the segment type of each position from the split's own segment types, int32 [B, S].
+    """Returns the segment type of each position from the segment types of the split, int32 [B, S].
 
-    A token has the type of its sentence, [CLS] that of the next token, and [SEP] that of the previous token.
+    A token has the type of its sentence, [CLS] has the type of the next token, and [SEP] that of the previous token.
 
     Args:
       split: The text.
       shape: (B, S).
       row, column: int64, the row and the first column of each range of tokens.
-      start, length: int64, the first token of each range in the split, and the number of tokens.
+      start, length: int64, the offset of each range's first token in the split, and the number of its tokens.
     """
     segment_ids = np.zeros(shape, np.int32)
     offset = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)

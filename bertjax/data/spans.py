@@ -1,9 +1,9 @@
 """Chooses the words to mask for the units "word" and "span" of masking.py, for a whole batch at once.
 
 Spans are selected in random order, and each selection depends on the earlier ones. Two ideas avoid a step for each
-span. First, while a row has budget for whole spans, a span depends only on the spans that share words with it. So these
-steps are repeated for all rows at once: select the first of each group of overlapping spans, and reject the others.
-Second, the small rest of each row's budget is filled span by span in a few steps.
+span. First, while a row has budget for whole spans, a span depends only on the spans that share words with it.
+Therefore each step handles all rows at once: it selects the first of each group of overlapping spans and rejects the
+others. Second, a few more steps fill the small remaining budget of each row span by span.
 """
 
 import dataclasses
@@ -12,12 +12,12 @@ import numpy as np
 
 from bertjax.data.hashing import Stream, hash_bits_ragged, uniform
 
-_RANKS = 8  # the number of spans of a row that `_fill` draws together
+_RANKS = 8  # the number of spans that `_fill` draws at once for each row
 
 
 @dataclasses.dataclass(frozen=True)
 class Words:
-    """The words of a batch, one after the other.
+    """The words of all rows of a batch, in order.
 
     Attributes:
       positions: int64 [M], the maskable positions among all B·S, ascending.
@@ -33,7 +33,7 @@ class Words:
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
-    """Finds the words of rows: the maskable positions, cut before each piece that does not continue a word.
+    """Divides the maskable positions of rows into words. A piece that does not continue a word begins a new word.
 
     Args:
       input_ids: int32 [B, S].
@@ -55,12 +55,13 @@ def choose_spans(
 ) -> np.ndarray:
     """Selects spans of 1 to `max_words` whole words, in order of their first word's score, until the budget is full.
 
-    If every word of a row exceeds its budget, the shortest word is masked, cut to `max_positions` positions, so that
-    every row has something to predict.
+    If every word of a row is longer than the budget, the shortest word is masked, cut to `max_positions` positions.
+    So every row has at least one position to predict.
 
     Args:
       words: The words of the rows.
-      budget, max_positions: int64 [B].
+      budget: int64 [B], the positions to mask in each row.
+      max_positions: int64 [B], the most positions of a word that is longer than the budget.
       max_words: The most words in a span.
       seed, n: The keys of the scores and the lengths of spans; n is int64 [B].
 
@@ -72,17 +73,17 @@ def choose_spans(
         return words.positions
     positions = words.positions[words.bounds[:-1]] - np.repeat(np.arange(len(counts)) * words.seq_len, counts)
     scores = hash_bits_ragged(counts, seed, Stream.MASK_CHOICE, n, positions)
-    # Few words begin a span, so in nearly all rows it is enough to sort the words with the lowest scores.
+    # Few words begin a span, so sorting only the words with the lowest scores is enough for nearly all rows.
     in_row = np.maximum(np.diff(words.bounds[words.rows]), 1)
     per_span = max_words / np.sum(1 / np.arange(1, max_words + 1)) * in_row / np.maximum(counts, 1)  # mean positions
     expected = budget / np.maximum(per_span, 1) * (1 if max_words == 1 else 1.25)
     share = np.minimum((expected + 3 * np.sqrt(expected) + 4) / np.maximum(counts, 1), 1)
-    selected, left = _choose(words, scores, share, budget, max_words, seed, n)
-    again = (left > 0) & (share < 1)
-    if again.any():
-        retried, rest = _choose(words, scores, again.astype(float), np.where(again, budget, 0), max_words, seed, n)
-        selected, left = np.where(np.repeat(again, counts), retried, selected), np.where(again, rest, left)
-    for row in np.flatnonzero((left == budget) & (counts > 0)).tolist():
+    selected, remaining = _choose(words, scores, share, budget, max_words, seed, n)
+    retry = (remaining > 0) & (share < 1)
+    if retry.any():
+        retried, rest = _choose(words, scores, retry.astype(float), np.where(retry, budget, 0), max_words, seed, n)
+        selected, remaining = np.where(np.repeat(retry, counts), retried, selected), np.where(retry, rest, remaining)
+    for row in np.flatnonzero((remaining == budget) & (counts > 0)).tolist():
         first, end = words.rows[row : row + 2]
         shortest = first + sizes[first:end].argmin()
         selected[shortest], sizes[shortest] = True, min(sizes[shortest], max_positions[row])
@@ -98,19 +99,19 @@ def _choose(
 
     Args: See `choose_spans`, and
       scores: uint64 [N].
-      share: float64 [B], the share of each row's words that may begin a span, those with the lowest scores.
+      share: float64 [B], the share of each row's words that may begin a span: the words with the lowest scores.
     """
     spans = _Spans(words, scores, share, max_words, seed, n)
     selected = np.zeros(len(scores) + max_words, bool)  # padded for a span that ends after the last word
     if not spans.width:
         return selected[: len(scores)], budget
-    rank, left = _select_whole_spans(spans, budget, selected)
-    active = np.flatnonzero((left > 0) & (rank < spans.counts))
+    rank, remaining = _select_whole_spans(spans, budget, selected)
+    active = np.flatnonzero((remaining > 0) & (rank < spans.counts))
     while active.size:
-        _fill(spans, active, rank, left, selected)
+        _fill(spans, active, rank, remaining, selected)
         rank[active] += _RANKS
-        active = active[(left[active] > 0) & (rank[active] < spans.counts[active])]
-    return selected[: len(scores)], left
+        active = active[(remaining[active] > 0) & (rank[active] < spans.counts[active])]
+    return selected[: len(scores)], remaining
 
 
 class _Spans:
@@ -160,7 +161,7 @@ class _Spans:
         first = self._words[np.where(exists, (key & self._low).astype(np.int64) + self._begins[rows], 0)]
         if self.max_words == 1:
             return first, exists.astype(np.int64)
-        # A length has a probability in proportion to 1 / length, among the lengths for which there are words.
+        # The probability of a length is proportional to 1 / length, among the lengths that fit the segment.
         draws = uniform(self._seed, Stream.MASK_SPAN, self._n[rows], ranks)
         available = np.minimum(self._segment_ends[first] - first, self.max_words)
         sizes_in_words = np.searchsorted(self._cumulative, draws * self._cumulative[available - 1], 'right') + 1
@@ -178,8 +179,8 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
     sizes = spans.bounds[first + sizes_in_words] - spans.bounds[first]
     free = sizes_in_words > 0 if spans.max_words == 1 else _without_overlaps(first, sizes_in_words, len(selected))
     used = np.cumsum(np.where(free, sizes, 0), axis=1)
-    # A span that overlaps others may fit after it is shortened, so this stops at the first span that is too long, even
-    # if it is not free.
+    # `_fill` may shorten an overlapping span until it is free, so selection stops at the first span that is too long,
+    # whether it overlaps or not.
     over = np.where(free, used, used + sizes) > budget[:, None]
     end = np.where(over.any(1), over.argmax(1), len(ranks))
     free &= ranks < end[:, None]
@@ -191,13 +192,13 @@ def _select_whole_spans(spans: _Spans, budget: np.ndarray, selected: np.ndarray)
 
 
 def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int) -> np.ndarray:
-    """Returns bool [B, R]: with unlimited budget, each span, in order of rank, that overlaps no selected one."""
+    """Selects spans in order of rank, without a budget, and skips each that overlaps a selected one; bool [B, R]."""
     free, selected, owner = np.zeros(first.shape, bool), np.zeros(words, bool), np.empty(words, np.int64)
-    open_ = np.flatnonzero(sizes_in_words)  # spans that are neither selected nor rejected
+    open_ = np.flatnonzero(sizes_in_words)  # the spans that are not decided yet
     while open_.size:
         begin, last = first.reshape(-1)[open_], sizes_in_words.reshape(-1)[open_] - 1
-        covered = begin + np.minimum(np.arange(last.max() + 1)[:, None], last)  # [K, N], their words
-        # The last write wins, so each word is owned by the lowest rank.
+        covered = begin + np.minimum(np.arange(last.max() + 1)[:, None], last)  # [K, N], the words of these spans
+        # The last write wins, so the span of the lowest rank owns each word.
         owner[covered.T[::-1].reshape(-1)] = np.repeat(open_[::-1], len(covered))
         lowest = (owner[covered] == open_).all(0)
         free.reshape(-1)[open_[lowest]] = True
@@ -206,13 +207,13 @@ def _without_overlaps(first: np.ndarray, sizes_in_words: np.ndarray, words: int)
     return free
 
 
-def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, left: np.ndarray, selected: np.ndarray) -> None:
+def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, remaining: np.ndarray, selected: np.ndarray) -> None:
     """Considers the next _RANKS spans of the active rows one by one.
 
-    The words of a span that fit the unused budget `left` are selected, unless the span overlaps a selected one.
+    The words of a span that fit the unused budget `remaining` are selected, unless the span overlaps a selected one.
     """
     first, sizes_in_words = spans.draw(active[:, None], rank[active, None] + np.arange(_RANKS))
-    step, room = np.arange(spans.max_words)[:, None], left[active]
+    step, room = np.arange(spans.max_words)[:, None], remaining[active]
     for begin, words in zip(first.T, sizes_in_words.T, strict=True):
         covered = begin + step  # [K, A]
         size = spans.bounds[covered + 1] - spans.bounds[begin]
@@ -220,4 +221,4 @@ def _fill(spans: _Spans, active: np.ndarray, rank: np.ndarray, left: np.ndarray,
         fits &= ~(fits & selected[covered]).any(0)
         room -= np.where(fits, size, 0).max(0)
         selected[covered[fits]] = True
-    left[active] = room
+    remaining[active] = room

@@ -1,8 +1,8 @@
-"""Stratified batches for fine-tuning: each has the same mix of short and long rows, so that one packed layout fits all.
+"""Stratified batches for fine-tuning. All have the same mix of short and long rows, so one packed layout fits all.
 
-The rows of an epoch, sorted by length, are cut into B strata with one row per batch; a batch has one row of each
-stratum. So the i-th shortest row of any batch is at most as long as the longest row of stratum i, and slots of these
-lengths can be fixed for all batches.
+The rows of an epoch are sorted by length and cut into B strata. A batch has one row of each stratum. So the i-th
+shortest row of any batch is at most as long as the longest row of stratum i, and all batches can use slots of these
+lengths.
 """
 
 from collections.abc import Callable
@@ -16,19 +16,19 @@ from bertjax.data.length_buckets import choose_lengths, find_buckets
 from bertjax.data.packing import best_fit, rows_of_items, starts_in_rows
 from bertjax.model.layout import Layout
 
-_MULTIPLE = 4  # row lengths are multiples of it
+_MULTIPLE = 4  # the divisor of all row lengths
 
 
 def count_batches(rows: int, batch_size: int) -> int:
-    """Returns the batches of an epoch with so many rows."""
+    """Returns the number of batches of an epoch of `rows` rows."""
     return -(-rows // batch_size)
 
 
 def row_strata(batch_size: int) -> np.ndarray:
-    """Returns int64 [B], the stratum of each row of a batch; stratum 0 has the shortest rows.
+    """Returns the stratum of each row of a batch, int64 [B]. Stratum 0 has the shortest rows.
 
-    A device has consecutive rows, and an accumulation step has every A-th row. With powers of two of them, all devices
-    and all steps get about the same lengths.
+    A device has consecutive rows of a batch, and an accumulation step has every A-th row. If the numbers of devices and
+    steps are powers of two, all devices and all steps get about the same lengths.
     """
     twos = (batch_size & -batch_size).bit_length() - 1
     high, low = -(-twos // 2), twos // 2
@@ -41,13 +41,13 @@ def row_strata(batch_size: int) -> np.ndarray:
 
 
 def slot_capacities(lengths: np.ndarray, batch_size: int, shards: int = 1, parts: int = 1) -> np.ndarray:
-    """Returns int64 [N], the most tokens of each of the N = B/(D·A) rows that a device computes at a time.
+    """Returns the maximum length of each of the N = B/(D·A) rows that a device computes at a time, int64 [N].
 
     Args:
       lengths: int64 [rows], the lengths of all rows.
       batch_size: B.
-      shards: D, the devices over which a batch is split.
-      parts: A, the accumulation steps.
+      shards: D, the number of devices over which a batch is split.
+      parts: A, the number of accumulation steps.
     """
     padded = np.pad(np.sort(lengths), (count_batches(len(lengths), batch_size) * batch_size - len(lengths), 0))
     longest = padded.reshape(batch_size, -1).max(1)[row_strata(batch_size)]  # [B]
@@ -73,10 +73,10 @@ def choose_layout(
 
     Args:
       capacities: See `slot_capacities`.
-      choices: C, the sequences of a row of the batch.
+      choices: C, the number of sequences of a row of the batch.
       cost: A function from the length of a row in tokens to its cost.
-      another: The cost of each further group of rows.
-      most: The most groups.
+      another: The cost of each group of rows after the first.
+      most: The maximum number of groups.
       longest: The longest sequence that the model accepts.
       shared: Whether a row may have several sequences.
     """
@@ -101,7 +101,7 @@ def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
 
 
 def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
-    """Returns the layout with all sequences in few rows of this length, by best fit decreasing."""
+    """Returns the layout with all sequences in rows of this length, packed by best fit decreasing."""
     order, ends = best_fit(capacities, length)
     row, ordinal = rows_of_items(ends)
     starts = np.empty_like(capacities)
@@ -110,11 +110,13 @@ def _several_per_row(capacities: np.ndarray, length: int) -> Layout:
 
 
 class StratifiedExamples:
-    """An endless sequence of examples, epoch after epoch; each batch has one row of each stratum, in one shape.
+    """An endless sequence of examples, epoch after epoch.
 
-    Example n is row n % B of batch n // B. Its record depends on seed, n and B. An epoch has every row of the features
-    once. If the batches have more rows than the features, the remaining rows are empty, have weight 0, and lie in the
-    shortest stratum.
+    Each batch has one row of each stratum, and all batches have the same shape.
+
+    Example n is row n % B of batch n // B. Its record depends on the seed, n and B. An epoch has every row of the
+    features once. If the batches have more rows than the features, the remaining rows are empty: they have weight 0 and
+    belong to the stratum of the shortest rows.
     """
 
     def __init__(self, features: Features, *, batch_size: int, length: int, seed: int, pad_id: int):
@@ -126,36 +128,36 @@ class StratifiedExamples:
         self._epoch: tuple[int, np.ndarray] | None = None
 
     def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows of int64 [B'] examples as arrays of B' rows."""
+        """Returns the arrays of the examples `indices`, int64 [B'], with B' rows each."""
         return self._features.batch(self._rows(indices), self._length, self._pad_id)
 
     def abstract_batches(self) -> dict[int, BatchSpec]:
-        """Returns {S: shapes and dtypes of a batch}."""
+        """Returns {S: the shapes and dtypes of a batch}."""
         return {self._length: self._features.spec(self.batch_size, self._length)}
 
     def records(self, indices: np.ndarray) -> np.ndarray:
-        """Returns the record of each example; -1 for an empty row."""
+        """Returns the record number of each example; -1 for an empty row."""
         rows = self._rows(indices)
         return np.where(rows < 0, -1, self._features.record[rows])
 
     def _rows(self, indices: np.ndarray) -> np.ndarray:
-        epochs, places = np.divmod(np.asarray(indices, np.int64), self.cycle_length)
-        rows = np.empty_like(places)
+        epochs, slots = np.divmod(np.asarray(indices, np.int64), self.cycle_length)
+        rows = np.empty_like(slots)
         for epoch in np.unique(epochs).tolist():
-            rows[epochs == epoch] = self._order(epoch)[places[epochs == epoch]]
+            rows[epochs == epoch] = self._order(epoch)[slots[epochs == epoch]]
         return rows
 
     def _order(self, epoch: int) -> np.ndarray:
         """Returns the rows of an epoch [batches·B], with -1 for empty ones."""
-        cached = self._epoch  # read once, as another thread may store another epoch
+        cached = self._epoch  # read once, because another thread may store another epoch
         if cached is None or cached[0] != epoch:
             count, empty = len(self._features), self.cycle_length - len(self._features)
             drawn = hash_bits(self._seed, Stream.TASK_ORDER, np.arange(count), epoch)
             # Rows of equal length are shuffled, so that each can be in either of two neighbouring strata.
             by_length = np.pad(np.lexsort((drawn, self._features.lengths)), (empty, 0), constant_values=-1)
             strata = by_length.reshape(self.batch_size, self.batches)
-            places = np.arange(self.cycle_length).reshape(strata.shape)
-            mixed = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, places, epoch), axis=1, kind='stable')
-            rows = np.take_along_axis(strata, mixed, axis=1)[row_strata(self.batch_size)]
+            slots = np.arange(self.cycle_length).reshape(strata.shape)
+            shuffle = np.argsort(hash_bits(self._seed, Stream.BATCH_ORDER, slots, epoch), axis=1, kind='stable')
+            rows = np.take_along_axis(strata, shuffle, axis=1)[row_strata(self.batch_size)]
             cached = self._epoch = epoch, rows.T.reshape(-1)
         return cached[1]

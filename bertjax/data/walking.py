@@ -1,13 +1,13 @@
-"""Walks a corpus and divides its sentences into the examples of a pairing plan. It reads sentence lengths only.
+"""Walks a corpus and divides its sentences into the examples of a pairing plan. It reads only sentence lengths.
 
 The rules are those of google-research/bert, `create_pretraining_data.py:create_instances_from_document`. A document is
 cut into chunks of whole sentences that reach the document's target length. A chunk is split at random into A and the
-rest. Half of the time the rest is B; otherwise B comes from another document, and the rest begins the next chunk. The
-number of chunks in a pass thus depends on its coins, so a pass is walked in advance and stored as a `PairPlan`.
+rest. Half of the time the rest is B. Otherwise B comes from another document, and the rest begins the next chunk. So
+the number of chunks in a pass depends on the coin tosses, and each pass is made in advance and stored as a `PairPlan`.
 
-A chunk depends only on its first sentence, since each coin is a hash of (seed, plan, sentence). So the walk first
-computes for *every* sentence, in a few array operations, the chunk that would begin there and the start of the next
-one, then follows these links from each document's first sentence.
+A chunk depends only on its first sentence, because each coin is a hash of (seed, plan, sentence). The walk first
+computes, for *every* sentence, the chunk that would begin there and the start of the next chunk. This takes a few array
+operations. Then the walk follows these links from each document's first sentence.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ import numpy as np
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, draw_target_lengths
 
-# The number of sentences in memory at a time; a longer document is held as a whole.
+# The number of sentences in memory at a time. A longer document is still processed at once.
 _BLOCK = 1 << 20
 
 
@@ -30,7 +30,7 @@ def walk(
     next_probability: float = 0.5,
     block: int = _BLOCK,
 ) -> PairPlan:
-    """Walks one plan, which depends on the arguments alone.
+    """Makes plan number `plan`.
 
     `block`, the number of sentences in memory at a time, does not change the result.
     """
@@ -43,23 +43,24 @@ def walk(
 
 
 def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) -> float:
-    """Finds the probability of IsNext, for chunks of two sentences or more, that makes half of all examples IsNext.
+    """Finds the probability of IsNext that makes half of all examples IsNext.
 
-    The share of one-sentence chunks depends on this probability, because the rest of a NotNext chunk begins the next
-    chunk. So the walks are repeated with new probabilities until half of the examples are IsNext. They cover all plans
-    of a small corpus, and enough plans of a large corpus to make the noise small. The result is 1 if more than half of
-    the chunks have one sentence; the report shows the remaining difference.
+    The probability applies to chunks of two sentences or more. The share of one-sentence chunks depends on it, because
+    the rest of a NotNext chunk begins the next chunk. So the walks are repeated with new probabilities until half of
+    the examples are IsNext. They cover all plans of a small corpus, and enough plans of a large corpus to make the
+    noise small. If more than half of the chunks have one sentence, the result is 1, and the report shows the remaining
+    difference.
     """
     if not options.balanced:
         return 0.5
     plans = range(min(options.plans, -(-_BLOCK // split.num_sentences)))
     probability = 0.5
     for _ in range(8):
-        following = total = 0
+        is_next = total = 0
         for plan in plans:
             chunks = walk(split, options, seq_len, seed, plan, probability).chunks
-            following, total = following + np.count_nonzero(chunks['b']), total + len(chunks)
-        share = following / total
+            is_next, total = is_next + np.count_nonzero(chunks['b']), total + len(chunks)
+        share = is_next / total
         if abs(share - 0.5) < 5e-4 or share == 0:
             break
         probability = min(1.0, probability * 0.5 / share)
@@ -67,7 +68,7 @@ def calibrate(split: TokenSplit, options: PairOptions, seq_len: int, seed: int) 
 
 
 def _follow(successors: np.ndarray) -> np.ndarray:
-    """Returns the indices visited from 0 on, each the successor of the previous one, until one is outside the array."""
+    """Returns the visited indices: 0, then the successor of each previous index until it is outside the array."""
     links, visited, i = successors.tolist(), [], 0
     while i < len(links):
         visited.append(i)
@@ -76,7 +77,7 @@ def _follow(successors: np.ndarray) -> np.ndarray:
 
 
 def _document_blocks(split: TokenSplit, block: int) -> Iterator[tuple[int, int]]:
-    """Yields (first, end) of ranges of documents with about `block` sentences."""
+    """Yields ranges (first, end) of documents with about `block` sentences each."""
     first = 0
     while first < split.num_documents:
         end = int(np.searchsorted(split.document_offsets, int(split.document_offsets[first]) + block, 'right')) - 1
@@ -115,13 +116,13 @@ def _walk_pairs(split, options, seq_len, seed, plan, next_probability, block) ->
 def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block) -> Iterator[tuple[np.ndarray, int]]:
     """Yields chunks of contiguous sentences for rows [CLS] ... [SEP].
 
-    A sentence longer than a row is cut into pieces of a full row and a shorter last piece, so that no token is lost.
-    The first row (of the corpus, or of each document longer than one row) has a random capacity, so that rows break at
+    A sentence longer than a row is cut into pieces that each fill a row, and a shorter last piece, so that no token is
+    lost. The first row (of the corpus, or of each document longer than one row) has a random capacity. So rows break at
     different sentences in each plan.
     """
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
-    carried = 0  # the first token of the row that the previous block could not finish
+    carried = 0  # the first token of the last row of the previous block, which was not full
     for first_document, end_document in _document_blocks(split, block):
         if crossing:
             sentence = np.searchsorted(split.sentence_offsets, carried, 'right') - 1
@@ -133,7 +134,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
         if crossing:
             if carried == 0:
                 room[0] = 1 + randint(capacity, seed, Stream.FIRST, plan)
-            # Each document needs one more position in the row for the separator before it.
+            # Each further document in a row needs one more position, for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
         else:
             heads = bounds[:-1]
@@ -154,11 +155,11 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
 
 
 def _pieces(split: TokenSplit, first: int, end: int, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the sentences of documents first..end-1 as ranges of tokens, cut into pieces of at most `capacity`.
+    """Cuts the sentences of documents first..end-1 into pieces of at most `capacity` tokens.
 
     Returns:
-      begin, stop: The first token of each piece, and the token after its last.
-      bounds: The number of each document's first piece, and the number of all pieces at the end.
+      begin, stop: The index of each piece's first token, and of the token after its last.
+      bounds: The index of each document's first piece; the last entry is the number of pieces.
     """
     documents = np.asarray(split.document_offsets[first : end + 1])
     offsets = np.asarray(split.sentence_offsets[int(documents[0]) : int(documents[-1]) + 1])

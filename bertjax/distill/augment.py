@@ -1,4 +1,4 @@
-"""The data of a distilled task: that of a fine-tuning, with augmented rows (TinyBERT, arXiv 1909.10351)."""
+"""The data of a task in a distillation, with augmented training rows (TinyBERT, arXiv 1909.10351)."""
 
 import dataclasses
 import functools
@@ -24,7 +24,7 @@ from bertjax.data.augment import (
 from bertjax.data.features import Features, load_or_build
 from bertjax.data.length_buckets import choose_lengths, sorted_batches
 from bertjax.data.loader import global_arrays, local_rows
-from bertjax.distill.objective import HAS_OWN_LABEL
+from bertjax.distill.objective import HAS_LABEL
 from bertjax.distill.run import student_encoder
 from bertjax.distill.settings import DistillationSettings
 from bertjax.distill.teacher import Teacher, check_vocabulary, teacher_config_changes, teacher_directory
@@ -42,8 +42,8 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.train.step import make_forward
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_MODEL = 'distill.augment_model'
-_WORDS = 'token_words'  # a temporary array of the features, which is repeated together with the rows
+_MODEL_KEY = 'distill.augment_model'
+_WORDS = 'token_words'  # A temporary array of the features, which is repeated together with the rows.
 
 PredictWords = Callable[[Any, Mapping[str, jax.Array]], jax.Array]
 
@@ -66,12 +66,12 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     """Adds augmented rows to the training split of `data`, as config.distill.augment specifies.
 
     Raises:
-      UserError: There is no masked language model, it has fewer positions than a row, or its vocabulary has too few
+      UserError: There is no masked language model, it has too few positions for the rows, or its vocabulary has too few
         words.
     """
     settings = data.settings
     with primary_first():
-        model = _masked_language_model(distill, data, mesh)
+        masked_lm = _load_masked_lm(distill, data, mesh)
         split = data.split('train', training=True)
     plain, fixed = split.features, data.task.fixed_tokens(split.records, split.features, data.tokenizer)
     replacements = _is_word(data.tokenizer)
@@ -79,36 +79,37 @@ def add_augmented(data: TaskData, distill: DistillationSettings, folder: pathlib
     _check_count(distill.augment_candidates, int(replacements.sum()))
     options = {'times': distill.augment + 1, 'seed': settings.run_seeds.data}
     options |= {'probability': distill.augment_probability, 'count': distill.augment_candidates}
-    key = ('augmented', plain.fingerprint, model.fingerprint, tuple(options.items()))
+    key = ('augmented', plain.fingerprint, masked_lm.fingerprint, tuple(options.items()))
     if fixed.any():
         key += (hashlib.sha256(fixed.tobytes()).hexdigest(),)
 
     def make() -> Features:
-        print(f'train: making up {distill.augment} rows of each of {len(plain):,} with {model.directory}', flush=True)
-        return augment_split(plain, fixed, data.tokenizer, model, batch_size=settings.eval_batch_size, **options)
+        copies = f'{distill.augment} augmented copies of each of {len(plain):,} rows'
+        print(f'train: adding {copies} with {masked_lm.directory}', flush=True)
+        return augment_split(plain, fixed, data.tokenizer, masked_lm, batch_size=settings.eval_batch_size, **options)
 
     data.replace_features('train', load_or_build(folder / 'features', key, make))
 
 
-def _masked_language_model(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:
-    directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL}')
-    check_vocabulary(directory, data.tokenizer, _MODEL)
+def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -> Teacher:
+    directory = huggingface_directory(distill.augment_model or distill.teacher, f'config.{_MODEL_KEY}')
+    check_vocabulary(directory, data.tokenizer, _MODEL_KEY)
     _check_count(distill.augment_candidates, int(_is_word(data.tokenizer).sum()))
     imported = load_pretraining_model(directory, nsp=False, **teacher_config_changes('float32'))
-    model = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL)
-    model.check_head(('mlm',), 'a masked language model, which predicts words that may replace others')
-    model.check_length(data.settings.seq_len)
-    return model
+    masked_lm = Teacher(directory, BertForPreTraining(imported.config), imported, mesh, _MODEL_KEY)
+    masked_lm.check_head(('mlm',), 'a masked language model, which predicts the replacements')
+    masked_lm.check_length(data.settings.seq_len)
+    return masked_lm
 
 
 def _check_count(candidates: int, words: int) -> None:
     if words <= candidates:
         found, expected = str(candidates), f'fewer than the {words:,} words that are one piece'
-        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or take another vocabulary')
+        raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or use another vocabulary')
 
 
 def _is_word(tokenizer: Tokenizer) -> np.ndarray:
-    """Returns bool [V], whether the piece begins a word or is a whole word."""
+    """Returns bool [V], whether a piece starts a word or is a complete word."""
     words = ~np.asarray(tokenizer.continues_word)
     words[tokenizer.special_ids] = False
     return words
@@ -118,7 +119,7 @@ def augment_split(
     features: Features,
     fixed: np.ndarray,
     tokenizer: Tokenizer,
-    model: Teacher,
+    masked_lm: Teacher,
     *,
     times: int,
     probability: float,
@@ -126,45 +127,45 @@ def augment_split(
     seed: int,
     batch_size: int,
 ) -> Features:
-    """Returns each row with `times` - 1 copies of it in which some words are replaced, see data/augment.py.
+    """Returns each row, followed by `times` - 1 copies in which some words are replaced, see data/augment.py.
 
     Args:
       features: The features of the training records.
       fixed: bool [T], the tokens that are never replaced, see `Task.fixed_tokens`.
       tokenizer: The tokenizer of the task.
-      model: A masked language model with the same vocabulary.
-      times: The number of rows for each original row.
-      probability: The probability to replace a word of one piece.
+      masked_lm: A masked language model with the same vocabulary.
+      times: The number of rows for each original row, including the original row.
+      probability: The probability to replace a word that is a single piece.
       count: The number of most likely words to choose a replacement from.
-      seed: The seed, which with the number of a copy determines its replacements.
-      batch_size: The number of sequences in a batch of the model.
+      seed: The seed. The replacements in a copy depend on the seed and the number of the copy.
+      batch_size: The number of sequences in a batch of `masked_lm`.
     """
     words = find_single_piece_words(features, tokenizer.special_ids, tokenizer.continues_word) & ~fixed
-    rows = repeat_rows(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, HAS_OWN_LABEL)
+    rows = repeat_rows(dataclasses.replace(features, token={**features.token, _WORDS: words}), times, HAS_LABEL)
     words = rows.token[_WORDS]
     rows = dataclasses.replace(rows, token={name: x for name, x in rows.token.items() if name != _WORDS})
-    chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_OWN_LABEL)
+    chosen = choose_words(rows, words, seed=seed, probability=probability, mark=HAS_LABEL)
     tokens = rows.tokens.copy()
     sequence, position = token_positions(rows)
-    with show_progress('words become others', int(chosen.sum()), lines=True) as advance:
-        # Fixed tokens, such as entity markers, are no replacements either.
-        predict = _make_predictor(model, tokenizer, np.unique(features.tokens[fixed]), count)
-        for where, candidates in _candidates(rows, chosen, tokenizer, model, predict, batch_size):
+    with show_progress('replacing words', int(chosen.sum()), lines=True) as advance:
+        # Fixed tokens, such as entity markers, must not occur as replacements either.
+        predict = _make_predictor(masked_lm, tokenizer, np.unique(features.tokens[fixed]), count)
+        for where, candidates in _candidates(rows, chosen, tokenizer, masked_lm, predict, batch_size):
             tokens[where] = choose_candidates(
                 candidates, rows.tokens[where], sequence[where], position[where], seed=seed
             )
             advance(len(where))
     added = (times - 1) * len(features)
-    note = f'{added:,} rows are made up beside {len(features):,}: {chosen.sum():,} words of them are others'
+    note = f'{added:,} augmented rows in addition to {len(features):,}: {chosen.sum():,} of their words are replaced'
     return dataclasses.replace(rows, tokens=tokens, notes=(*rows.notes, note))
 
 
 def _candidates(
-    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, model: Teacher, predict: PredictWords, batch_size: int
+    rows: Features, chosen: np.ndarray, tokenizer: Tokenizer, masked_lm: Teacher, predict: PredictWords, batch_size: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yields batches of the chosen tokens: their indices in `tokens`, [M], and their candidates, [M, count + 1].
 
-    The candidates are the result of `predict` with all chosen tokens of the sequence masked.
+    The candidates are the result of `predict` for the sequence with all its chosen tokens masked.
     """
     number, _ = token_positions(rows)
     counts = np.bincount(number[chosen], minlength=len(rows.second))
@@ -173,35 +174,35 @@ def _candidates(
     affected = take_rows(single, np.flatnonzero(counts))  # One row for each sequence, even in multiple-choice tasks.
     if not len(affected):
         return
-    shards, sharding = row_shards(model.mesh), batch_sharding(model.mesh)
-    lengths = choose_lengths(affected.lengths, count=4, longest=model.config.max_positions)
+    shards, sharding = row_shards(masked_lm.mesh), batch_sharding(masked_lm.mesh)
+    lengths = choose_lengths(affected.lengths, count=4, longest=masked_lm.config.max_positions)
     size = -(-batch_size // shards) * shards
     local = local_rows(sharding, size)
     for indices, length in sorted_batches(affected, batch_size=size, shapes=lengths):
         sequences = affected.record[indices[indices >= 0]]
         where = [np.flatnonzero(chosen[slice(*rows.offsets[n : n + 2])]) for n in sequences]
         positions = np.zeros((len(indices), counts.max()), np.int32)
-        for row, x in enumerate(where):  # Empty rows are the last of a batch.
+        for row, x in enumerate(where):  # The rows after these are empty.
             positions[row, : len(x)] = x
         batch = {**affected.batch(indices, length, tokenizer.pad_id), 'masked_positions': positions}
-        with mesh_context(model.mesh):
+        with mesh_context(masked_lm.mesh):
             arrays = global_arrays({name: x[local] for name, x in batch.items()}, sharding, size)
-            words = np.asarray(predict(model.params, arrays))  # [B, P, count + 1]
+            words = np.asarray(predict(masked_lm.params, arrays))  # [B, P, count + 1]
         tokens = [rows.offsets[n] + x for n, x in zip(sequences, where, strict=True)]
         yield np.concatenate(tokens), np.concatenate([words[row, : len(x)] for row, x in enumerate(where)])
 
 
-def _make_predictor(model: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
+def _make_predictor(masked_lm: Teacher, tokenizer: Tokenizer, excluded: np.ndarray, count: int) -> PredictWords:
     """Returns (parameters, batch) -> int32 [B, P, count + 1], the most likely single-piece words at masked positions.
 
     The ids `excluded` are never predicted.
     """
-    words = np.zeros(model.config.padded_vocab_size, bool)
+    words = np.zeros(masked_lm.config.padded_vocab_size, bool)
     words[: tokenizer.vocab_size] = _is_word(tokenizer)
     words[excluded] = False
-    forward = make_forward(model.model, PRETRAINING)
+    forward = make_forward(masked_lm.module, PRETRAINING)
 
-    @functools.partial(jax.jit, out_shardings=replicated(model.mesh))  # Every process needs all words.
+    @functools.partial(jax.jit, out_shardings=replicated(masked_lm.mesh))  # Every process needs the words of all rows.
     def predict(params: Any, batch: Mapping[str, jax.Array]) -> jax.Array:
         logits = forward(params, batch)['mlm_logits']  # [B, P, V]
         return jax.lax.top_k(jnp.where(words, logits, NEGATIVE), count + 1)[1]

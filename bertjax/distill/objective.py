@@ -1,4 +1,4 @@
-"""The objective of a distillation, and the teacher layers that the student's layers are compared with.
+"""The objective of a distillation, and the choice of the teacher layers to compare the student's layers with.
 
 DistilBERT (arXiv 1910.01108) distills the outputs and the direction of the last hidden states. TinyBERT (arXiv
 1909.10351) distills every layer: embeddings, hidden states through a learned projection, and attention scores.
@@ -19,10 +19,11 @@ from bertjax.model.config import BertConfig
 from bertjax.model.layers import Projection
 
 Batch = Mapping[str, jax.Array]
-HIDDEN_LOSSES = ('embeddings', 'hidden', 'attention', 'cosine')  # on the hidden states and attention scores
-OUTPUT_LOSSES = ('soft', 'hard')  # on the outputs
-HAS_OWN_LABEL = 'labelled'  # float32 [B] in a batch with augmented rows: 1 for an original row, which has a true label
-PROJECTION = 'projection'  # the name of the projection in the auxiliary parameters of the objective
+HIDDEN_LOSSES = ('embeddings', 'hidden', 'attention', 'cosine')  # Losses on the hidden states and attention scores.
+OUTPUT_LOSSES = ('soft', 'hard')  # Losses on the outputs.
+# An array of a batch with augmented rows: float32 [B], 1 for an original row, which has a label, and 0 for other rows.
+HAS_LABEL = 'labelled'
+PROJECTION = 'projection'  # The name of the projection in the auxiliary parameters of the objective.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +31,12 @@ class DistillSpec:
     """The losses of a stage of a distillation.
 
     Attributes:
-      factors: {part of HIDDEN_LOSSES and OUTPUT_LOSSES: its weight in the total loss}; a part with 0 is not computed.
+      factors: {part of HIDDEN_LOSSES or OUTPUT_LOSSES: its weight in the total loss}. A part of weight 0 is not
+        computed.
       temperature: The temperature of the soft targets.
-      layers: For each block of the student, the number of the teacher block that it is compared with.
-      projection: Whether a learned linear map projects the student's hidden states to the teacher's width. Embeddings
-        and all blocks share the map, as in TinyBERT's code.
+      layers: For each block of the student, the number of the teacher block to compare it with.
+      projection: Whether a learned linear map projects the student's hidden states to the teacher's width. The
+        embeddings and all blocks share the map, as in TinyBERT's code.
     """
 
     factors: Mapping[str, float]
@@ -43,14 +45,14 @@ class DistillSpec:
     projection: bool
 
     def only(self, parts: Sequence[str]) -> 'DistillSpec':
-        """Returns the spec with only these parts."""
+        """Returns a spec with only the losses `parts`."""
         return dataclasses.replace(self, factors={part: self.factors[part] for part in parts})
 
 
 def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Returns `count` of the numbers below `num_layers`, evenly spaced, with the first and the last one.
 
-    Six of 12 are 0, 2, 4, 7, 9 and 11, the blocks that DistilBERT starts from (huggingface/transformers,
+    For 6 of 12 the result is 0, 2, 4, 7, 9 and 11, the blocks that DistilBERT starts from (huggingface/transformers,
     distillation/scripts/extract.py).
     """
     last = num_layers - 1
@@ -60,7 +62,7 @@ def evenly_spaced_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
     """Returns the last block of each of `count` equal parts of `num_layers` blocks (TinyBERT, section 4.1).
 
-    Four of 12 are 2, 5, 8 and 11.
+    For 4 of 12 the result is 2, 5, 8 and 11.
     """
     return tuple((i + 1) * num_layers // count - 1 for i in range(count))
 
@@ -68,18 +70,19 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
-    Its losses, as (sum, weight), are those with a factor other than 0:
+    The losses of the objective, as (sum, weight), are those with a factor other than 0:
       soft_loss: See `losses.DistillLoss`, at the temperature of the spec.
-      The losses of `base` (factor `hard`), over rows with a true label. Its `loss` is renamed to label_loss.
-      embeddings_loss, hidden_loss: The squared distance from the teacher's states, averaged over the width and, for
-        `hidden`, summed over the student's blocks; over real tokens.
+      The losses of `base` (factor `hard`), over rows with a label. The `loss` of `base` is renamed to label_loss.
+      embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width; over real tokens.
+      hidden_loss: The squared distance from the teacher's hidden states, averaged over the width and summed over the
+        student's blocks; over real tokens.
       attention_loss: The squared distance of the scores Q Kᵀ / √K before mask and softmax, averaged over the heads and
-        summed over the student's blocks; over pairs of tokens that see each other.
+        summed over the student's blocks; over pairs of tokens that attend to each other.
       cosine_loss: 1 - cos of the last hidden states; over real tokens.
 
-    Two losses differ from the original code. TinyBERT's code averages over padding, too, with scores of 0 for masked
-    pairs, while padding has no weight here. DistilBERT's code uses the soft targets of all tokens in pre-training,
-    while only those of the masked positions are used here, because no other logits are computed.
+    Two losses differ from the original code. TinyBERT's code also averages over padding, with scores of 0 for masked
+    pairs. In this module, padding has no weight. DistilBERT's code uses the soft targets of all tokens in pre-training.
+    This module uses only those of the masked positions, because no other logits are computed.
 
     Args:
       base: The objective of the student without a teacher.
@@ -138,7 +141,7 @@ _CAPTURED_FOR = {HIDDEN: {'embeddings', 'hidden', 'cosine'}, SCORES: {'attention
 
 
 def _rename(name: str) -> str:
-    """Renames the `loss` of the objective without a teacher, because the total loss has this name."""
+    """Renames the `loss` of the base objective, because the total loss is called `loss`."""
     return 'label_loss' if name == 'loss' else name
 
 
@@ -148,12 +151,12 @@ def _state_indices(layers: tuple[int, ...]) -> jax.Array:
 
 
 def _mask_augmented(batch: Batch) -> Batch:
-    """Returns the batch with weight 0 for augmented rows, which have no true label."""
-    if HAS_OWN_LABEL not in batch:
+    """Returns the batch with weight 0 for augmented rows, which have no label."""
+    if HAS_LABEL not in batch:
         return batch
-    masked = {'weights': batch['weights'] * batch[HAS_OWN_LABEL]}
+    masked = {'weights': batch['weights'] * batch[HAS_LABEL]}
     if 'token_weights' in batch:
-        masked['token_weights'] = batch['token_weights'] * batch[HAS_OWN_LABEL][:, None]
+        masked['token_weights'] = batch['token_weights'] * batch[HAS_LABEL][:, None]
     return {**batch, **masked}
 
 
@@ -166,7 +169,7 @@ def _make_init_aux(projection: Projection, student: BertConfig) -> Callable[[jax
 
 
 def _pairs(batch: Batch, causal: bool) -> jax.Array:
-    """Returns float32 [B, Q, S], 1 where a token sees another; rows are [B, S], packed or not, or [B, C, S]."""
+    """Returns float32 [B, Q, S], 1 where a token attends to another; rows are [B, S], packed or not, or [B, C, S]."""
     mask = batch['attention_mask']
     mask = mask.reshape(-1, mask.shape[-1])
     visible = AttentionMask(mask, batch.get('sequence_ids'), causal).visible(mask.shape[1])[:, 0]  # [B, Q or 1, S]
@@ -181,7 +184,10 @@ def _hidden_losses(
     projection: Projection | None,
     causal: bool,
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """See `distill_objective`. The student's hidden states are [L + 1, B, S, D], the teacher's [L + 2, B, S, D']."""
+    """Computes the losses `parts`, see `distill_objective`.
+
+    The student's hidden states are [L + 1, B, S, D], those of the teacher [L + 2, B, S, D'].
+    """
     mask = batch['attention_mask']
     real = mask.reshape(-1, mask.shape[-1]).astype(jnp.float32)  # [B, S]
     pairs_by_loss = {}

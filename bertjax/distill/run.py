@@ -1,4 +1,4 @@
-"""Builders of the distillation part of a pre-training or a fine-tuning."""
+"""Builders of the `Distillation` of a pre-training or a fine-tuning."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 
 def student_params(settings: PretrainingSettings, student: BertConfig) -> dict[str, Any] | None:
-    """Returns the initial parameters of a recorded run if they are blocks of its teacher, else None.
+    """Returns the initial parameters of a recorded run if they are copied from its teacher, else None.
 
     Raises:
       UserError: The teacher no longer exists.
@@ -44,7 +44,7 @@ def _load_teacher(
 
 
 def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertConfig:
-    """Returns the encoder config of a student without config.init: the teacher's with fewer blocks.
+    """Returns the encoder config of a student without config.init: the config of the teacher with fewer blocks.
 
     Raises:
       UserError: The student has more blocks than the teacher.
@@ -55,10 +55,10 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 
 
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
-    """Loads and checks the teacher of a task's student, before any record is tokenised.
+    """Loads and checks the teacher for a task, before any record is tokenised.
 
     Args:
-      data: The data of the task, with the student's encoder; the task has learned its labels.
+      data: The data of the task, with the student's encoder. The task must have learned its labels.
       distill: The settings of the distillation.
       mesh: The devices of the teacher.
 
@@ -67,15 +67,15 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
     """
     task, directory = data.task, teacher_directory(distill.teacher)
     check_vocabulary(directory, data.tokenizer)
-    model = task.model(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
+    module = task.build_module(read_config(directory, **teacher_config_changes(data.encoder.dtype)))
     labels = task.huggingface().get('id2label')
-    imported = load_task_model(directory, model, task.head, id2label=labels, seed=data.settings.run_seeds.init)
-    teacher = Teacher(directory, model, imported, mesh)
+    imported = load_task_model(directory, module, task.head, id2label=labels, seed=data.settings.run_seeds.init)
+    teacher = Teacher(directory, module, imported, mesh)
     teacher.check_length(data.settings.seq_len)
     if distill.soft:
         parts = ('pooler', 'head', 'mix', 'bilstm')
         teacher.check_head(parts, f'a model tuned to {task.name}, with the same labels')
-    distill.make_spec(model.config, data.encoder)  # Raises if the two cannot be compared.
+    distill.make_spec(module.config, data.encoder)  # Raises if the two cannot be compared.
     return teacher
 
 
@@ -85,16 +85,16 @@ def distill_pretraining(
     """Loads and checks the teacher of a pre-training, before any text is read.
 
     Args:
-      settings: The settings of the run. The teacher's tokenizer is filled in if they name neither a tokenizer nor a
-        model to start from.
+      settings: The settings of the run. Without config.tokenizer and config.init, the student uses the tokenizer of the
+        teacher.
       distill: The settings of the distillation.
       mesh: The devices.
 
     Returns:
-      The settings of the student, and the distillation to pass to `Pretraining`.
+      The settings of the student, and the distillation for `Pretraining`.
 
     Raises:
-      UserError: The teacher has another vocabulary, lacks a part, or cannot be compared with the student.
+      UserError: The teacher has another vocabulary, lacks the MLM head, or cannot be compared with the student.
     """
     directory = teacher_directory(distill.teacher)
     if not settings.tokenizer and not settings.init:
@@ -111,14 +111,15 @@ def distill_pretraining(
     if copied is not None:
         teacher.check_copies(student)
     spec = distill.make_spec(teacher.config, student)
-    stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.model, student))
+    stage = DistillationStage(lambda objective: distill_objective(objective, spec, teacher.module, student))
     return settings, _distillation(teacher, distill, spec, [stage], copied, student)
 
 
 def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher) -> Distillation:
-    """Returns the distillation to pass to `Finetuning`.
+    """Returns the distillation for `Finetuning`.
 
-    With config.distill.intermediate there are two stages, as in TinyBERT: first the hidden states, then the outputs.
+    With config.distill.intermediate there are two stages, as in TinyBERT: the first one has the losses on the hidden
+    states, the second one those on the outputs.
 
     Args:
       data: The data of the task, with the student's encoder.
@@ -126,7 +127,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
       teacher: The teacher from `task_teacher`.
 
     Raises:
-      UserError: The run asks for packed rows.
+      UserError: config.packing is 'on'.
     """
     if data.settings.packing == 'on':
         raise UserError('config.packing', "'on' in a distillation", "'auto' or 'off'", 'leave it out')
@@ -134,10 +135,10 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
 
     def stage(losses: tuple[str, ...], rate: float | None = None) -> DistillationStage:
         part = spec.only(losses)
-        return DistillationStage(lambda base: distill_objective(base, part, teacher.model, student), rate)
+        return DistillationStage(lambda base: distill_objective(base, part, teacher.module, student), rate)
 
     stages = [stage((*HIDDEN_LOSSES, *OUTPUT_LOSSES))]
-    if distill.in_two:
+    if distill.has_two_stages:
         stages = [stage(HIDDEN_LOSSES, distill.intermediate_learning_rate or None), stage(OUTPUT_LOSSES)]
     copied = distill.student_layers(teacher.config, student.num_layers)
     return _distillation(teacher, distill, spec, stages, copied, student, is_task=True)
@@ -156,13 +157,13 @@ def _distillation(
     random = is_task and copied is None and distill.student_init != 'init'
     initial_weights = 'starting from random weights' if random else ''
     if copied is not None:
-        head = ', and its head' if is_task else ''
-        initial_weights = f'starting from blocks {", ".join(map(str, copied))} of {teacher.directory}{head}'
+        head = ' and the head' if is_task else ''
+        initial_weights = f'starting from blocks {", ".join(map(str, copied))}{head} of {teacher.directory}'
     return Distillation(
         stages,
         teacher.abstract,
         lambda: teacher.params,
-        # The forward pass has a third of the FLOPs of a training step.
+        # A forward pass has a third of the FLOPs of a training step.
         lambda seq_len, predictions: train_flops_per_sequence(teacher.config, seq_len, predictions) / 3,
         teacher.fingerprint,
         f'{teacher.describe()}\n{distill.describe(spec)}',

@@ -1,4 +1,4 @@
-"""The settings of a distillation, made from config.distill: the teacher, the student's initial weights, the losses."""
+"""The settings of a distillation, parsed from config.distill: teacher, initial weights of the student, losses."""
 
 from collections.abc import Collection
 
@@ -12,68 +12,67 @@ _AUGMENT_KEYS = ('augment_probability', 'augment_candidates', 'augment_model')
 
 
 class DistillationSettings(TaskDistillationKeys):
-    """config.distill, and properties derived from it. In a pre-training, the keys that only tasks use have defaults."""
+    """config.distill, and properties derived from it. In a pre-training, keys for tasks have their defaults."""
 
     def check(self, init: str, flag_keys: Collection[str] = ()) -> None:
         """Checks everything that can be checked without reading the teacher.
 
         Args:
           init: config.init.
-          flag_keys: Config keys that the command line sets, such as 'distill.layers'.
+          flag_keys: The config keys that the command line sets, such as 'distill.layers'.
 
         Raises:
-          UserError: A value is impossible or unused; the error names its key.
+          UserError: A value is impossible or has no effect; the error names its key.
         """
         if not self.teacher:
             fix = 'for example --config.distill.teacher=out/rte, or google-bert/bert-base-uncased'
             raise UserError('config.distill.teacher', 'nothing', 'a trained model to learn from', fix)
         if (self.student_init == 'init') != bool(init):
             found = f'{self.student_init!r} with config.init={init!r}'
-            expected, fix = "'init' where config.init names the student, and nowhere else", 'change one of the two'
+            expected, fix = "'init' if and only if config.init names the student", 'change one of the two'
             raise UserError('config.distill.student_init', found, expected, fix)
         if not any(getattr(self, part) for part in (*HIDDEN_LOSSES, *OUTPUT_LOSSES)):
-            found, fix = 'all parts at 0', 'for example --config.distill.soft=1'
-            raise UserError(
-                'config.distill', found, 'something to learn: ' + ', '.join((*OUTPUT_LOSSES, *HIDDEN_LOSSES)), fix
-            )
+            found, fix = 'all losses with weight 0', 'for example --config.distill.soft=1'
+            expected = 'a weight above 0 for one of ' + ', '.join((*OUTPUT_LOSSES, *HIDDEN_LOSSES))
+            raise UserError('config.distill', found, expected, fix)
         if self.num_layers and self.student_init == 'init':
             fix = 'leave it 0'
-            raise UserError('config.distill.num_layers', str(self.num_layers), "0: it is config.init's", fix)
+            raise UserError('config.distill.num_layers', str(self.num_layers), '0, as config.init sets it', fix)
         if self.num_layers and self._init_blocks and len(self._init_blocks) != self.num_layers:
             found = f'{self.num_layers} with student_init={self.student_init}'
             raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it 0')
-        if self.in_two and not (self._uses_any(HIDDEN_LOSSES) and self._uses_any(OUTPUT_LOSSES)):
+        if self.has_two_stages and not (self._uses_any(HIDDEN_LOSSES) and self._uses_any(OUTPUT_LOSSES)):
             expected = (
                 f'losses for both stages: one of {", ".join(HIDDEN_LOSSES)} and one of {", ".join(OUTPUT_LOSSES)}'
             )
             raise UserError('config.distill.intermediate', str(self.intermediate), expected, 'leave it 0')
         if self.augment and not (self.soft or self._uses_any(HIDDEN_LOSSES)):
-            expected = 'config.distill.soft above 0: an augmented row has no label, only the outputs of the teacher'
+            expected = 'config.distill.soft above 0, because an augmented row has no label'
             raise UserError('config.distill.augment', str(self.augment), f'0, or {expected}', 'leave it 0')
 
         for key, reason in self._unused_keys.items():
             if f'distill.{key}' in flag_keys and getattr(self, key):
                 found = f'{getattr(self, key)!r} {reason}'
-                raise UserError(f'config.distill.{key}', found, 'nothing, as it is not read then', 'leave it out')
+                raise UserError(f'config.distill.{key}', found, 'no value, because it has no effect', 'leave it out')
 
     @property
     def _unused_keys(self) -> dict[str, str]:
         """{key that has no effect: the reason}."""
-        readers = {
+        uses = {
             'temperature': (self.soft, 'with config.distill.soft=0'),
             'layers': (self.hidden or self.attention, 'with neither hidden states nor attention compared'),
             'projection': (self._uses_any(('cosine', 'hidden', 'embeddings')), 'with no hidden states compared'),
-            'intermediate_learning_rate': (self.in_two, 'with config.distill.intermediate=0'),
+            'intermediate_learning_rate': (self.has_two_stages, 'with config.distill.intermediate=0'),
             **dict.fromkeys(_AUGMENT_KEYS, (self.augment, 'with config.distill.augment=0')),
         }
-        return {key: reason for key, (is_used, reason) in readers.items() if not is_used}
+        return {key: reason for key, (is_used, reason) in uses.items() if not is_used}
 
     def _uses_any(self, parts: tuple[str, ...]) -> bool:
         return any(getattr(self, part) for part in parts)
 
     @property
-    def in_two(self) -> bool:
-        """Whether there are two stages, of which the first has only the hidden losses."""
+    def has_two_stages(self) -> bool:
+        """Whether there are two stages. The first one then has only the hidden losses."""
         return parse_duration(self.intermediate)[0] > 0
 
     @property
@@ -82,11 +81,11 @@ class DistillationSettings(TaskDistillationKeys):
         return _parse_numbers(self.student_init)
 
     def student_layers(self, teacher: BertConfig, count: int = 0) -> tuple[int, ...] | None:
-        """Returns the blocks of the teacher that the student starts from; None if it starts from other weights.
+        """Returns the teacher blocks that the student is initialized with; None if it starts from other weights.
 
         Args:
           teacher: The config of the teacher.
-          count: The number of the student's blocks; 0 for `num_layers`.
+          count: The number of blocks of the student; 0 for `num_layers`.
 
         Raises:
           UserError: The teacher does not have these blocks, or their number differs from `count`.
@@ -96,14 +95,14 @@ class DistillationSettings(TaskDistillationKeys):
         num_blocks = count or self.num_layers or -(-teacher.num_layers // 2)
         blocks = self._init_blocks or evenly_spaced_layers(num_blocks, teacher.num_layers)
         where = 'config.model.num_layers' if count and not self._init_blocks else 'config.distill.student_init'
-        _check_blocks(where, blocks, teacher, fix='take fewer, or begin with --config.distill.student_init=random')
+        _check_blocks(where, blocks, teacher, fix='use fewer, or set --config.distill.student_init=random')
         if count and len(blocks) != count:
             found, expected = f'{len(blocks)} blocks ({self.student_init})', f'config.model.num_layers = {count}'
-            raise UserError('config.distill.student_init', found, expected, 'make the two agree')
+            raise UserError('config.distill.student_init', found, expected, 'make the two numbers equal')
         return blocks
 
     def make_spec(self, teacher: BertConfig, student: BertConfig) -> DistillSpec:
-        """Returns the spec with all losses of the distillation.
+        """Returns a spec with all losses of the distillation.
 
         Raises:
           UserError: The layers, widths or heads of the two models cannot be compared.
@@ -115,7 +114,7 @@ class DistillationSettings(TaskDistillationKeys):
             if len(layers) != L:
                 found, expected = f'{len(layers)} blocks ({self.layers})', f'{L}, one for each of the student'
                 raise UserError('config.distill.layers', found, expected, "for example 'uniform'")
-            fix = 'give the student no more blocks than its teacher has, or name blocks of it'
+            fix = 'give the student at most as many blocks as the teacher, or list blocks of the teacher'
             _check_blocks('config.distill.layers', layers, teacher, fix)
         else:
             layers = ()
@@ -125,23 +124,27 @@ class DistillationSettings(TaskDistillationKeys):
             and student.width != teacher.width
         ):
             found = f'a student of width {student.width}'
-            expected = f'the width of its teacher, {teacher.width}, to compare hidden states without a projection'
+            expected = f'the width of the teacher, {teacher.width}, or a projection'
             raise UserError('config.distill.projection', found, expected, 'set --config.distill.projection=true')
         if self.attention and student.num_heads != teacher.num_heads:
             found = f'a student with {student.num_heads} heads'
-            expected, fix = f'as many as its teacher, {teacher.num_heads}', 'set --config.distill.attention=0'
+            expected, fix = f'{teacher.num_heads}, as in the teacher', 'set --config.distill.attention=0'
             raise UserError('config.distill.attention', found, expected, fix)
         factors = {part: getattr(self, part) for part in (*HIDDEN_LOSSES, *OUTPUT_LOSSES)}
         compares = self._uses_any(('cosine', 'hidden', 'embeddings'))
         return DistillSpec(factors, self.temperature, layers, self.projection and compares)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the number of steps of the first stage, of `total` steps; an epoch has `batches` batches.
+        """Returns the number of steps of the first stage.
+
+        Args:
+          total: The number of steps of the run.
+          batches: The number of batches of an epoch.
 
         Raises:
           UserError: A stage would have no steps.
         """
-        if not self.in_two:
+        if not self.has_two_stages:
             return 0
         steps = in_steps(self.intermediate, 'distill.intermediate', total=total, steps_per_epoch=batches)
         if not 0 < steps < total:
@@ -151,12 +154,12 @@ class DistillationSettings(TaskDistillationKeys):
         return steps
 
     def describe(self, spec: DistillSpec) -> str:
-        """Describes the losses and the compared teacher blocks in a line."""
+        """Describes the losses, and the teacher blocks that they compare, in a line."""
         parts = ', '.join(f'{factor:g} x {part}' for part, factor in spec.factors.items() if factor)
-        line = f'taught: {parts}' + (f'; temperature {self.temperature:g}' if self.soft else '')
-        line += '; through a learned projection' if spec.projection else ''
-        follows = ', '.join(map(str, spec.layers))
-        return line + (f'; its blocks follow {follows} of the teacher' if spec.layers else '')
+        line = f'losses: {parts}' + (f'; temperature {self.temperature:g}' if self.soft else '')
+        line += '; with a learned projection' if spec.projection else ''
+        layers = ', '.join(map(str, spec.layers))
+        return line + (f'; compared with blocks {layers} of the teacher' if spec.layers else '')
 
 
 def _parse_numbers(text: str) -> tuple[int, ...]:

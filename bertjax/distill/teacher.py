@@ -1,4 +1,4 @@
-"""The teacher of a distillation, and the parameters that a student takes from it."""
+"""The teacher of a distillation, and the initial parameters of a student that are copied from it."""
 
 import dataclasses
 import functools
@@ -36,12 +36,17 @@ def teacher_directory(teacher: str) -> str:
 
 
 def teacher_config_changes(dtype: str) -> dict[str, Any]:
-    """Returns the changes to a teacher's BertConfig: no dropout, scanned layers, the student's `dtype`."""
+    """Returns the changes to the BertConfig of a teacher: no dropout, scanned layers, and the student's `dtype`."""
     return {'dropout': 0.0, 'attention_dropout': 0.0, 'scan_layers': True, 'dtype': dtype}
 
 
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
-    """Checks that the teacher (config.KEY) has the student's vocabulary, so that both read the same text.
+    """Checks that the teacher has the vocabulary of the student, so that both get the same token ids.
+
+    Args:
+      directory: The directory of the teacher.
+      student: The tokenizer of the student.
+      key: The config key that names the teacher, for the error.
 
     Raises:
       UserError: The vocabularies differ.
@@ -55,18 +60,24 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
 
-def check_rows(directory: str, theirs: int, pieces: int, key: str = KEY) -> None:
-    """Checks that the masked language model of the teacher (config.KEY) has one output for each piece.
+def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY) -> None:
+    """Checks that the masked language model of the teacher has one output for each piece.
 
-    Further outputs, such as those of a padded embedding table, would be distilled as words that do not exist.
+    Further outputs, such as those of a padded embedding table, would be distilled as pieces that do not exist.
+
+    Args:
+      directory: The directory of the teacher.
+      num_outputs: The number of outputs of the teacher.
+      num_pieces: The number of pieces of the tokenizer.
+      key: The config key that names the teacher, for the error.
 
     Raises:
       UserError: The number of outputs differs from the number of pieces.
     """
-    if theirs != pieces:
-        found = f'a model with {theirs:,} rows of words in {directory}'
-        expected = f'{pieces:,}, the pieces of its tokenizer'
-        fix = f'save it with as many, in transformers by resize_token_embeddings({pieces}), or name another model'
+    if num_outputs != num_pieces:
+        found = f'a model with {num_outputs:,} token embeddings in {directory}'
+        expected = f'{num_pieces:,}, the number of pieces of its tokenizer'
+        fix = f'resize it, in transformers with resize_token_embeddings({num_pieces}), or name another model'
         raise UserError(f'config.{key}', found, expected, fix)
 
 
@@ -75,30 +86,30 @@ class Teacher:
     """A trained model that is never updated.
 
     Attributes:
-      directory: The folder it was loaded from.
-      model: The Flax module.
+      directory: The directory that the model was loaded from.
+      module: The Flax module.
       imported: The parameters on the host, with stacked blocks.
-      mesh: The devices to put it on; None if only its host parameters are used.
-      key: The config key that names it.
+      mesh: The devices for the parameters; None if only the parameters on the host are used.
+      key: The config key that names the model.
     """
 
     directory: str
-    model: nn.Module
+    module: nn.Module
     imported: ImportedModel
     mesh: Mesh | None
     key: str = KEY
 
     @property
     def config(self) -> BertConfig:
-        """The config of its encoder."""
-        return self.model.config
+        """The config of the encoder."""
+        return self.module.config
 
-    def check_head(self, parts: Sequence[str], what: str) -> None:
-        """Checks that the directory has these parts of the parameter tree, which would else be random.
+    def check_head(self, parts: Sequence[str], expected: str) -> None:
+        """Checks that the directory has these parts of the parameter tree. Missing parts would be random.
 
         Args:
           parts: The top-level names in the tree.
-          what: A description of the expected model, for the error.
+          expected: A description of the expected model, for the error.
 
         Raises:
           UserError: A part is missing.
@@ -106,7 +117,7 @@ class Teacher:
         missing = [path for path in self.imported.missing if path.split('/')[0] in parts]
         if missing:
             fix = 'name a model that has it'
-            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', what, fix)
+            raise UserError(f'config.{self.key}', f'{self.directory}, which has no {", ".join(missing)}', expected, fix)
 
     @functools.cached_property
     def fingerprint(self) -> str:
@@ -119,42 +130,42 @@ class Teacher:
 
     @functools.cached_property
     def abstract(self) -> Any:
-        """The shapes, dtypes and shardings of its parameters, which are sharded like the student's.
+        """The shapes, dtypes and shardings of the parameters, which are sharded like those of the student.
 
         Raises:
-          UserError: The mesh does not divide the teacher.
+          UserError: The teacher cannot be sharded over the mesh.
         """
         check_mesh(self.config, self.mesh)
-        inputs = [jnp.zeros(shape, jnp.int32) for shape in self.model.smallest_inputs]
+        inputs = [jnp.zeros(shape, jnp.int32) for shape in self.module.smallest_inputs]
         with mesh_context(self.mesh):
-            return abstract_state(lambda key: init_params(self.model, key, *inputs), self.mesh)
+            return abstract_state(lambda key: init_params(self.module, key, *inputs), self.mesh)
 
     @functools.cached_property
     def params(self) -> Any:
-        """Its parameters on the mesh."""
+        """The parameters on the mesh."""
         return put_like(self.imported.params, self.abstract)
 
     def check_length(self, seq_len: int) -> None:
         """Checks that the teacher has positions for sequences of `seq_len` tokens.
 
         Raises:
-          UserError: It has fewer positions.
+          UserError: The teacher has fewer positions.
         """
         longest = self.config.max_positions
         if seq_len > longest:
-            found = f'{self.directory}, which knows {longest} positions'
+            found = f'{self.directory}, which has {longest} positions'
             fix = f'set --config.seq_len={longest}, or name another model'
-            raise UserError(f'config.{self.key}', found, f'{seq_len}, as many as sequences have', fix)
+            raise UserError(f'config.{self.key}', found, f'{seq_len}, the length of the sequences', fix)
 
     def check_segments(self, segments: int) -> None:
         """Checks that the teacher has embeddings for all segment types of the corpus.
 
         Raises:
-          UserError: It has fewer segment types.
+          UserError: The teacher has fewer segment types.
         """
         count = self.config.num_segments
         if segments > count:
-            found, expected = f'{self.directory}, which knows {count} segment types', f'{segments}, as the corpus has'
+            found, expected = f'{self.directory}, which has {count} segment types', f'{segments}, as in the corpus'
             raise UserError(f'config.{self.key}', found, expected, 'name another model')
 
     def describe(self) -> str:
@@ -166,7 +177,7 @@ class Teacher:
         )
 
     def check_copies(self, student: BertConfig) -> None:
-        """Checks that the student has the architecture of the blocks that it starts from.
+        """Checks that the student has the architecture of the teacher blocks that it is initialized with.
 
         Raises:
           UserError: A field differs; the error names the first one.
@@ -175,11 +186,11 @@ class Teacher:
         for name in fields_of(FieldKind.ARCHITECTURE):
             ours, theirs = getattr(student, name), getattr(self.config, name)
             if name not in may_differ and ours != theirs:
-                fix = 'set it so, or begin with --config.distill.student_init=random'
-                raise UserError(f'config.model.{name}', str(ours), f"{theirs}, as the teacher's blocks have it", fix)
+                fix = 'set it to this value, or set --config.distill.student_init=random'
+                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the teacher', fix)
 
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
-        """Returns the parameters of the teacher with only the blocks `layers`, in the student's tree layout."""
+        """Returns the teacher's parameters with only the blocks `layers`, in the tree layout of the student."""
         params = self.imported.params
         blocks = jax.tree.map(lambda x: x[list(layers)], params['encoder']['layers'])
         tree = {**params, 'encoder': {**params['encoder'], 'layers': blocks}}

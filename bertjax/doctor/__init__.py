@@ -1,1 +1,1 @@
-"""The checks of run=doctor, one line each: the checks of the verbs, and those that need several of them at once."""
+"""The checks of run=doctor: those of the verbs, and some that combine several verbs. Each prints one line."""

@@ -10,7 +10,7 @@ from bertjax.remote.lease import lease_holder
 from bertjax.remote.object_store import RemoteFolder, split_address
 from bertjax.remote.retry import DeniedError
 
-# The names of Amazon and Google.
+# The permissions in the terms of Amazon and Google.
 _RIGHTS = {
     's3': {'list': 's3:ListBucket', 'read': 's3:GetObject', 'write': 's3:PutObject', 'delete': 's3:DeleteObject'},
     'gs': {right: f'storage.objects.{name}' for right, name in
@@ -19,11 +19,11 @@ _RIGHTS = {
 
 
 def rights(url: str) -> Iterator[Check]:
-    """Lists, reads, writes and deletes an object of the workdir gs://… or s3://…"""
+    """Checks the rights to list, read, write and delete objects in the workdir gs://… or s3://…"""
     folder, probe = RemoteFolder(url, '--workdir'), f'.doctor-{secrets.token_hex(8)}'
     actions = {
         'list': folder.find,
-        'read': lambda: folder.read(probe),  # it does not exist; without the right the answer is not 404 but 403
+        'read': lambda: folder.read(probe),  # it does not exist: 404 with the right, 403 without it
         'write': lambda: folder.write(probe, b'run=doctor'),
         'delete': lambda: folder.remove(probe),
     }

@@ -1,4 +1,4 @@
-"""The result of a check of run=doctor, one line with its next step, and the class that prints and counts them."""
+"""The results of the checks of run=doctor, one line each, and the class that prints and counts them."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ class Check:
     Attributes:
       about: the subject, in a word or two.
       status: OK, WARN or FAIL. FAIL: a run cannot start, or its result is useless.
-      message: the observation, in one line.
+      message: the result, in one line.
       fix: the next step; '' if there is none.
     """
 
@@ -33,7 +33,7 @@ class Check:
 
 
 def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[..., Iterator[Check]]]:
-    """Decorates a generator of checks: a UserError that it raises becomes a failed check."""
+    """Returns a decorator for generators of checks, which converts a UserError to a failed check."""
 
     def decorate(function: Callable[..., Iterable[Check]]) -> Callable[..., Iterator[Check]]:
         @functools.wraps(function)
@@ -49,7 +49,7 @@ def check(about: str) -> Callable[[Callable[..., Iterable[Check]]], Callable[...
 
 
 class CheckPrinter:
-    """Prints checks as they come, and counts them by status."""
+    """A printer of checks, which also counts them by status."""
 
     def __init__(self, console: Console):
         self._console = console

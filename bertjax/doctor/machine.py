@@ -48,7 +48,7 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields a package's requirements on this machine, with those of the installed device packages in its extras."""
+    """Yields the requirements of a package on this machine, and those of its extras for installed device packages."""
     if _version(owner) is None:  # bertjax runs from a checkout
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
@@ -71,14 +71,19 @@ def devices() -> Iterator[Check]:
         available = training_devices()
     except RuntimeError as error:  # JAX raises it, for example if another process holds the TPU
         reason = (str(error).strip() or 'no reason given').splitlines()[0]
-        yield Check('devices', FAIL, f'JAX cannot start: {reason}', 'end what holds the devices, or repair the driver')
+        yield Check(
+            'devices',
+            FAIL,
+            f'JAX cannot start: {reason}',
+            'end the process that uses the devices, or repair the driver',
+        )
         return
     kind = f'{len(available)} x {available[0].device_kind}'
     if idle := unused_accelerator(available[0].platform):
         fix = f"pip install 'bertjax[{_EXTRAS[idle]}]', and read the messages of JAX at its start"
         yield Check('devices', WARN, f'{kind}, though this machine has a {idle}', fix)
     else:
-        yield Check('devices', OK, f'{kind}, and a gradient computed there is right')
+        yield Check('devices', OK, f'{kind}, and a gradient computed on them is correct')
 
 
 @check('workdir')
@@ -91,7 +96,9 @@ def workdir(folder: pathlib.Path) -> Iterator[Check]:
     except OSError as error:
         raise disk.explain_os_error(error, str(place)) or error from None
     yield Check(
-        'workdir', OK, f'{folder} can be written to' if folder.exists() else f'{folder} is new, and can be made'
+        'workdir',
+        OK,
+        f'{folder} can be written to' if folder.exists() else f'{folder} does not exist, and can be created',
     )
 
 
@@ -106,13 +113,15 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 @check('disk')
 def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free space with {name: bytes} of the files of a run; the first entry is indispensable."""
+    """Compares the free space with {name: bytes} of a run's files; the run fails without the first entry."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
-        yield Check('disk', FAIL, message, 'make room, lower config.checkpoint_keep, or give a --workdir elsewhere')
+        yield Check(
+            'disk', FAIL, message, 'make room, lower config.checkpoint_keep, or give a --workdir on another disk'
+        )
     elif free < sum(needed.values()):
-        yield Check('disk', WARN, f'{message}: more in total than there is', 'make room before the run is over')
+        yield Check('disk', WARN, f'{message}: not enough for all of them', 'make room before the run ends')
     else:
         yield Check('disk', OK, message)
 

@@ -22,16 +22,16 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
-STUCK = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
-YOUNG = 50_000  # examples; with fewer, a new model has seldom learned more than the frequencies of the pieces
-ROSE = 0.3  # nats above the lowest held-out loss
+STUCK_SHARE = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
+MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
+RISE = 0.3  # nats above the lowest held-out loss
 SLOW_INPUT = 0.1  # share of the time
-GOOD, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run in which the start-up dominates
+GOOD_GOODPUT, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run that its start-up dominates
 _ADVICE = {
     'lost': '--config.checkpoint_minutes=10',
-    START: 'build vocabulary and store before, with --config.run=corpus',
-    COMPILE: 'keep compiled programs, in JAX_COMPILATION_CACHE_DIR',
-    DATA: 'see the line on its input',
+    START: 'build the vocabulary and the store first, with --config.run=corpus',
+    COMPILE: 'set JAX_COMPILATION_CACHE_DIR, to keep compiled programs',
+    DATA: 'see the line "input"',
     EVALUATION: 'raise config.eval_every, or lower config.eval_examples',
     SAVE: 'save less often (config.checkpoint_every), or to a faster disk',
     RESTORE: 'read checkpoints from a faster disk',
@@ -39,7 +39,7 @@ _ADVICE = {
 
 
 def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
-    """Yields all checks of a run; `at_work`: whether a process works on it."""
+    """Yields all checks of a run; `at_work` is whether a process works on it now."""
     yield progress(run, at_work=at_work)
     yield not_finite(run)
     if not run.is_task and run.predicts:
@@ -58,12 +58,12 @@ def steps_done(run: Run) -> tuple[int, int | None]:
 
 @check('run')
 def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
-    """Yields the progress of the run, damaged checkpoints, and a hang."""
+    """Reports the progress of the run, damaged checkpoints, and a hang."""
     folder = run.folder
     if run.is_sweep:
         trials = list((folder / TRIALS).glob('*'))
         done = sum((trial / RESULTS).exists() for trial in trials)
-        yield Check('run', OK, f'a sweep, {done:,} of the {len(trials):,} runs that were begun are finished')
+        yield Check('run', OK, f'a sweep, with {done:,} of its {len(trials):,} started runs finished')
         return
     saved, total = steps_done(run)
     last = max(run.steps, saved)
@@ -78,7 +78,7 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'check the disk')
     if (folder / HANG).exists() and not is_finished:
         reason = (folder / HANG).read_text(encoding='utf-8', errors='replace').partition('\n')[0]
-        fix = f'{folder / HANG} has the stacks; the same command goes on'
+        fix = f'{folder / HANG} has the stacks of all threads; the same command continues'
         yield Check('hang', WARN, reason.removeprefix('stopped: ').partition(' (')[0], fix)
 
 
@@ -96,8 +96,8 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.learning_rate={run.config["learning_rate"] / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # it ended the run, or will soon
-        yield Check('numbers', FAIL, f'{message}, as were the last ones', fix)
+    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # they ended the run, or will soon
+        yield Check('numbers', FAIL, f'{message}, and the last ones are among them', fix)
     else:
         yield Check('numbers', WARN, message, fix)
 
@@ -106,28 +106,28 @@ def not_finite(run: Run) -> Iterator[Check]:
 def mlm_loss(run: Run) -> Iterator[Check]:
     """Compares the held-out loss with the unigram entropy, and names the reasons if the loss is not lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
-    level = read_chance_baselines(run.folder).unigram
-    if not rows or level is None or not rows[-1]['step']:
+    unigram = read_chance_baselines(run.folder).unigram
+    if not rows or unigram is None or not rows[-1]['step']:
         return
     step, last, lowest = rows[-1]['step'], rows[-1]['mlm_loss'], min(row['mlm_loss'] for row in rows)
     message, rate = (
-        f'held out {last:.3f} at step {step:,}, {level:.3f} without any context',
+        f'{last:.3f} held out at step {step:,}; {unigram:.3f} is possible without any context',
         run.config['learning_rate'],
     )
-    if last < STUCK * level:
+    if last < STUCK_SHARE * unigram:
         yield Check('MLM loss', OK, message)
         return
     obstacles = _obstacles(run)
     reasons, fixes = ' and '.join(obstacles), ', '.join(obstacles.values())
     examples, rate = step * run.config['batch_size'], run.config['learning_rate']
-    if examples < YOUNG:
-        message += f', after no more than {examples:,} examples' + (f', and {reasons}' if reasons else '')
+    if examples < MIN_EXAMPLES:
+        message += f', after only {examples:,} examples' + (f', and {reasons}' if reasons else '')
         yield Check('MLM loss', WARN, message, ', and '.join(filter(None, ['train longer (config.steps)', fixes])))
     elif reasons:
         yield Check('MLM loss', FAIL, f'stuck, {message}: {reasons}', fixes)
-    elif last > lowest + ROSE:
+    elif last > lowest + RISE:
         fix = f'--config.learning_rate={rate / 2:g}, or a longer warm-up'
-        yield Check('MLM loss', FAIL, f'{message}, and it was {lowest:.3f} before', fix)
+        yield Check('MLM loss', FAIL, f'{message}; its lowest value was {lowest:.3f}', fix)
     else:
         fix = f'--config.learning_rate={2 * rate:g} or {rate / 2:g}, or a smaller model'
         yield Check('MLM loss', FAIL, f'stuck, {message}, and the text shows no reason', fix)
@@ -142,7 +142,7 @@ def _obstacles(run: Run) -> dict[str, str]:
             other = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
         except UserError:  # the model is gone; a run needs it only at its start
             other = False
-        obstacles |= {f'its vocabulary is not that of {init}': 'leave config.tokenizer empty'} if other else {}
+        obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if other else {}
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(weighted.store.report)
     return obstacles
@@ -161,14 +161,14 @@ def collapsed(run: Run) -> Iterator[Check]:
         yield Check('seeds', FAIL, 'the same answer for every record', advise(run.rows, run.config['learning_rate']))
     elif names:
         listed = ', '.join(names[:3]) + (' …' if len(names) > 3 else '')
-        fix = 'take the best on dev, a lower rate with more epochs, or a longer config.warmup_fraction'
+        fix = 'use the best run on dev; or a lower learning rate and more epochs; or a longer config.warmup_fraction'
         status = FAIL if len(names) == len(results) else WARN
         yield Check('seeds', status, f'{len(names)} of {len(results)} runs learned nothing: {listed}', fix)
 
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Yields the share of the time that steps waited for their data, without the first row of metrics."""
+    """Checks the share of the time that steps waited for data, without the first row of metrics."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return
@@ -183,11 +183,11 @@ def slow_input(run: Run) -> Iterator[Check]:
 
 @check('goodput')
 def goodput(run: Run) -> Iterator[Check]:
-    """Yields the goodput, and advice about the largest other part of the wall time."""
+    """Checks the goodput, and advises about the largest part of the wall time that is not productive."""
     times = read_goodput(run.folder)
     if times is None:
         return
-    if times.share >= GOOD or times.total < _SHORT:
+    if times.share >= GOOD_GOODPUT or times.total < _SHORT:
         yield Check('goodput', OK, str(times))
     else:
         largest = max(times.seconds.keys() & _ADVICE.keys(), key=times.seconds.__getitem__)

@@ -1,6 +1,6 @@
-"""Check the needs of a run: the checks of its verb, the space on the disk, and the hours.
+"""Check the requirements of a run: its config, data, memory and disk space, and its duration in hours.
 
-The hours are estimated from steps that are measured on this machine, or by the compiler for a TPU slice.
+The hours are estimated from steps timed on this machine, or from the compiler's estimate for a TPU slice.
 """
 
 import contextlib
@@ -40,19 +40,19 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats, check_push_to
 from bertjax.workdir.resolve_path import huggingface_directory
 
-_CPU_FLOPS = 3e11  # FLOPs of a step that is timed on a CPU: some seconds
-_CPU_ROWS = 16  # rows of a fine-tuning step that is timed on a CPU
-_RECORDS = 256  # records for the timed steps of a fine-tuning
+_CPU_FLOPS = 3e11  # the most FLOPs of a step that is timed on a CPU: a few seconds
+_CPU_ROWS = 16  # the most rows of a fine-tuning step that is timed on a CPU
+_RECORDS = 256  # the most records for the timed steps of fine-tuning
 _STEPS = 3  # timed steps
-_LONG = 30 * 24  # hours
-_UNKNOWN = 1_000_000  # steps that set the shares of the phases if the corpus decides their number
+_LONG = 30 * 24  # hours; a longer run gets a warning
+_ASSUMED_STEPS = 1_000_000  # total steps to divide among the phases if the corpus determines the number
 
 
 @check('disk')
 def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator[Check]:
     """Compares the free space with the checkpoints and exports of a run."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
-    # The two are the best checkpoint and the one that is being written.
+    # The two checkpoints are the best one and the one that is being written.
     more = settings.checkpoint_keep
     exports = {'export': weights * len(settings.formats)} if settings.formats else {}
     yield from disk_space(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
@@ -60,7 +60,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 
 @check('config')
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Checks values that depend on each other, as the verbs do before they read the text."""
+    """Makes the checks of config values that the verbs make before they read the text."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
@@ -72,9 +72,12 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
 
 @check('memory')
 def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Iterator[Check]:
-    """Compiles each phase for config.topology: does it fit, and how many hours take the steps from `done` to `total`?
+    """Compiles each phase for config.topology, checks that it fits, and estimates the hours of the run.
 
-    `total` is None if the corpus decides it.
+    Args:
+      settings: The pre-training settings.
+      done: The number of finished steps, which need no time.
+      total: The number of steps of the run; None if the corpus determines it.
     """
     search, hours = MemorySearch(settings, settings.topology), 0.0
     for phase in _phases_after(settings, done, total):
@@ -85,26 +88,28 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
         if result['fits']:
             yield Check('memory', OK, message)
         else:
-            yield Check('memory', FAIL, f'{message}, which does not fit', '--config.run=compile names what would')
+            yield Check(
+                'memory', FAIL, f'{message}, which does not fit', '--config.run=compile finds settings that fit'
+            )
         hours += np.nan if seconds is None else _steps_left(phase, done) * seconds / 3600
     if not np.isnan(hours):
-        yield _hours(hours, total, f'by the compiler for {settings.topology}')
+        yield _hours(hours, total, f'estimated by the compiler for {settings.topology}')
 
 
 @check('memory')
 def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, total: int | None) -> Iterator[Check]:
-    """Checks the memory of this machine's devices, and estimates the hours from some steps; see `on_slice`."""
+    """Checks the memory of this machine's devices, and estimates the hours from timed steps; see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
-    for phase in settings.resolve_phases(total or _UNKNOWN):
+    for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
         key = settings.phase_specs[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
     state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
-    message = f'weights, at most two moments, and gradients {gib(state)}; {gib(device_memory(mesh))} a device'
+    message = f'{gib(state)} for weights, moments and gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'
-        yield Check('memory', WARN, f'{message}, of which {gib(free)} are free: no step is timed', fix)
+        yield Check('memory', WARN, f'{message}, with {gib(free)} free: no step is timed', fix)
         return
     yield Check('memory', OK, message)
     setup = build_pretraining_setup(settings, model, mesh)
@@ -120,11 +125,11 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
             if 'RESOURCE_EXHAUSTED' not in str(error):
                 raise
             fix = f'raise config.grad_accum_steps above {phase.grad_accum_steps}, or set --config.model.remat=full'
-            yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit a device', fix)
+            yield Check('memory', FAIL, f'{rows} x {phase.seq_len} at once do not fit on a device', fix)
             return
         hours += _steps_left(phase, done) * seconds * phase.batch_size / rows / 3600
         steps.append(f'{rows} x {phase.seq_len} in {seconds:.3g} s')
-    yield _hours(hours, total, f'by steps measured here, {" and ".join(steps)}')
+    yield _hours(hours, total, f'from steps timed on this machine, {" and ".join(steps)}')
 
 
 @check('teacher')
@@ -136,13 +141,13 @@ def teacher(distill: DistillationSettings, init: str) -> Iterator[Check]:
 
 @check('data')
 def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Iterator[Check]:
-    """Reads the records, loads the encoder, and estimates the hours of the steps after `done` from some steps."""
+    """Reads the records, loads the encoder, and estimates the hours of the steps after `done` from timed steps."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     runs = max(1, len(make_trials(settings)))
     with tempfile.TemporaryDirectory() as scratch, quiet():
         data = data_from_source(settings, pathlib.Path(scratch))
-        counts = {name: len(data.task.records(name)) for name in ['train', *data.evaluated]}
+        counts = {name: len(data.task.records(name)) for name in ['train', *data.eval_splits]}
     records = ', '.join(f'{count:,} {name}' for name, count in counts.items())
     yield Check('data', OK, f'{data.task.name}: {records} records')
     mesh = make_mesh(settings.mesh_axes)
@@ -157,11 +162,11 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
     several = f' for each of {runs} runs' if runs > 1 else ''
     longest = f'{rows} rows of the longest of {_RECORDS} records'
-    yield _hours(hours, steps, f'by steps measured here, {longest} in {seconds:.3g} s{several}')
+    yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{several}')
 
 
 def steps_of(settings: PretrainingSettings) -> int | None:
-    """Returns the number of steps of the config; None if the corpus decides."""
+    """Returns the number of steps in the config; None if the corpus determines it."""
     by_corpus = settings.epochs > 0 or 'epoch' in str(settings.steps)
     return None if by_corpus else settings.total_steps(None)
 
@@ -179,7 +184,7 @@ def _multiple(shards: int, rows: int) -> int:
 
 
 def _phases_after(settings: PretrainingSettings, done: int, total: int | None) -> list[PretrainingPhase]:
-    return [phase for phase in settings.resolve_phases(total or _UNKNOWN) if _steps_left(phase, done) > 0]
+    return [phase for phase in settings.resolve_phases(total or _ASSUMED_STEPS) if _steps_left(phase, done) > 0]
 
 
 def _steps_left(phase: PretrainingPhase, done: int) -> int:
@@ -187,18 +192,18 @@ def _steps_left(phase: PretrainingPhase, done: int) -> int:
 
 
 def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:
-    """Returns the shortest time of some steps in seconds, without the first step."""
+    """Runs `1 + _STEPS` steps, and returns the time of the fastest in seconds, without the first step."""
     seconds = []
     for _, batch in zip(range(1 + _STEPS), batches, strict=False):
-        began = time.perf_counter()
+        start = time.perf_counter()
         state, metrics = step(state, batch)
         jax.block_until_ready((state, metrics))
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.perf_counter() - start)
     return min(seconds[1:])
 
 
 def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
-    """Returns the seconds of a step on batches filled with ones."""
+    """Times some steps on batches filled with ones; returns the seconds of a step."""
     ((length, spec),) = phase.batches.items()
     program = compile_steps(setup, phase, phase.batches)[length]
     sharding = batch_sharding(setup.mesh)
@@ -210,7 +215,7 @@ def _time_phase(setup: Any, phase: PretrainingPhase) -> float:
 
 
 def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
-    """Returns the rows and the seconds of a step."""
+    """Times some steps of fine-tuning; returns the rows of a step and its seconds."""
     settings = data.settings
     rows = settings.batch_size // settings.grad_accum_steps
     if _is_cpu(mesh):
@@ -226,10 +231,10 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
 
 
 def _hours(hours: float, total: int | None, source: str) -> Check:
-    source += '; evaluating and saving not counted'
+    source += '; without evaluation and checkpoints'
     if total is None:
-        seconds = 3600 * hours / _UNKNOWN
-        return Check('hours', OK, f'{seconds:.3g} s a step {source}; the corpus decides how many (run=corpus)')
+        seconds = 3600 * hours / _ASSUMED_STEPS
+        return Check('hours', OK, f'{seconds:.3g} s a step {source}; the corpus determines their number (run=corpus)')
     text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:
         fix = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'

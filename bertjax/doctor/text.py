@@ -33,13 +33,13 @@ from bertjax.workdir.tokenizer import FOLDER
 
 _CHARACTERS = 3_000_000  # characters of a sample
 _SOURCES = 12  # sources of a sample
-_PIECES = 4096  # pieces of a vocabulary for the sample, if the run has none yet
-_COPIES = 0.1  # share of copied documents that keeps a model from learning; a hundredth is a warning
+_PIECES = 4096  # pieces of the sample's vocabulary, if the run has none yet
+_COPIES = 0.1  # share of copied documents that prevents learning; the corpus report warns from 0.01
 _ENOUGH = 10**6  # held-out tokens; avoids a warning about the small sample
 
 
 def load_existing_tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Tokenizer | None:
-    """Returns the workdir's tokenizer, else that of config.tokenizer or config.init; None if one will be trained.
+    """Returns the tokenizer of the workdir, config.tokenizer or config.init; None if the run will train one.
 
     Raises:
       UserError: It cannot be read.
@@ -58,15 +58,17 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         case = 'lower-case' if existing.lowercase else 'cased'
         yield Check('tokenizer', OK, f'{existing.family}, {existing.vocab_size:,} pieces, {case}')
     elif settings.data:
-        fix = f'give that of the store, perhaps --config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}'
-        yield Check('tokenizer', FAIL, 'nothing, with a store in config.data', fix)
+        fix = (
+            f'give the tokenizer of the store, perhaps --config.tokenizer={pathlib.Path(settings.data).parent / FOLDER}'
+        )
+        yield Check('tokenizer', FAIL, 'no tokenizer for the store in config.data', fix)
     else:
         yield Check('tokenizer', OK, f'one of {settings.vocab.size:,} pieces will be trained on config.corpus')
 
 
 @check('corpus')
 def corpus(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Yields the size of the text and the warnings of the corpus report."""
+    """Reports the warnings of the corpus report, or the size of the text if there are none."""
     existing = load_existing_tokenizer(settings, folder)
     built = settings.data or all((path / 'manifest.json').exists() for path in store_directories(settings, folder))
     if existing is None or not built:
@@ -95,13 +97,15 @@ def _check_sample(spec: str, settings: PretrainingSettings, existing: Tokenizer 
     with tempfile.TemporaryDirectory() as scratch, quiet():
         path, sample = pathlib.Path(scratch, 'sample.txt'), ''.join(_sample(sources, options))
         path.write_text(sample, encoding='utf-8', errors='replace')
-        known = existing or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
+        sample_tokenizer = existing or train_wordpiece(sample.splitlines(), vocab_size=_PIECES, lowercase=True)
         plain = dataclasses.replace(options, format='text', workers=1)
-        facts: dict[str, Any] = build_store([str(path)], pathlib.Path(scratch, 'store'), known, plain, progress=False)
-    # A sample, or a vocabulary that the run will not have, gives no meaning to these figures.
+        facts: dict[str, Any] = build_store(
+            [str(path)], pathlib.Path(scratch, 'store'), sample_tokenizer, plain, progress=False
+        )
+    # These figures have no meaning for a sample, or with a vocabulary that the run will not use.
     facts |= {'heldout_documents': int(options.heldout > 0), 'heldout_tokens': _ENOUGH, 'tokens': _ENOUGH**2}
     facts |= {} if existing else {'pieces_per_word': 1.0, 'unknown_rate': 0.0}
-    message += f'; read {len(sample) / 1e6:.1f} MB of it, {facts["documents"]:,} documents'
+    message += f'; sampled {len(sample) / 1e6:.1f} MB, {facts["documents"]:,} documents'
     yield from _warnings_or(message, find_warnings(facts, options))
     saving = describe_fast_saving(text_bytes(sources))
     if saving and (existing.family if existing else settings.vocab.family) == WordPieceTokenizer.family:
@@ -126,7 +130,7 @@ def _sample(sources: list[TextSource], options: CorpusOptions) -> Iterator[str]:
 
 
 def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
-    """Returns {obstacle to learning masks: next step} of a store's report."""
+    """Returns {obstacle: next step} for the obstacles to learning in a store's report."""
     copies = report['duplicate_documents'] / max(1, report['documents_read'])
     lines = report['duplicate_lines'] / max(1, report['lines'])
     likeness, within = report['neighbour_likeness'], report['neighbour_likeness_within']
@@ -140,9 +144,9 @@ def learning_obstacles(report: dict[str, Any]) -> dict[str, str]:
                 f'{copies:.0%} of its documents are copies',
                 '--config.corpus_options.drop_duplicates=True',
             ),
-            (lines > DUPLICATE_LINES, f'{lines:.0%} of its lines are copies', 'clean away what repeats'),
+            (lines > DUPLICATE_LINES, f'{lines:.0%} of its lines are copies', 'remove the repeated lines'),
             (is_shuffled, 'its sentences are shuffled', 'give whole documents with their sentences in order'),
-            (unknown > UNKNOWN, f'{unknown:.0%} of its tokens are [UNK]', 'take a vocabulary trained on this text'),
+            (unknown > UNKNOWN, f'{unknown:.0%} of its tokens are [UNK]', 'use a vocabulary trained on this text'),
             (
                 pieces > PIECES_PER_WORD and unknown <= UNKNOWN,
                 f'the vocabulary cuts its words into {pieces:.1f} pieces',

@@ -1,1 +1,1 @@
-"""Find, read and atomically write local files, whatever their content."""
+"""Find, read and atomically write local files of any content."""

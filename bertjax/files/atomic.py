@@ -25,7 +25,7 @@ from bertjax.files.write_guard import writes_are_disabled
 
 
 class _TemporaryNames(threading.local):
-    prefix = ''  # the start of this thread's temporary names
+    prefix = ''  # precedes the process id in this thread's temporary names
 
 
 _temporary_names = _TemporaryNames()
@@ -75,7 +75,7 @@ def make_directory(path: str | os.PathLike) -> None:
 class AtomicFile:
     """A binary file that is written under a temporary name; `close` flushes it to disk and renames it to `path`.
 
-    A `with` block closes it at its end, or removes it after an exception.
+    A `with` block closes the file at its end, or removes it after an exception.
 
     Attributes:
       path: The final path.
@@ -127,7 +127,7 @@ class AtomicFile:
         return size
 
     def _discard(self) -> None:
-        with contextlib.suppress(OSError):  # closing writes again what a full disk refused
+        with contextlib.suppress(OSError):  # closing repeats the write that failed on a full disk
             self.file.close()
         if not self._discards_writes:
             self._temporary.unlink(missing_ok=True)
@@ -140,7 +140,7 @@ def write_atomic(path: epath.PathLike, data: bytes | str) -> None:
 
 
 def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
-    """Writes a zip archive of texts {name: text}. It has no dates, so that equal texts give equal bytes."""
+    """Writes a zip archive of texts {name: text}. It contains no dates, so that equal texts give equal bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, 'w', zipfile.ZIP_DEFLATED) as archive:
         for name, text in files.items():
@@ -152,8 +152,8 @@ def write_zip(path: epath.PathLike, files: Mapping[str, str]) -> None:
 def atomic_directory(target: epath.PathLike) -> Iterator[str]:
     """Yields a new local directory. It replaces `target` at the end of the body, or is removed if the body raises."""
     if writes_are_disabled():
-        with tempfile.TemporaryDirectory() as nowhere:
-            yield nowhere
+        with tempfile.TemporaryDirectory() as scratch:
+            yield scratch
         return
     path = os.path.abspath(os.fspath(target))
     parent, name = os.path.split(path)
@@ -173,7 +173,7 @@ def atomic_directory(target: epath.PathLike) -> Iterator[str]:
 
 def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None:
     """Flushes a finished local directory to disk and renames it to `path`, in place of an existing one."""
-    old = _earlier(path)
+    old = _backup_path(path)
     sync_tree(fresh)
     if os.path.isdir(path):
         os.rename(path, old)
@@ -183,14 +183,14 @@ def replace_directory(fresh: str | os.PathLike, path: str | os.PathLike) -> None
 
 
 def recover_directory(path: str | os.PathLike) -> None:
-    """Repairs the state that a process left if it died in `replace_directory`."""
-    old = _earlier(path)
+    """Repairs the state of a directory whose process died in `replace_directory`."""
+    old = _backup_path(path)
     if os.path.isdir(old) and not os.path.isdir(path):
         os.rename(old, path)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def _earlier(path: str | os.PathLike) -> str:
+def _backup_path(path: str | os.PathLike) -> str:
     parent, name = os.path.split(path)
     return os.path.join(parent, f'.{name}.old')
 
@@ -203,7 +203,7 @@ def checksum(path: str | os.PathLike, algorithm: Literal['sha256', 'blake2b-128'
 
 @contextlib.contextmanager
 def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
-    """Locks a local directory against other processes in the body. The lock ends with the process.
+    """Locks a local directory against other processes during the body. The lock ends with the process.
 
     Args:
       directory: An existing local directory.
@@ -235,15 +235,15 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
         except Exception as error:  # a missing directory causes errors of many kinds
             if _is_at(directory, handle):
                 raise
-            raise _gone(directory) from error
-        if not _is_at(directory, handle):  # The files lie in the moved directory, not at this path.
-            raise _gone(directory)
+            raise _moved_error(directory) from error
+        if not _is_at(directory, handle):  # The files are in the moved directory, not at this path.
+            raise _moved_error(directory)
     finally:
         os.close(handle)
 
 
 def _is_at(directory: str | os.PathLike, handle: int) -> bool:
-    """Whether the directory opened as `handle` still has this path; True if the file system cannot tell."""
+    """Returns whether the open directory `handle` still has this path; True if the file system cannot tell."""
     try:
         return os.path.samestat(os.stat(directory), os.fstat(handle))
     except (FileNotFoundError, NotADirectoryError):
@@ -252,7 +252,7 @@ def _is_at(directory: str | os.PathLike, handle: int) -> bool:
         return True
 
 
-def _gone(directory: str | os.PathLike) -> UserError:
+def _moved_error(directory: str | os.PathLike) -> UserError:
     found = 'another folder than before' if os.path.isdir(directory) else 'no such folder any more'
-    fix = 'move it back, or give its new path, and the same command continues; if it was removed, it begins anew'
+    fix = 'move it back, or give its new path, and the same command continues; if it was removed, it starts anew'
     return UserError(str(directory), found, 'the folder that this command works in', fix)

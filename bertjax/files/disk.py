@@ -13,12 +13,12 @@ from bertjax.errors import UserError
 
 OPEN_FILES = 128
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-# Other errors that the user can fix, and how.
+# Other errors that the user can fix, and the fix.
 _FIXES = {
     errno.EROFS: 'give a --workdir on a disk that can be written to',
     errno.EACCES: 'change its permissions, or give another path',
     errno.EPERM: 'change its permissions, or give another path',
-    errno.EIO: 'check the disk; what was saved before is whole, and the same command continues there',
+    errno.EIO: 'check the disk; earlier saved files are complete, and the same command continues from them',
     errno.ESTALE: 'check that its disk is mounted; the same command continues',
     errno.ENOTDIR: 'move the file that is in its way, or give another path',
     errno.EEXIST: 'move the file that is in its way, or give another path',
@@ -26,7 +26,7 @@ _FIXES = {
     errno.ENAMETOOLONG: 'give a shorter path',
     errno.ELOOP: 'fix the links, or give another path',
 }
-# Errors that concern one file to read; all others concern the machine.
+# Read errors that concern one file; all others concern the machine.
 _FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _NO_TEMPORARY = 'No usable temporary directory'  # in Python's message
 # The error numbers in messages of tensorstore and of safetensors.
@@ -35,7 +35,7 @@ _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 @contextlib.contextmanager
 def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
-    """Adds the path, and the size in bytes as `wanted`, to an error of the operating system in the body.
+    """Adds the path, and the size in bytes as `write_size`, to an error of the operating system in the body.
 
     Errors of tensorstore and safetensors become an OSError.
     """
@@ -54,8 +54,8 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    Otherwise a text would silently be read as shorter than it is when file handles run out, a disk is away, or a sector
-    is bad. `explain_os_error` explains these errors.
+    Otherwise a text would silently be cut short when file handles run out, a disk is unmounted, or a sector is bad.
+    `explain_os_error` explains these errors.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -63,19 +63,19 @@ def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
 
 
 def _is_internal_mistake(error: OSError, path: str | os.PathLike) -> bool:
-    """Whether a file is missing although its folder exists: a mistake of the program, not of the system."""
+    """Returns whether a file is missing although its folder exists: a mistake of the program, not of the system."""
     return error.errno == errno.ENOENT and pathlib.Path(os.fsdecode(error.filename or path)).absolute().parent.is_dir()
 
 
 def _with_path(error: OSError, path: str | os.PathLike, size: int) -> OSError:
     error.filename = error.filename or os.fspath(path)
-    error.wanted = size
+    error.write_size = size
     return error
 
 
 def _find_os_error(error: BaseException) -> OSError | None:
     if isinstance(error, OSError):
-        return error if error.errno is not None else None  # without a number it is not from the system
+        return error if error.errno is not None else None  # an error without a number is not from the system
     native = _NATIVE.search(str(error))
     if native is None:
         return None
@@ -99,20 +99,20 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         return _too_few_files(f'more open files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} allowed')
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        what = 'file system' if limit == resource.RLIM_INFINITY else f'limit (ulimit -f) of {limit:,} bytes'
+        limiter = 'file system' if limit == resource.RLIM_INFINITY else f'limit (ulimit -f) of {limit:,} bytes'
         fix = 'run this first: ulimit -f unlimited; then the same command continues'
-        return UserError(str(path), f'a {what} that allows no larger file', 'room for larger files', fix)
-    if error.errno == errno.ENOENT and hasattr(error, 'wanted'):
-        fix = 'put it back if it was moved, then start the same command again: it continues with what is there'
-        return UserError(str(path), 'that its folder was moved or removed', 'one that stays while it is used', fix)
+        return UserError(str(path), f'a {limiter} that allows no larger file', 'room for larger files', fix)
+    if error.errno == errno.ENOENT and hasattr(error, 'write_size'):
+        fix = 'put it back if it was moved, then start the same command again: it continues with the existing files'
+        return UserError(str(path), 'that its folder was moved or removed', 'a folder that stays while it is used', fix)
     if error.errno == errno.ENOENT and _NO_TEMPORARY in str(error):
         fix = 'make room there, or set TMPDIR to another folder; then the same command continues'
         return UserError('TMPDIR', 'no folder for temporary files', 'one that can be written to', fix)
     if error.errno in _FULL:
         folder = next(place for place in (path, *path.parents) if place.is_dir())
         found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'
-        wanted = getattr(error, 'wanted', 0)
-        expected = f'{wanted:,} bytes for {path}' if wanted else f'room for {path}'
+        size = getattr(error, 'write_size', 0)
+        expected = f'{size:,} bytes for {path}' if size else f'room for {path}'
         return UserError(str(folder), found, expected, 'make room, then start the same command again: it continues')
     if error.errno in _FIXES:
         expected = 'a path that can be read and written'

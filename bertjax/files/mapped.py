@@ -1,6 +1,6 @@
-"""Memory-map files, and explain the SIGBUS that ends a process when a mapped file is truncated while it is read.
+"""Memory-map files, and explain the signal SIGBUS, which reading a truncated mapped file causes.
 
-A truncated mapped file or a failing disk does not raise an exception: the signal ends the process without a message.
+A truncated mapped file or a failing disk raises no exception: the signal ends the process without a message.
 """
 
 import ctypes
@@ -12,12 +12,12 @@ import numpy as np
 from bertjax.errors import UserError
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
-_handler = None  # the C library holds a pointer to it, so Python must not free it
+_handler = None  # the C library has a pointer to the handler, so Python must not free it
 _sizes: dict[str, int] = {}  # mapped file -> bytes
 
 
 def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
-    """Memory-maps a file of numbers as a plain array, as slices of np.memmap are several times slower.
+    """Memory-maps a file of numbers as a plain array, because slices of np.memmap are several times slower.
 
     Raises:
       UserError: The file is gone.
@@ -29,7 +29,7 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
             str(path),
             found='no such file any more',
             expected='a file that stays while it is used',
-            fix='start the same command again: it makes the files that are missing',
+            fix='start the same command again: it creates the missing files',
         ) from None
     register_mapped(path, array.nbytes)
     return array
@@ -41,9 +41,9 @@ def register_mapped(path: str | os.PathLike, size: int) -> None:
 
 
 def explain_bus_errors() -> None:
-    """Makes SIGBUS print which file was cut, and exit with the status of a UserError.
+    """Installs a SIGBUS handler that prints which file was cut, and exits with the status of a UserError.
 
-    A Python signal handler would never run, as the thread stays at the instruction that cannot read.
+    A Python signal handler would never run, because the thread cannot leave the instruction that reads.
     """
     global _handler
 
@@ -59,7 +59,7 @@ def explain_bus_errors() -> None:
 
 
 def _bus_error() -> UserError:
-    fix = 'remove its folder and start the same command again: it makes it anew'
+    fix = 'remove its folder and start the same command again: it creates the folder again'
     for path, size in _sizes.items():
         if os.path.exists(path) and (now := os.path.getsize(path)) < size:
             return UserError(path, f'{now:,} bytes', f'{size:,}: it was cut while it was read', fix)

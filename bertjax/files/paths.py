@@ -21,7 +21,7 @@ _IN_BUCKET = re.compile(r'(gs|s3)://[^/]')
 
 
 def is_remote(path: epath.PathLike) -> bool:
-    """Whether the path is a URL such as gs://…, rather than a path of this machine's file system."""
+    """Returns whether the path is a URL such as gs://… instead of a path in the file system of this machine."""
     return '://' in os.fspath(path)
 
 
@@ -45,7 +45,7 @@ def register_address(folder: pathlib.Path, address: str) -> None:
 
 
 def display_path(path: pathlib.Path) -> str:
-    """Returns a path as the user knows it: the address if it lies in the mirror of a bucket."""
+    """Returns the path to show to the user: a path in the mirror of a bucket becomes an address."""
     for folder in (path, *path.parents) if _names else ():
         if name := _names.get(os.fspath(folder)):
             return '/'.join([name, *path.relative_to(folder).parts])
@@ -53,7 +53,7 @@ def display_path(path: pathlib.Path) -> str:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether the path has wildcards."""
+    """Returns whether the path has wildcards."""
     return _WILDCARD.search(path) is not None
 
 
@@ -74,7 +74,7 @@ def without_wildcards(directory: pathlib.Path) -> Iterator[pathlib.Path]:
 
 
 def unusual_kind(path: epath.PathLike) -> str:
-    """Returns 'a pipe', 'a device' or 'a socket', which may never end; '' for files, folders and missing paths."""
+    """Returns 'a pipe', 'a device' or 'a socket', whose data may never end; '' for files, folders and missing paths."""
     if is_remote(path):
         return ''
     try:
@@ -86,12 +86,12 @@ def unusual_kind(path: epath.PathLike) -> str:
 
 
 def unwritten_bytes(path: epath.PathLike) -> int:
-    """Returns the bytes of a sparse file that were never written and read as zeros, if over a GiB; else 0."""
+    """Returns the bytes of a sparse file that were never written (they read as zeros), if at least a GiB; else 0."""
     facts = None if is_remote(path) else os.stat(path)
     if facts is None or facts.st_size - 512 * facts.st_blocks < _HOLE or not hasattr(os, 'SEEK_HOLE'):
         return 0
     unwritten = at = 0
-    with open(path, 'rb') as file:  # Compressing file systems also use few blocks, so seek the holes.
+    with open(path, 'rb') as file:  # A compressing file system also uses few blocks, so seek the holes.
         while at < facts.st_size:
             try:
                 begin = os.lseek(file.fileno(), at, os.SEEK_DATA)
@@ -105,7 +105,7 @@ def unwritten_bytes(path: epath.PathLike) -> int:
 
 
 def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
-    """Yields the files below a directory, sorted level by level, without names that begin with '.' or '_'.
+    """Yields the files below a directory, sorted within each folder, without names that begin with '.' or '_'.
 
     Links are followed. A folder that is reached a second time, such as by a link to its own parent, is skipped with a
     warning.
@@ -138,7 +138,7 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
         stack += [child for child in reversed(children) if not child.name.startswith(('.', '_'))]
     if repeated:
         logging.warning(
-            'Folders reached by links a second time are left out there: %s%s',
+            'Folders that links reach a second time are skipped there: %s%s',
             repeated[0], f' and {len(repeated) - 1:,} more' if repeated[1:] else '',
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ def match_files(pattern: str) -> tuple[epath.Path, list[epath.Path]]:
 
 
 def would_match(pattern: str, path: pathlib.Path) -> bool:
-    """Whether `match_files` would return this local path, which has no links, if there were a file."""
+    """Returns whether `match_files` would return this local path without links if it were a file."""
     root, parts = split_pattern(pattern)
     top = os.path.realpath(root)
     names = path.relative_to(top).parts if path.is_relative_to(top) else ()
@@ -174,18 +174,18 @@ def would_match(pattern: str, path: pathlib.Path) -> bool:
 
 
 def name_matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a pattern match the parts of a path below the directory of `split_pattern`."""
+    """Returns whether the parts of a pattern match the parts of a path below the directory of `split_pattern`."""
     is_skipped = '**' in pattern and is_hidden(names)
     return not is_skipped and _matches(names, pattern)
 
 
 def is_hidden(names: Sequence[str]) -> bool:
-    """Whether `walk_files` skips a path."""
+    """Returns whether `walk_files` skips a path."""
     return any(name.startswith(('.', '_')) for name in names)
 
 
 def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
-    """Whether the parts of a path match those of a pattern, in which a final `**` also matches any file."""
+    """Returns whether the parts of a path match a pattern, in which a final `**` also matches any file."""
     if not names or not pattern:
         return not names and not pattern
     if pattern[0] == '**':
@@ -194,20 +194,20 @@ def _matches(names: Sequence[str], pattern: Sequence[str]) -> bool:
 
 
 def existing_files(directory: epath.Path, names: Iterable[str]) -> Iterator[epath.Path]:
-    """Yields the paths of those names that are files in the directory, in the order of `names`."""
+    """Yields the path of each name that is a file in the directory, in the order of `names`."""
     for name in names:
         path = directory / name
         if path.exists() and not path.is_dir():
             yield path
 
 
-def single_file(found: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
-    """Returns the only file of a split; None if there is none.
+def single_file(paths: Sequence[epath.Path], where: str, split: str, fix: str) -> epath.Path | None:
+    """Returns the only file of a split; None without files.
 
     Raises:
       UserError: There are several.
     """
-    if len(found) > 1:
-        names = ' and '.join(path.name for path in found)
+    if len(paths) > 1:
+        names = ' and '.join(path.name for path in paths)
         raise UserError(where, names, f'one file of the {split} split', fix)
-    return found[0] if found else None
+    return paths[0] if paths else None

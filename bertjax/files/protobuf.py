@@ -32,7 +32,7 @@ def decode_fields(message: bytes) -> Iterator[tuple[int, int | bytes, int]]:
                 raise ValueError(f'a field of kind {kind}')
             value, at = message[start : start + size], start + size
             if at > len(message):
-                raise ValueError('a field that goes on behind the end')
+                raise ValueError('a field beyond the end of the message')
         yield tag >> 3, value, start
 
 
@@ -49,11 +49,11 @@ def decode_varint(message: bytes, at: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return value, at
-    raise ValueError('the end in a number')
+    raise ValueError('the end of the message inside a number')
 
 
 def varint_field(field: int, value: int) -> bytes:
-    """Encodes a field with a varint; an empty result for 0, the default value."""
+    """Encodes a field with a varint. The result is empty for 0, the default value."""
     return encode_varint(field << 3) + encode_varint(value) if value else b''
 
 
@@ -63,7 +63,7 @@ def bytes_field(field: int, value: bytes) -> bytes:
 
 
 def fixed32_field(field: int, value: int) -> bytes:
-    """Encodes a field with a number of 32 bits."""
+    """Encodes a field with a 32-bit number."""
     return encode_varint(field << 3 | 5) + value.to_bytes(4, 'little')
 
 

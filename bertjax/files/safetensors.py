@@ -1,4 +1,4 @@
-"""Write a safetensors file one tensor at a time; the library itself needs all of them in memory."""
+"""Write a safetensors file one tensor at a time; the safetensors library needs all tensors in memory."""
 
 import json
 import math
@@ -37,13 +37,13 @@ def write_tensors(
 ) -> None:
     """Writes tensors atomically, in their order, with one part of a tensor in memory at a time.
 
-    The format is that of safetensors' README: the length of the header as a little-endian uint64, the header as JSON,
-    the bytes of the tensors.
+    The README of safetensors defines the format: the length of the header as a little-endian uint64, the header as
+    JSON, and the bytes of the tensors.
 
     Args:
       path: The path of the file.
       tensors: {name: tensor}. The library orders float32 tensors by name.
-      metadata: The metadata for the header.
+      metadata: The metadata in the header.
 
     Raises:
       ValueError: The parts do not have the size of their tensor.
@@ -61,7 +61,7 @@ def write_tensors(
         for name, tensor in tensors.items():
             written = 0
             for part in tensor.parts():
-                # As bytes, because numpy has no buffers of bfloat16.
+                # Write bytes, because numpy has no buffers of bfloat16.
                 file.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
                 written += part.nbytes
             if written != tensor.size:

@@ -1,5 +1,6 @@
-"""Read small files whole. If a file cannot be read or parsed, the functions raise a UserError that names it, or return
-None.
+"""Read small files into memory.
+
+If a file cannot be read or parsed, the functions raise a UserError that names the file, or return None.
 """
 
 import json
@@ -53,7 +54,7 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
 
     Args:
       path: The path of a local file.
-      parse: A function of the JSON value. It may raise Python's errors, such as KeyError, for an unexpected value.
+      parse: A function of the JSON value. For an unexpected value it may raise Python's errors, such as KeyError.
     """
     try:
         return parse(json.loads(path.read_text(encoding='utf-8')))
@@ -61,12 +62,12 @@ def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Par
         return None
 
 
-def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]:
+def read_lines(path: epath.PathLike, content: str, key: str, fix: str) -> list[str]:
     """Reads the lines of a text file in UTF-8, with or without a byte order mark; only `\\n` ends a line.
 
     Args:
       path: The path of the file.
-      what: The content, such as 'words', for messages.
+      content: The content, such as 'words', for messages.
       key: The config key that names the file.
       fix: The next step for the message, if it cannot be read.
 
@@ -74,11 +75,11 @@ def read_lines(path: epath.PathLike, what: str, key: str, fix: str) -> list[str]
       UserError: The file is missing, cannot be read, or is not UTF-8.
     """
     if not epath.Path(path).exists():
-        raise UserError(key, f'no such file {str(path)!r}', f'a file of {what}', fix)
+        raise UserError(key, f'no such file {str(path)!r}', f'a file of {content}', fix)
     try:
-        text = read_bytes(path, f'a file of {what}', fix, most=MAX_SETTINGS_BYTES).decode('utf-8-sig')
+        text = read_bytes(path, f'a file of {content}', fix, most=MAX_SETTINGS_BYTES).decode('utf-8-sig')
     except UnicodeDecodeError as error:
-        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', what, fix) from None
+        raise UserError(str(path), f'no UTF-8 text (byte {error.start:,})', content, fix) from None
     return text.removesuffix('\n').split('\n')
 
 
@@ -89,10 +90,10 @@ def read_bytes(path: epath.PathLike, expected: str, fix: str, *, most: int | Non
       path: The path of an existing file.
       expected: The expected content, for the message.
       fix: The next step for the message, if it cannot be read.
-      most: The most bytes that it may have.
+      most: The maximum size in bytes.
 
     Raises:
-      UserError: It is a folder, a pipe or a device, it has more bytes, or the system does not allow reading it.
+      UserError: The path is a folder, a pipe or a device, the file is larger, or the system cannot read it.
     """
     path = pathlib.Path(path)
     kind = 'a folder' if path.is_dir() else unusual_kind(path)

@@ -21,7 +21,7 @@ MAX_RECORD = 1 << 26  # bytes; a longer line of JSON, which cannot be cut, is dr
 _ZSTD_READ = 1 << 10  # compressed bytes per read; they may expand to 32 MiB, as 4 bytes can hold a block of 128 KiB
 
 _BYTE_ORDER_MARK = b'\xef\xbb\xbf'
-TOO_LONG = b'\0 too long'  # stands for a line over MAX_RECORD; compare by identity
+TOO_LONG = b'\0 too long'  # replaces a line over MAX_RECORD; compare by identity
 _MAGIC = {b'\x1f\x8b': 'gzip', b'BZh': 'bzip2', b'\xfd7zXZ\x00': 'xz', b'\x28\xb5\x2f\xfd': 'zstd'}
 _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd': 'zstd'}
 
@@ -35,7 +35,7 @@ DAMAGE = (DamagedFileError, EOFError, OSError, zlib.error, lzma.LZMAError, zstan
 
 
 def detect_compression(path: str, head: bytes) -> str:
-    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '': by the first bytes `head` of the file, then by its name."""
+    """Returns 'gzip', 'bzip2', 'xz', 'zstd' or '', by the first bytes `head` of a file, then by its suffix."""
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
             return name
@@ -43,18 +43,18 @@ def detect_compression(path: str, head: bytes) -> str:
 
 
 def has_compression_suffix(path: str) -> bool:
-    """Whether the file's name has the suffix of a compression (its content may differ)."""
+    """Returns whether the name of a file has the suffix of a compression (the content may differ)."""
     return os.path.splitext(path)[1].lower() in _SUFFIXES
 
 
 def bare_suffix(path: str) -> str:
-    """Returns the suffix before that of the compression: 'a.jsonl.gz' -> '.jsonl'."""
+    """Returns the suffix of a path without the suffix of a compression: 'a.jsonl.gz' -> '.jsonl'."""
     stem, suffix = os.path.splitext(path)
     return (os.path.splitext(stem)[1] if suffix.lower() in _SUFFIXES else suffix).lower()
 
 
 def _zstd_pieces(raw: io.BufferedIOBase) -> Iterator[bytes]:
-    """Decompresses frame by frame, as `zstandard.stream_reader` accepts a truncated file without an error."""
+    """Decompresses frame by frame, because `zstandard.stream_reader` accepts a truncated file without an error."""
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)
     frame = None
     while data := raw.read(_ZSTD_READ):
@@ -93,7 +93,7 @@ def chunks(raw: io.BufferedIOBase, compression: str) -> Iterator[bytes]:
         return
     openers = {'gzip': lambda file: gzip.GzipFile(fileobj=file), 'bzip2': bz2.BZ2File, 'xz': lzma.LZMAFile}
     stream = openers[compression](raw) if compression else raw
-    # Not read(), which discards the bytes before the damage.
+    # Not `read`, which discards the bytes before the damage.
     while data := stream.read1(CHUNK):
         yield data
 
@@ -110,7 +110,7 @@ def _without_byte_order_mark(source: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class CountedFile(io.RawIOBase):
-    """The bytes [begin, end) of an open binary file; each read is counted and hashed.
+    """The bytes [begin, end) of an open binary file. Each read is counted and hashed.
 
     Args:
       file: An open, seekable file.
@@ -137,7 +137,7 @@ class CountedFile(io.RawIOBase):
         if self._progress:
             try:
                 self._progress(len(data))
-            except OSError as error:  # the caller would take an OSError for damage of the file
+            except OSError as error:  # the caller treats an OSError as damage of the file
                 raise RuntimeError('the progress of reading could not be reported') from error
         if self._digest:
             self._digest.update(data)
@@ -145,9 +145,9 @@ class CountedFile(io.RawIOBase):
 
 
 def read_range(path: str, file, begin: int, end: int, progress=None, digest=None) -> Iterator[bytes]:
-    """Yields the decompressed bytes of a range of an open file; a compressed file cannot be cut and is read whole.
+    """Yields the decompressed bytes of a range of an open file; a compressed file is read in full.
 
-    Chunks have at least CHUNK bytes, so that the first one is enough to recognise a format.
+    Chunks have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
 
     Args: see `CountedFile`.
     """
@@ -163,7 +163,7 @@ class Lines:
       source: The chunks.
       cut: Yield a line over MAX_LINE bytes in pieces with the same number. If False, yield TOO_LONG for a line over
         MAX_RECORD bytes.
-      merge_blank: Yield one blank line for several in a row where possible; `number` counts all of them.
+      merge_blank: Yield one blank line instead of several in a row where possible; `number` counts all of them.
 
     Attributes:
       number: The 1-based number of the last line yielded.

@@ -1,4 +1,4 @@
-"""Read tensorflow-datasets (tfds) that are prepared on this machine, by name and index; nothing is downloaded."""
+"""Read datasets of tensorflow-datasets (tfds) by name and index. They must be prepared; nothing is downloaded."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ class Dataset:
 
     Args:
       name: A name such as 'glue/rte', or the directory of a prepared dataset.
-      where: The config key that names it, for messages.
-      asked: The value of that key.
+      where: The config key of the dataset, for messages.
+      value: The value of that key.
       expected: The values that the key accepts.
-      otherwise: Text appended to the fix in the message: an alternative that begins with ', or '.
+      otherwise: An alternative for the fix in the message, which begins with ', or '.
 
     Attributes:
       builder: The `tfds.core.DatasetBuilder`; `info.splits` is not empty.
@@ -24,25 +24,25 @@ class Dataset:
       UserError: The dataset is unknown or not prepared, or tensorflow-datasets is not installed.
     """
 
-    def __init__(self, name: str, *, where: str, asked: str, expected: str, otherwise: str = ''):
-        self._where, self._asked = where, asked
+    def __init__(self, name: str, *, where: str, value: str, expected: str, otherwise: str = ''):
+        self._where, self._value = where, value
         call = f"tfds.builder({name!r}, file_format='array_record').download_and_prepare()"
         self._prepare = f'run once: import tensorflow_datasets as tfds, tensorflow_datasets.text; {call}{otherwise}'
         try:
             import tensorflow_datasets as tfds
             import tensorflow_datasets.text
         except ImportError as error:
-            found, fix = f'{asked!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
+            found, fix = f'{value!r} without tensorflow-datasets ({error})', 'pip install tensorflow-datasets'
             raise UserError(where, found, 'that package', fix + otherwise) from error
         try:
             at_path = name.startswith(('/', '.', '~')) or is_remote(name)
             self.builder = tfds.builder_from_directory(name) if at_path else tfds.builder(name)
-        except Exception as error:  # tfds raises a dozen kinds, some from the network.
+        except Exception as error:  # tfds raises many types, some from the network.
             line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            found, fix = f'{asked!r}, which tfds cannot find ({line})', 'check the name and TFDS_DATA_DIR, or '
+            found, fix = f'{value!r}, which tfds cannot find ({line})', 'check the name and TFDS_DATA_DIR, or '
             raise UserError(where, found, expected, fix + self._prepare) from error
         if not self.builder.info.splits:
-            raise UserError(where, f'{asked!r}, not prepared', 'a prepared dataset', self._prepare)
+            raise UserError(where, f'{value!r}, not prepared', 'a prepared dataset', self._prepare)
 
     def text_features(self) -> list[str]:
         """Returns the names of the text features, sorted."""
@@ -59,10 +59,10 @@ class Dataset:
         """
         info = self.builder.info
         if name not in info.splits:
-            known = ', '.join(info.splits)
-            raise UserError(self._where, f'no split {name!r} in {self._asked!r}', f'one of {known}', 'name one of them')
+            names = ', '.join(info.splits)
+            raise UserError(self._where, f'no split {name!r} in {self._value!r}', f'one of {names}', 'name one of them')
         try:
             return self.builder.as_data_source(split=name)
         except Exception as error:  # tfds raises whatever its readers do.
-            found = f'{self._asked!r} in the file format {info.file_format.value!r}'
+            found = f'{self._value!r} in the file format {info.file_format.value!r}'
             raise UserError(self._where, found, 'array_record, which can be read by index', self._prepare) from error

@@ -1,14 +1,14 @@
-"""Whether this process writes files. In a run of several processes only the first one writes; the others read."""
+"""A switch that disables writes. In a run of several processes, only the primary process writes files."""
 
 _disabled = False
 
 
 def disable_writes() -> None:
-    """Discards all files, directories and lines that this process writes from now on; it takes no locks either."""
+    """Makes this process discard all files, directories and lines that it writes, and take no locks, from now on."""
     global _disabled
     _disabled = True
 
 
 def writes_are_disabled() -> bool:
-    """Whether `disable_writes` was called."""
+    """Returns whether `disable_writes` was called."""
     return _disabled

@@ -1,4 +1,4 @@
-"""All tasks of GLUE as one experiment: the settings of each task, their order, and which tasks are finished."""
+"""All tasks of GLUE as one experiment: the settings and the order of the tasks, and a record of finished tasks."""
 
 import dataclasses
 import json
@@ -27,10 +27,10 @@ _TASK_KEYS['seeds'] = Key(1, integer(1, 1000), 'how many seeds')
 
 
 def parse_tasks(text: str) -> list[str]:
-    """Parses config.task.task, 'all' or names separated by commas, into names in the order of GLUE's table.
+    """Parses config.task.task, which is 'all' or names separated by commas, into names in the order of GLUE's table.
 
     Raises:
-      UserError: GLUE does not have one of the tasks.
+      UserError: A name is not that of a GLUE task.
     """
     known = [name for name in TASKS if name != 'ax']
     names = known if text == ALL else [re.sub('[-_]', '', name.strip().lower()) for name in text.split(',')]
@@ -73,33 +73,33 @@ def task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str, Any]]
 
 
 def order_tasks(overrides: Mapping[str, Mapping[str, Any]], tasks: Sequence[str]) -> list[str]:
-    """Returns the tasks in the order to run them: a task whose init is another task comes after it.
+    """Returns the tasks in the order to run them: a task whose init is another task runs after that task.
 
     Raises:
-      UserError: Two tasks wait for each other, or one waits for a task that is not run.
+      UserError: Two tasks depend on each other, or one depends on a task that is not run.
     """
     order: list[str] = []
-    waiting = list(tasks)
-    while waiting:
+    pending = list(tasks)
+    while pending:
         ready = [
-            task for task in waiting if (init := overrides.get(task, {}).get('init')) not in TASKS or init in order
+            task for task in pending if (init := overrides.get(task, {}).get('init')) not in TASKS or init in order
         ]
         if not ready:
-            init = overrides[waiting[0]]['init']
+            init = overrides[pending[0]]['init']
             expected = 'a task that is run before: ' + (', '.join(order) or 'none')
-            raise UserError(f'{_KEY}: {waiting[0]}:init', repr(init), expected, 'name the folder of a checkpoint')
+            raise UserError(f'{_KEY}: {pending[0]}:init', repr(init), expected, 'name the folder of a checkpoint')
         order.append(ready[0])
-        waiting.remove(ready[0])
+        pending.remove(ready[0])
     return order
 
 
 @dataclasses.dataclass(frozen=True)
 class BenchmarkData:
-    """The data of a benchmark that exists.
+    """The existing and the missing data of a benchmark.
 
     Attributes:
       tasks: The tasks with data for training and evaluation.
-      missing_data: {task: the missing data} of the other tasks.
+      missing_data: {task: a description of the missing data} of the other tasks.
       server_splits: {task: the existing splits that the GLUE server scores}.
     """
 
@@ -109,7 +109,12 @@ class BenchmarkData:
 
 
 def find_benchmark_data(tasks: Sequence[str], build: Mapping[str, GlueTask], data: str) -> BenchmarkData:
-    """Finds and reads the files of all tasks, so that a mistake in any of them is reported before training.
+    """Reads the files of all tasks, so that a mistake in any file is reported before training.
+
+    Args:
+      tasks: The names of the tasks.
+      build: {name: task}.
+      data: config.data, for error messages.
 
     Raises:
       UserError: No task has data, or a row is malformed.
@@ -133,36 +138,37 @@ def find_benchmark_data(tasks: Sequence[str], build: Mapping[str, GlueTask], dat
 
 
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Records the config of each task and returns the tasks that are finished with it.
+    """Records the config of each task, and returns the tasks that have finished with this config.
 
-    A finished task that must run again keeps its old record until `record_result`, so that a kill changes nothing.
+    A finished task that must run again keeps its old record until `record_result` is called, in case the process is
+    killed.
 
     Args:
       folder: The workdir of the benchmark.
       configs: {task: plain config}.
 
     Raises:
-      UserError: A task was finished with other settings.
+      UserError: A task has finished with other settings.
     """
     path = folder / REQUEST
-    before = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}
+    recorded = read_json_object(path, 'restore the file, or give another --workdir') if path.exists() else {}
     finished, outdated = set(), set()
     for task, config in configs.items():
         if not is_finished(folder / task):
             continue
-        changed = changed_keys(before[task], config) if task in before else {}
+        changed = changed_keys(recorded[task], config) if task in recorded else {}
         changed = {key: values for key, values in changed.items() if values[2] not in (MACHINE, VERB)}
-        for key, (then, now, change) in changed.items():
+        for key, (old, new, change) in changed.items():
             if change is not OUTPUT and not key.startswith('sweep.'):  # Changes of these keys only add work to a task.
-                fix = f'restore the former value, or move {folder / task} away to run it again'
-                raise UserError(f'config.{key}', f'{now!r} for {task}', f'{then!r}, with which it was finished', fix)
+                fix = f'restore the old value, or move {folder / task} away to run it again'
+                raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, with which it was finished', fix)
         (outdated if changed else finished).add(task)
-    _write_request(path, before | {task: config for task, config in configs.items() if task not in outdated})
+    _write_request(path, recorded | {task: config for task, config in configs.items() if task not in outdated})
     return finished
 
 
 def record_result(folder: pathlib.Path, task: str, config: Mapping[str, Any]) -> None:
-    """Records the config that a task and its predictions were finished with."""
+    """Records the config with which a task and its predictions have finished."""
     path = folder / REQUEST
     _write_request(path, {**read_json_object(path, 'restore the file, or give another --workdir'), task: config})
 

@@ -18,7 +18,7 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 
 SUBMISSION = 'submission.zip'
-REQUEST = 'benchmark.json'  # a file in the workdir with the config of each task
+REQUEST = 'benchmark.json'  # The file in the workdir with the config of each task.
 _TABLE = 'table.md'
 
 
@@ -42,11 +42,11 @@ def write_submission(folder: pathlib.Path, server_splits: Mapping[str, Sequence[
 
     Args:
       folder: The workdir of the benchmark.
-      server_splits: {task: the splits that the server scores} of the tasks of this call. For other tasks, all existing
-        predictions are included.
+      server_splits: {task: the splits that the server scores} of the tasks in this run. The zip includes all existing
+        predictions of other tasks.
 
     Returns:
-      The server's files that the zip lacks.
+      The names of the files that the server expects and the zip lacks.
     """
     server_files, texts = {}, {}
     for task, row in TASKS.items():
@@ -71,7 +71,7 @@ def write_summary(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tupl
 
 
 def is_benchmark(folder: pathlib.Path) -> bool:
-    """Whether the workdir is of a benchmark, finished or not."""
+    """Whether the workdir has a benchmark, which may be unfinished."""
     return (folder / REQUEST).exists()
 
 
@@ -79,7 +79,8 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
     """Summarises the figures of all finished tasks.
 
     Returns:
-      The content of results.json, and a table row for each of the nine tasks: task, figures, their names, score.
+      The content of results.json, and a table row for each of the nine tasks: task, figures, names of the figures,
+      score.
     """
     by_task = {task: read_task_results(folder / task) for task in OFFICIAL if is_finished(folder / task)}
     figures: Figures = {task: results['splits'] for task, results in by_task.items()}
@@ -103,14 +104,14 @@ def summarise(folder: pathlib.Path, missing_data: Mapping[str, str]) -> tuple[di
 
 
 def _row(figures: Figures, task: str, results: Mapping[str, Any]) -> list[str]:
-    values = ['/'.join(map(_percent, of_split)) for of_split in task_figures(figures, task).values()]
+    values = ['/'.join(map(_percent, split_figures)) for split_figures in task_figures(figures, task).values()]
     names = '/'.join(OFFICIAL[task]) + (', matched and mismatched' if len(values) > 1 else '')
     part = f', {results["parts"]["dev"]}' if 'dev' in results.get('parts', {}) else ''
     return [TASKS[task].title, ' and '.join(values), names + part, _percent(task_score(figures, task))]
 
 
 def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Returns (name, percentage) of each average; the name of the GLUE score states if tasks are missing."""
+    """Returns (name, percentage) of each average. If tasks are missing, the name of the GLUE score says so."""
     count = summary['averaged_tasks']
     incomplete = '' if count == len(OFFICIAL) else f', ONLY {count} of {len(OFFICIAL)} tasks'
     names = {
@@ -122,7 +123,7 @@ def averages(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def benchmark_table(rows: Sequence[Sequence[str]], summary: Mapping[str, Any]) -> Table:
-    """Returns a table with a row for each task, then the averages, in per cent."""
+    """Returns a table with a row for each task and each average, in per cent."""
     table = Table(title='GLUE, dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ('task', 'dev', 'figures', 'score'):
         table.add_column(name, justify='right' if name in ('dev', 'score') else 'left')

@@ -1,4 +1,4 @@
-"""Ensembles of fine-tuned models, which predict from the mean of their logits."""
+"""Ensembles of fine-tuned models. An ensemble predicts from the mean of the logits."""
 
 import copy
 import dataclasses
@@ -24,18 +24,19 @@ from bertjax.writers.console import format_value
 
 KEY = 'config.ensemble'
 
-EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the settings and the workdir of each model
+EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # The settings and the workdir of each model.
 
 
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the workdirs that config.ensemble names; those of a glob are sorted by name.
+    """Returns the workdirs of config.ensemble. The matches of a glob are sorted by name.
 
     Args:
       ensemble: config.ensemble, paths and globs separated by commas.
-      workdir: The workdir of the ensemble's figures and predictions.
+      workdir: The workdir for the figures and predictions of the ensemble.
 
     Raises:
-      UserError: A folder does not exist or is named twice, there are fewer than two, or `workdir` is one of them.
+      UserError: A folder does not exist, has no run or occurs twice, there are fewer than two folders, or `workdir` is
+        one of them.
     """
     members: list[pathlib.Path] = []
     for item in filter(None, (item.strip() for item in ensemble.split(','))):
@@ -48,7 +49,8 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
     resolved = [folder.resolve() for folder in members]
     if len(set(resolved)) < max(len(resolved), 2):
         found = ', '.join(map(str, members))
-        raise UserError(KEY, found, 'two or more workdirs, each once', 'name others, or leave it empty for one model')
+        fix = 'name other workdirs, or leave it empty for a single model'
+        raise UserError(KEY, found, 'two or more workdirs, each once', fix)
     if workdir.resolve() in resolved:
         fix = 'give another --workdir'
         raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)
@@ -60,10 +62,10 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Models of one task, which may differ in encoder and tokenizer; it has the interface of an `EvaluatedTask`.
+    """Several models of one task, with the interface of an `EvaluatedTask`. Encoders and tokenizers may differ.
 
     Attributes:
-      members: {workdir: model}; the task of the first member reads the records.
+      members: {workdir: model}. The task of the first member reads the records.
       splits: {name: split} to evaluate on, with the features of the first member.
     """
 
@@ -74,40 +76,42 @@ class Ensemble:
 
     @functools.cached_property
     def data(self) -> TaskData:
-        """The data of the first member, with a copy of its task that is tuned for the ensemble."""
+        """The data of the first member, with a copy of its task that has the thresholds of the ensemble."""
         tasks = [member.data.task for member in self.members.values()]
         data = copy.copy(next(iter(self.members.values())).data)
         data.task = copy.copy(tasks[0])
-        _share_tuned(data.task, tasks)
+        _average_thresholds(data.task, tasks)
         return data
 
     @property
     def finished(self) -> bool:
-        """Whether all members are finished, so that their thresholds from dev are kept."""
+        """Whether all members are finished, so that the thresholds are not tuned again."""
         return all(member.finished for member in self.members.values())
 
     @functools.cached_property
     def _member_splits(self) -> dict[int, list[TaskSplit]]:
-        """{id of the first member's split: the same split with the features of each member}."""
+        """{id of a split of the first member: for each member, this split with its features}."""
         return {
             id(split): [member.splits[name] for member in self.members.values()] for name, split in self.splits.items()
         }
 
     def pair_members(self, split: TaskSplit) -> list[tuple[EvaluatedTask, TaskSplit]]:
-        """Pairs each member with the split in its own features."""
+        """Returns each member with `split` in the features of this member."""
         members = list(self.members.values())
         splits = self._member_splits.get(id(split))
         if splits is None:  # The split is a batch of a stream.
-            splits = [split, *(member.data.tokenise(split.records, keep=False) for member in members[1:])]
+            splits = [split, *(member.data.tokenise(split.records, cache=False) for member in members[1:])]
         return list(zip(members, splits, strict=True))
 
     def predictions(self, split: TaskSplit) -> list[Any]:
         """Returns a prediction for each record, from the mean of the logits."""
-        rows = [(part.features, member.model.outputs(member.params, part)) for member, part in self.pair_members(split)]
+        rows = [
+            (part.features, member.task_model.outputs(member.params, part)) for member, part in self.pair_members(split)
+        ]
         return self.data.task.ensemble_predictions(split.records, rows)
 
     def member_scores(self, split: TaskSplit) -> dict[str, float | None]:
-        """Returns {workdir: the score of this member alone on the split}."""
+        """Returns {workdir: the score of this single member on the split}."""
         scores = {}
         for folder, (member, member_split) in zip(self.members, self.pair_members(split), strict=True):
             task = member.data.task
@@ -116,22 +120,24 @@ class Ensemble:
 
 
 def ensemble_table(
-    score: str, alone: Mapping[str, Mapping[str, float | None]], together: Mapping[str, Mapping[str, float | None]]
+    score: str,
+    member_scores: Mapping[str, Mapping[str, float | None]],
+    ensemble_figures: Mapping[str, Mapping[str, float | None]],
 ) -> Table:
-    """Returns a table with a row for each member, then the ensemble.
+    """Returns a table with a row for each member and a last row for the ensemble.
 
     Args:
       score: The name of the figure.
-      alone: {split: the result of `Ensemble.member_scores`}.
-      together: {split: the figures of the ensemble}.
+      member_scores: {split: the result of `Ensemble.member_scores`}.
+      ensemble_figures: {split: the figures of the ensemble}.
     """
     table = Table(title=score, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column('')
-    for name in together:
+    for name in ensemble_figures:
         table.add_column(name, justify='right')
-    for folder in next(iter(alone.values())):
-        table.add_row(folder, *(format_value(alone[name][folder]) for name in together))
-    table.add_row('together', *(format_value(figures[score]) for figures in together.values()), style='bold')
+    for folder in next(iter(member_scores.values())):
+        table.add_row(folder, *(format_value(member_scores[name][folder]) for name in ensemble_figures))
+    table.add_row('together', *(format_value(figures[score]) for figures in ensemble_figures.values()), style='bold')
     return table
 
 
@@ -141,11 +147,12 @@ def load_models(
     """Loads the model of one workdir, or an ensemble of several.
 
     Args:
-      request: The settings and the workdir of one model, or of several.
-      splits_of: Makes the splits of the first model, see `restore.load_task`; the others get its records.
+      request: The settings and the workdir of each model.
+      splits_of: A function that returns the splits of the first model, see `restore.load_task`. The other models get
+        the same records.
 
     Raises:
-      UserError: See `restore.load_task`; or the models have different tasks or labels.
+      UserError: The models have different tasks or labels; also see `restore.load_task`.
     """
     (settings, folder), *rest = request
     first = load_task(settings, folder, splits_of)
@@ -155,9 +162,9 @@ def load_models(
     for settings, other in rest:
 
         def same_records(data: TaskData, path: pathlib.Path = other) -> dict[str, TaskSplit]:
-            _check_alike(first.data.task, folder, data.task, path)
+            _check_same_task(first.data.task, folder, data.task, path)
             return {
-                name: dataclasses.replace(split, features=data.tokenise(split.records, keep=False).features)
+                name: dataclasses.replace(split, features=data.tokenise(split.records, cache=False).features)
                 for name, split in first.splits.items()
             }
 
@@ -165,21 +172,22 @@ def load_models(
     return Ensemble(members, first.splits)
 
 
-def _check_alike(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.Path) -> None:
-    """Raises a UserError if a member of the same kind has another task or other labels."""
+def _check_same_task(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.Path) -> None:
+    """Raises a UserError if the member in `path` has another task or other labels than the first one in `folder`."""
     for name, option in options_of(type(ours)).items():
         if (option.named or name == 'regression') and getattr(ours, name) != getattr(theirs, name):
             found = f'{path} with task.{name}={getattr(theirs, name)!r}'
-            raise UserError(KEY, found, f'{getattr(ours, name)!r}, as {folder} has it', 'leave it out')
+            raise UserError(KEY, found, f'{getattr(ours, name)!r}, as in {folder}', 'leave it out')
     if list(ours.labels) != list(theirs.labels):
         found = f'{path} with the labels {", ".join(theirs.labels[:20])}'
-        expected = f'{", ".join(ours.labels[:20])}, as {folder} has them'
+        expected = f'{", ".join(ours.labels[:20])}, as in {folder}'
         raise UserError(KEY, found, expected, 'leave it out, or train it with the same labels in the same order')
 
 
-def _share_tuned(shared: Task, tasks: Sequence[Task]) -> None:
-    """Averages the thresholds that the tasks tuned on dev, such as the null threshold of SQuAD 2.0, into `shared`."""
-    states = [task.learned() for task in tasks]
-    tuned = [key for key, value in states[0].items() if isinstance(value, float)]
-    if tuned:
-        shared.restore({**states[0], **{key: sum(state[key] for state in states) / len(states) for key in tuned}})
+def _average_thresholds(ensemble_task: Task, tasks: Sequence[Task]) -> None:
+    """Sets the thresholds of `ensemble_task`, such as the null threshold of SQuAD 2.0, to the means over `tasks`."""
+    states = [task.learned_state() for task in tasks]
+    thresholds = [key for key, value in states[0].items() if isinstance(value, float)]
+    if thresholds:
+        means = {key: sum(state[key] for state in states) / len(states) for key in thresholds}
+        ensemble_task.restore({**states[0], **means})

@@ -1,4 +1,4 @@
-"""The choice whether a fine-tuning packs the rows of a batch, and in which layout, by compute and compile cost."""
+"""The choice of packed or padded rows for a fine-tuning, by their compute and compile cost."""
 
 import contextlib
 import dataclasses
@@ -19,77 +19,72 @@ from bertjax.parallel.mesh import row_shards
 
 # The values of config.model.attention that support several sequences in a row.
 _PACKED_ATTENTION = ('auto', 'dot_product', 'by_head_cpu')
-# Processor seconds per block to compile the attention of one more row length, measured as task_data.COMPILE_TIME is.
+# CPU seconds per block to compile the attention for one more row length, measured like task_data.COMPILE_TIME.
 _GROUP_COMPILE_TIME = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
 class PackingChoice:
-    """The choice whether rows are packed.
+    """Whether rows are packed, and in which layout.
 
     Attributes:
       layout: The layout of the sequences that a device computes at a time; None for one sequence per row.
-      why: The reason, for the description of the run.
+      reason: The reason, for the description of the run.
     """
 
     layout: PackedLayout | None
-    why: str
-
-    @property
-    def recorded(self) -> str:
-        """The value of config.packing that this choice is recorded as."""
-        return 'off' if self.layout is None else 'on'
+    reason: str
 
     def apply(self, settings: FinetuningSettings) -> FinetuningSettings:
         """Returns the settings with config.packing set to this choice."""
-        return dataclasses.replace(settings, packing=self.recorded)
+        return dataclasses.replace(settings, packing='off' if self.layout is None else 'on')
 
 
 def recorded_packing(folder: pathlib.Path) -> str:
-    """Returns config.packing of the run in the workdir, which determines the order of its rows."""
-    with contextlib.suppress(UserError, OSError):  # The checks of the checkpoint report a damaged file.
+    """Returns config.packing of the run in the workdir, on which the order of its rows depends."""
+    with contextlib.suppress(UserError, OSError):  # If the file is damaged, a later check reports it.
         return read_json_object(folder / 'config.json', '').get('packing', 'off')
     return 'off'
 
 
-def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, before: str = '') -> PackingChoice:
-    """Chooses by config.packing. 'auto' takes the choice of a resumed run, and the cheaper alternative in a new run.
+def decide_packing(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float, recorded: str = '') -> PackingChoice:
+    """Decides by config.packing whether rows are packed.
+
+    With 'auto', a resumed run keeps its choice, and a new run makes the cheaper choice.
 
     Args:
       data: The data of the task, with the settings of the run.
       train: The training split.
       mesh: The devices of the run.
       passes: The number of times each training row is computed.
-      before: The result of `recorded_packing`; '' for a new run.
+      recorded: The result of `recorded_packing`; '' for a new run.
 
     Raises:
       UserError: config.packing differs from the choice of the resumed run.
     """
     settings = data.settings
     packing = settings.packing
-    if before and packing not in ('auto', before):
+    if recorded and packing not in ('auto', recorded):
         fix = 'leave it out to continue, or start anew in another --workdir'
-        raise UserError('config.packing', repr(packing), f'{before!r}, as the run began', fix)
-    why = 'as the run began' if packing == 'auto' else f'config.packing={packing}'
-    if 'off' in (packing, before):
-        return PackingChoice(None, why)
-    if packing == 'auto' and not before:
+        raise UserError('config.packing', repr(packing), f'{recorded!r}, as at the start of the run', fix)
+    reason = 'as at the start of the run' if packing == 'auto' else f'config.packing={packing}'
+    if 'off' in (packing, recorded):
+        return PackingChoice(None, reason)
+    if packing == 'auto' and not recorded:
         if settings.max_padded_lengths:
-            return PackingChoice(
-                None, f'config.max_padded_lengths={settings.max_padded_lengths} asks for padded lengths'
-            )
+            return PackingChoice(None, f'config.max_padded_lengths={settings.max_padded_lengths} requires padded rows')
         if mesh.devices.flat[0].platform != 'cpu':
-            return PackingChoice(None, 'it was measured on CPUs alone')
-    layout, packed_cost = _choose_packed(data, train, mesh, passes)
-    if packing == 'on' or before:
-        return PackingChoice(layout, why)
+            return PackingChoice(None, 'packing has been measured only on CPUs')
+    layout, packed_cost = _choose_layout(data, train, mesh, passes)
+    if packing == 'on' or recorded:
+        return PackingChoice(layout, reason)
     padded_cost = _padded_cost(data.encoder, train, passes)
-    why = f'about {packed_cost / FLOPS:,.0f} s of a core packed, {padded_cost / FLOPS:,.0f} with a few padded lengths'
-    return PackingChoice(layout if packed_cost < padded_cost else None, why)
+    reason = f'about {packed_cost / FLOPS:,.0f} CPU seconds packed, {padded_cost / FLOPS:,.0f} padded to a few lengths'
+    return PackingChoice(layout if packed_cost < padded_cost else None, reason)
 
 
-def _choose_packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
-    """Returns the cheapest layout, and the cost to train and compile it in FLOPs."""
+def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) -> tuple[PackedLayout, float]:
+    """Returns the cheapest packed layout, and its cost of training and compilation in FLOPs."""
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
@@ -101,7 +96,7 @@ def _choose_packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
         another=another,
         most=settings.max_padded_lengths or MAX_LENGTHS,
         longest=encoder.max_positions,
-        # Other platforms may use an attention kernel, and no kernel supports dropout per sequence in a packed row.
+        # Other platforms may use attention kernels, which do not support dropout per sequence of a packed row.
         shared=on_cpu and settings.model.attention in _PACKED_ATTENTION,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
@@ -109,7 +104,7 @@ def _choose_packed(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
 
 
 def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
-    """Returns the cost in FLOPs of batches with the best number of padded lengths."""
+    """Returns the cost of padded batches in FLOPs, for the cheapest number of padded lengths."""
     lengths, choices = train.features.lengths, train.features.choices
 
     def cost(count: int) -> float:
@@ -124,7 +119,7 @@ def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
 def _row_cost(encoder: BertConfig, length: int) -> float:
     """Returns the cost in FLOPs of a row with `length` tokens.
 
-    The FLOPs of attention count three times, because they take about three times as long as those of matrix products.
+    The FLOPs of attention count three times, because they take about three times as long as those of dense layers.
     """
     attention = 12 * encoder.num_layers * encoder.width * length**2
     return train_flops_per_sequence(encoder, length, 0) + 2 * attention

@@ -1,4 +1,4 @@
-"""Loading the config and the model of a fine-tuning, finished or not, from its workdir."""
+"""Loading the config and the model of a fine-tuning, which may be unfinished, from its workdir."""
 
 import dataclasses
 import pathlib
@@ -37,15 +37,15 @@ from bertjax.workdir.tokenizer import load_workdir_tokenizer
 def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys: Collection[str] = ()) -> ConfigDict:
     """Returns the config that the workdir's model was trained with, updated by the command line.
 
-    Without a run in the workdir it is `config` itself: the model is then that of config.init.
+    Without a run in the workdir, the function returns `config` unchanged. The model then comes from config.init.
 
     Args:
       config: The config of the recipe.
       folder: The workdir.
-      command_line_keys: Config keys that the command line sets, such as 'task.dev_file'.
+      command_line_keys: The config keys that the command line sets, such as 'task.dev_file'.
 
     Raises:
-      UserError: The recipe is for another kind of task, or the command line sets a key that cannot be changed.
+      UserError: The recipe is for another kind of task, or the command line sets a key that must not change.
     """
     path = folder / 'config.json'
     if not path.exists():
@@ -67,14 +67,14 @@ class EvaluatedTask:
     """A fine-tuned model and the splits to evaluate it on.
 
     Attributes:
-      model: The model with its data.
+      task_model: The model with its data.
       params: The parameters on the mesh.
       splits: {name: split} to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
-      finished: Whether it is the final model of a run, for which the thresholds were tuned on dev.
+      finished: Whether this is the final model of a run, whose thresholds are tuned on dev already.
     """
 
-    model: TaskModel
+    task_model: TaskModel
     params: Any
     splits: Mapping[str, TaskSplit]
     step: int | None
@@ -83,25 +83,25 @@ class EvaluatedTask:
     @property
     def data(self) -> TaskData:
         """The data of the task."""
-        return self.model.data
+        return self.task_model.data
 
     def predictions(self, split: TaskSplit) -> list[Any]:
         """Returns a prediction for each record."""
-        return self.model.predictions(self.params, split)
+        return self.task_model.predictions(self.params, split)
 
 
 def load_task(
     settings: FinetuningSettings, folder: pathlib.Path, splits_of: Callable[[TaskData], dict[str, TaskSplit]]
 ) -> EvaluatedTask:
-    """Loads the model of the workdir, finished or not, or that of config.init.
+    """Loads the model of the workdir, whose run may be unfinished, or else the model of config.init.
 
     Args:
-      settings: The settings made from the result of `merge_run_config`.
+      settings: The settings from the result of `merge_run_config`.
       folder: The workdir.
-      splits_of: Reads and tokenises the splits; it is called when the task knows its labels.
+      splits_of: A function that reads and tokenises the splits. It is called after the task has learned its labels.
 
     Raises:
-      UserError: Neither has a model for this task, or there is no checkpoint of config.step.
+      UserError: Neither the workdir nor config.init has a model for this task, or config.step has no checkpoint.
     """
     settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
     settings.check()
@@ -109,11 +109,11 @@ def load_task(
     data = _task_data(settings, folder)
     settings.check_memory(data.encoder, mesh, training=False)
     splits = splits_of(data)
-    evaluated = list(splits.values())
-    lengths = settings.max_padded_lengths or data.best_length_count(evaluated, 1, training=False)
-    model = TaskModel(data, mesh, evaluated, lengths)
-    params, step = _params(data, model.setup, folder)
-    return EvaluatedTask(model, params, splits, step, data.finished and not settings.step)
+    eval_splits = list(splits.values())
+    length_count = settings.max_padded_lengths or data.best_length_count(eval_splits, 1, training=False)
+    task_model = TaskModel(data, mesh, eval_splits, length_count)
+    params, step = _params(data, task_model.setup, folder)
+    return EvaluatedTask(task_model, params, splits, step, data.finished and not settings.step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,9 +134,9 @@ class TunedModel:
 
 
 def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel:
-    """Loads the same model as `load_task`, without splits to evaluate it on."""
+    """Loads the same model as `load_task`, but without splits to evaluate it on."""
     data = _task_data(settings, folder)
-    module, objective = data.task.model(data.encoder), data.task.objective
+    module, objective = data.task.build_module(data.encoder), data.task.objective
     shapes = zip(objective.inputs, module.smallest_inputs, strict=True)
     setup = build_setup(
         module,
@@ -150,30 +150,30 @@ def load_tuned(settings: FinetuningSettings, folder: pathlib.Path) -> TunedModel
 
 
 def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of the task, with the labels that the workdir's run or the directory of config.init learned."""
+    """Returns the data of the task, with the learned state that the workdir or the directory of config.init records."""
     exported = exported_model(folder)
-    trained = exported is not None or has_checkpoints(folder)
-    if not trained and (folder / 'config.json').exists():
-        fix = 'start the training again: a model is there from its first checkpoint on'
+    has_model = exported is not None or has_checkpoints(folder)
+    if not has_model and (folder / 'config.json').exists():
+        fix = 'start the training again, which saves a model with its first checkpoint'
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
-    if not trained and not settings.init:
+    if not has_model and not settings.init:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
         raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', fix)
-    source = (exported or folder) if trained else pathlib.Path(huggingface_directory(settings.init))
-    learned = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
-    facts = read_recorded_task(learned, settings.build_task()) if learned else None
+    source = (exported or folder) if has_model else pathlib.Path(huggingface_directory(settings.init))
+    task_file = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
+    facts = read_recorded_task(task_file, settings.build_task()) if task_file else None
     if facts:
-        check_kind(facts['task'], settings.task['kind'], learned)
+        check_kind(facts['task'], settings.task['kind'], task_file)
         execution = fields_of(FieldKind.EXECUTION)
         choices = {name: getattr(settings.model, name) for name in execution}
         encoder = BertConfig(**{**facts['encoder'], **choices})
     else:
-        encoder = read_encoder_config(settings, huggingface_directory(settings.init) if trained else str(source))
-    tokenizer = load_workdir_tokenizer(folder) if trained else load_tokenizer(settings.tokenizer or str(source))
+        encoder = read_encoder_config(settings, huggingface_directory(settings.init) if has_model else str(source))
+    tokenizer = load_workdir_tokenizer(folder) if has_model else load_tokenizer(settings.tokenizer or str(source))
     data = TaskData(settings, folder, tokenizer, encoder, str(source), facts)
-    if not data.task.complete:  # The model has no task.json of ours, so the labels come from the training data.
+    if not data.task.complete:  # The model has no task.json, so the labels come from the training data.
         data.learn()
-        if trained:
+        if has_model:
             _check_labels(data, folder)
     return data
 
@@ -193,10 +193,10 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     """Returns the parameters and the step of the checkpoint of config.step.
 
     Step 0 is the newest checkpoint, or the best one on dev with config.use_checkpoint='best'. Without checkpoints, the
-    parameters are those of the export or of config.init, and the step is None.
+    parameters come from the export or from config.init, and the step is None.
 
     Raises:
-      UserError: There is no such checkpoint, or the head of the directory is not that of the task.
+      UserError: There is no such checkpoint, or the directory lacks the head of the task.
     """
     settings = data.settings
     if (folder / 'checkpoints').is_dir():
@@ -213,10 +213,10 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
         fix = 'leave config.step 0'
         raise UserError('config.step', str(settings.step), f'0, because {folder} has no checkpoints', fix)
     source, task = data.source, data.task
-    imported = load_task_model(source, setup.model, task.head, id2label=task.huggingface().get('id2label'))
+    imported = load_task_model(source, setup.module, task.head, id2label=task.huggingface().get('id2label'))
     missing = [path for path in imported.missing if path.split('/')[0] not in ('encoder', 'pooler')]
     if missing:
-        fix = 'fine-tune it first, or name a model that was tuned to this task'
-        raise UserError(source, f'no {", ".join(missing)}', f'a model tuned to {task.name}', fix)
+        fix = 'fine-tune it first, or name a model that is fine-tuned to this task'
+        raise UserError(source, f'no {", ".join(missing)}', f'a model fine-tuned to {task.name}', fix)
     print(imported.describe(source, 'using'))
     return put_params(imported.params, setup.state), None

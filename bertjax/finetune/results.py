@@ -24,8 +24,9 @@ from bertjax.writers.console import Command, format_value, print_next_commands, 
 from bertjax.writers.jsonl import read_rows
 
 RESULTS = 'results.json'
-STEP = 'step'  # in results.json: the checkpoint of its figures, if they are not of the final model of the run
-STOPPED = 'stopped_at'  # in results.json: the last step, if config.patience ended the run before config.steps
+# Keys of results.json.
+STEP = 'step'  # The step of the evaluated checkpoint; missing if the figures are of the final model of the run.
+STOPPED = 'stopped_at'  # The last step, if config.patience ended the run before config.steps.
 # The config keys that distinguish the runs over a task.
 _FACTS = (
     'init',
@@ -42,24 +43,24 @@ _FACTS = (
 
 
 def finish_task(
-    folder: pathlib.Path, config: Mapping[str, Any], model: TaskModel, params: Any, last: int, recipe: str
+    folder: pathlib.Path, config: Mapping[str, Any], task_model: TaskModel, params: Any, last: int, recipe: str
 ) -> None:
     """Evaluates every labelled split, writes results.json, the predictions and the export, and prints a summary.
 
     Args:
       folder: The workdir.
       config: The resolved config.
-      model: The fine-tuned model.
+      task_model: The fine-tuned model.
       params: The parameters on the mesh of the model.
       last: The last step that was trained.
-      recipe: The recipe as the command line names it.
+      recipe: The value of --config.
     """
-    data, task = model.data, model.data.task
+    data, task = task_model.data, task_model.data.task
     console = Console(highlight=False, soft_wrap=True)
     results: dict[str, Any] = {'task': task.name, 'score': task.score, **run_facts(config), 'collapsed': None}
     if last != config['steps']:
         results[STOPPED] = last
-    outputs = {name: model.outputs(params, data.split(name)) for name in data.evaluated}
+    outputs = {name: task_model.outputs(params, data.split(name)) for name in data.eval_splits}
     evaluation, predictions = evaluate_split(data, outputs, folder / 'predictions')
     results |= evaluation
     for name, split_predictions in predictions.items():
@@ -67,10 +68,10 @@ def finish_task(
         if report:
             console.print(f'\n{task.name}, {name}', style='bold')
             console.print(report, markup=False)
-    write_atomic(folder / TASK_FILE, data.learned())
+    write_atomic(folder / TASK_FILE, data.task_json())
     write_atomic(folder / RESULTS, json.dumps(results, indent=2) + '\n')
-    if model.settings.export:
-        export_task(folder, config, model, params, results, model.settings.formats)
+    if task_model.settings.export:
+        export_task(folder, config, task_model, params, results, task_model.settings.formats)
     if results['splits']:
         console.print(results_table(results))
     if results['collapsed']:
@@ -86,19 +87,19 @@ def finish_task(
         **exports.EXPORT_FOLDERS,
         'metrics.jsonl': 'every step; also in tensorboard/',
     }
-    print_output_files(console, folder, files, exported=model.settings.export)
+    print_output_files(console, folder, files, exported=task_model.settings.export)
     same_run = f'--config={shlex.quote(recipe)} --workdir={shlex.quote(display_path(folder))}'
     commands = [
         Command('predictions for a file (-: standard input)', f'{same_run} --config.run=predict --config.input=FILE'),
         Command('a page about this workdir, with the worst errors', f'{same_run} --config.run=report', 'report'),
-        Command('a picture of the training', f'{same_run} --config.run=plot', 'plot'),
+        Command('a plot of the training', f'{same_run} --config.run=plot', 'plot'),
     ]
     if task.has_baselines:
         title = 'the score of the most frequent answer and of a linear model'
         commands.insert(1, Command(title, f'{same_run} --config.run=baseline', 'baseline'))
     print_next_commands(console, commands)
-    if model.settings.export:  # Last, so that a failed upload loses nothing else.
-        push_export(folder, model.settings.push_to, private=model.settings.push_private)
+    if task_model.settings.export:  # The upload is last, because it may fail.
+        push_export(folder, task_model.settings.push_to, private=task_model.settings.push_private)
 
 
 def evaluate_split(
@@ -112,8 +113,8 @@ def evaluate_split(
       folder: The folder that the predictions are written to.
 
     Returns:
-      {'splits': {split: figures}} and {split: predictions}. The first has 'parts' if a split is a sample of its
-      records, and with a dev split 'collapsed', whether all its predictions are equal.
+      {'splits': {split: figures}} and {split: predictions}. The first dictionary has 'parts' if a split is a sample of
+      its records. With a dev split, it has 'collapsed', whether all predictions on dev are equal.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():
@@ -136,7 +137,7 @@ def run_facts(config: Mapping[str, Any]) -> dict[str, Any]:
 def export_task(
     folder: pathlib.Path,
     config: Mapping[str, Any],
-    model: TaskModel,
+    task_model: TaskModel,
     params: Any,
     results: Mapping[str, Any],
     formats: Collection[str],
@@ -148,12 +149,12 @@ def export_task(
     Args:
       folder: The workdir.
       config: The config of the run.
-      model, params: The model to export.
+      task_model, params: The model to export.
       results: The figures of the model.
       formats: The formats of config.export_formats.
       finished: Whether the run is finished.
     """
-    data = model.data
+    data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
     card['name'] = config.get('push_to', '')
     card |= {key.replace('_', ' '): value for key, value in run_facts(config).items() if key != 'init'}
@@ -167,13 +168,13 @@ def export_task(
         for name, values in results['splits'].items()
     }
     content = ExportContent(
-        model=model.setup.model,
+        module=task_model.setup.module,
         params=params,
         tokenizer=data.tokenizer,
         card=card,
         head=data.task.head,
         task=data.task.huggingface(),
-        extra_files={TASK_FILE: data.learned(finished=finished)},
+        extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}
@@ -193,8 +194,16 @@ def write_predictions(
 ) -> list[pathlib.Path]:
     """Writes the predictions of a split and returns the files.
 
-    FOLDER/SPLIT.jsonl has one line per record. The benchmark's own files are in FOLDER/SPLIT/, and zipped in SPLIT.zip.
-    `items` are the records including blank ones, see `prediction_rows`.
+    FOLDER/SPLIT.jsonl has one line per record. The files that the benchmark expects are in FOLDER/SPLIT/, and zipped in
+    SPLIT.zip.
+
+    Args:
+      folder: The folder for the files.
+      task: The task.
+      name: The name of the split.
+      split: The split.
+      predictions: A prediction for each record.
+      items: The records and blank lines of the input, see `prediction_rows`; None for the records of the split.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -209,7 +218,10 @@ def write_predictions(
 
 
 def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
-    """Yields a row for each item: the record's fields in its file and the prediction, or the place of a blank line."""
+    """Yields a row for each item.
+
+    The row of a record has its fields and the prediction. The row of a blank line has its position in the file.
+    """
     records = [item for item in items if not isinstance(item, Blank)]
     rows = task.rows(records, predictions)
     for item in items:
@@ -220,7 +232,7 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
 def result_extras(fields: Mapping[str, Any], row: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a record, then its prediction.
 
-    A field with the same name as a prediction becomes input_NAME, or is left out if its value is equal.
+    A field NAME that is also a key of the prediction becomes input_NAME, or is left out if the two values are equal.
     """
     renamed = {}
     for key, value in fields.items():
@@ -239,7 +251,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     line = json.dumps(row, ensure_ascii=False)
-    # A field may hold half of a surrogate pair, which can only be written as a JSON escape.
+    # A field may contain a lone surrogate, which can only be written as a JSON escape.
     return line if line.isascii() or _is_text(line) else json.dumps(row)
 
 

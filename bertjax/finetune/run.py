@@ -1,4 +1,4 @@
-"""A fine-tuning in its workdir: its examples, its model, its phases."""
+"""A fine-tuning in its workdir: its examples, its model, and its phases."""
 
 import contextlib
 import dataclasses
@@ -30,7 +30,7 @@ from bertjax.train.vmapped_runs import VmappedRun
 
 
 class Finetuning:
-    """A fine-tuning in its workdir, which `trainer.fit` runs.
+    """A fine-tuning in its workdir, an experiment for `trainer.fit`.
 
     Args:
       data: The data of the task.
@@ -39,18 +39,18 @@ class Finetuning:
       distillation: The teacher and its losses; None without a teacher.
 
     Attributes:
-      settings: The settings of the run, with the values that the data determines, and all durations in steps.
-      folders: The workdir, as the only element.
-      model, setup: The task's model, and the setup of the run (of its first stage).
+      settings: The settings of the run, with the values that depend on the data, and all durations in steps.
+      folders: A list with the workdir.
+      task_model, setup: The model of the task, and the setup of the first stage.
       values: Sums of losses -> the values of a row.
-      resolved: The resolved config, which config.json and every checkpoint hold.
-      files: task.json, as it is before anything is tuned on dev.
+      resolved: The resolved config, which is saved in config.json and in every checkpoint.
+      files: {'task.json': its content}, in which no threshold is tuned on dev yet.
     """
 
     def __init__(self, data: TaskData, folder: pathlib.Path, mesh: Mesh, distillation: Distillation | None = None):
         settings = data.settings
         self.settings, self.folders, self.data, self._distillation = settings, [folder], data, distillation
-        chosen_by = (
+        selection_key = (
             'config.use_checkpoint'
             if settings.use_checkpoint == 'best'
             else 'config.patience'
@@ -60,58 +60,64 @@ class Finetuning:
         train = data.split('train', training=True)
         total = settings.total_steps(-(-len(train.features) // settings.batch_size))
         passes = total * settings.batch_size / len(train.features)
-        lengths = _lengths_before(folder)
+        length_count = _recorded_length_count(folder)
         if distillation is None:
-            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if lengths else '')
+            self.packing = decide_packing(data, train, mesh, passes, recorded_packing(folder) if length_count else '')
         else:
-            self.packing = PackingChoice(None, 'a student learns from rows as they are')
+            self.packing = PackingChoice(None, 'distillation does not support packed rows')
         if self.packing.layout is None:
-            lengths = settings.max_padded_lengths or lengths or data.best_length_count([train], passes, training=True)
+            length_count = (
+                settings.max_padded_lengths or length_count or data.best_length_count([train], passes, training=True)
+            )
         else:
-            splits = [data.split(name) for name in data.evaluated] or [train]
-            lengths = settings.max_padded_lengths or lengths or data.best_length_count(splits, 1, training=False)
-        self._train, self.model = prepare(data, mesh, lengths, layout=self.packing.layout, chosen_by=chosen_by)
-        self._setups = [self.model.setup]
+            splits = [data.split(name) for name in data.eval_splits] or [train]
+            length_count = (
+                settings.max_padded_lengths or length_count or data.best_length_count(splits, 1, training=False)
+            )
+        self._train, self.task_model = prepare(
+            data, mesh, length_count, layout=self.packing.layout, selection_key=selection_key
+        )
+        self._setups = [self.task_model.setup]
         self.values = task_values
         if distillation is not None:
             self._setups = [self._stage_setup(stage, mesh) for stage in distillation.stages]
             factors = {name: factor for setup in self._setups for name, factor in setup.objective.factors.items()}
             self.values = functools.partial(distillation_values, factors=factors)
         self.setup = self._setups[0]
-        self._examples = self.model.examples(self._train.features, settings.run_seeds.data)
-        self._drawn_head = False
+        self._examples = self.task_model.examples(self._train.features, settings.run_seeds.data)
+        self._has_random_head = False
         self._stage_ends = [total]
         if len(self._setups) > 1:
             self._stage_ends = [distillation.first_stage_steps(total, self._examples.batches), total]
-        self.settings = self._resolve(total, lengths)
+        self.settings = self._resolve(total, length_count)
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
-        self.files = {TASK_FILE: data.learned(finished=False)}
+        self.files = {TASK_FILE: data.task_json(finished=False)}
 
     def _stage_setup(self, stage: DistillationStage, mesh: Mesh) -> Setup:
-        student = self.model.setup
+        student = self.task_model.setup
         return build_setup(
-            student.model,
+            student.module,
             stage.objective(student.objective),
             student.optimizer,
             mesh,
-            self._train.features.spec(1, self.model.shapes[0]),
+            self._train.features.spec(1, self.task_model.shapes[0]),
             trained=student.trained,
             layer_decay=student.layer_decay,
             zero1=self.settings.zero1,
             teacher=(self._distillation.abstract_params,),
         )
 
-    def _resolve(self, total: int, lengths: int) -> FinetuningSettings:
-        """Returns the settings with the values that the data determines, and all durations in steps."""
+    def _resolve(self, total: int, length_count: int) -> FinetuningSettings:
+        """Returns the settings with the values that depend on the data, and all durations in steps."""
         settings, batches = self.packing.apply(self.settings), self._examples.batches
         durations = resolve_durations(settings, total, batches)
         settings.check_patience(durations['eval_every'])
         return dataclasses.replace(
-            settings, steps=total, max_padded_lengths=lengths, epochs=total / batches, **durations
+            settings, steps=total, max_padded_lengths=length_count, epochs=total / batches, **durations
         )
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns the hashes of the data that a resumed run must match, and the facts that order its rows."""
+        """Returns the hashes of the data and a description of the batches. A resumed run must have equal values."""
         lengths = 'all lengths'
         if isinstance(self._examples, BucketedExamples):
             lengths = f'{", ".join(map(str, self._examples.shapes))} pieces'
@@ -124,7 +130,11 @@ class Finetuning:
         return self.setup.state
 
     def init_state(self) -> TrainState:
-        """Returns the state of step 0: the encoder of config.init with a random head, or the teacher's choice."""
+        """Returns the state of step 0.
+
+        Without a distillation, this is the encoder of config.init, with its head or a random one. A distillation may
+        have initial parameters or start from random weights.
+        """
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:
             return self._load_source()
@@ -133,18 +143,18 @@ class Finetuning:
             return self.setup.create_from(distillation.initial_params(), seed)
         if distillation.random:
             print(distillation.initial_weights)
-            self._drawn_head = True
+            self._has_random_head = True
             return self.setup.create(seed)
         return self.setup.create_from(self._load_source().params, seed)
 
     def _load_source(self) -> TrainState:
-        state, imported = self.model.fresh_state(self.settings.run_seeds.init)
+        state, imported = self.task_model.fresh_state(self.settings.run_seeds.init)
         print(imported.describe(self.data.source))
-        self._drawn_head = any(path.startswith('head/') for path in imported.missing)
+        self._has_random_head = any(path.startswith('head/') for path in imported.missing)
         return state
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the loop, one for each stage; call it after `init_state` if the run begins."""
+        """Returns the phases of the training loop, one for each stage. In a new run, call `init_state` first."""
         phase = self._student_phase()
         if self._distillation is None:
             return [phase]
@@ -178,17 +188,17 @@ class Finetuning:
 
     def _student_phase(self) -> Phase:
         member = VmappedRun(self._examples, self.settings.learning_rate, self.settings.run_seeds.dropout)
-        evaluator = TaskEvaluator(self.model, self.data.split('dev')) if 'dev' in self.data.evaluated else None
+        evaluator = TaskEvaluator(self.task_model, self.data.split('dev')) if 'dev' in self.data.eval_splits else None
         steps = self.settings.steps
-        return self.model.phase(
-            [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._drawn_head
+        return self.task_model.phase(
+            [member], self._examples, steps, evaluator=evaluator, evaluate_first=not self._has_random_head
         )
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts."""
         settings, data, setup = self.settings, self.data, self.setup
         encoder, params = data.encoder, without_aux(setup.state.params)
-        splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.evaluated)
+        splits = ', '.join(f'{len(data.split(name).records):,} {name}' for name in data.eval_splits)
         trained, _ = partition(params, setup.trained)
         count, num_trained = (sum(x.size for x in jax.tree.leaves(tree)) for tree in (params, trained))
         decay = f', layer decay {settings.layer_decay:g}' if settings.layer_decay < 1 else ''
@@ -212,28 +222,29 @@ class Finetuning:
     def details(self) -> str:
         """Returns lines for the log: the mesh, the attention implementation, the parameters with weight decay."""
         trained, _ = partition(without_aux(self.setup.state.params), self.setup.trained)
-        return f'{self.setup.describe()}, attention: {self.model.attention}\n{describe_decay(trained)}'
+        return f'{self.setup.describe()}, attention: {self.task_model.attention}\n{describe_decay(trained)}'
 
     def _describe_rows(self) -> str:
-        layout, why, shapes = self.packing.layout, self.packing.why, self.model.shapes
+        layout, shapes = self.packing.layout, self.task_model.shapes
         if layout is None:
-            return (
-                f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}; not packed: {why}'
-            )
+            lengths = f'{len(shapes)} padded length{"s"[: len(shapes) > 1]}: {", ".join(map(str, shapes))}'
+            return f'{lengths}; not packed: {self.packing.reason}'
         rows = ' and '.join(f'{rows} rows of {length}' for rows, length in layout.row_groups)
-        return f'packed: {len(layout.slots)} sequences in {rows}, {layout.mean_length:.1f} positions each; {why}'
+        sequences = f'{len(layout.slots)} sequences in {rows}, {layout.mean_length:.1f} positions each'
+        return f'packed: {sequences}; {self.packing.reason}'
 
 
-def _lengths_before(folder: pathlib.Path) -> int:
-    """Returns config.max_padded_lengths of the workdir's run, which orders its rows; 0 without a checkpoint."""
+def _recorded_length_count(folder: pathlib.Path) -> int:
+    """Returns config.max_padded_lengths of the run in the workdir; 0 without a checkpoint.
+
+    A resumed run must keep the value, because the order of its rows depends on it.
+    """
     path = folder / 'config.json'
     with contextlib.closing(Checkpoints(folder / 'checkpoints', keep=1, read_only=True)) as checkpoints:
         if not checkpoints.steps():
             return 0
-        with contextlib.suppress(
-            UserError
-        ):  # A damaged file: the checkpoint has the value, too, but verifying it takes long.
-            if path.exists() and type(lengths := read_json_object(path, '').get('max_padded_lengths')) is int:
-                return lengths
+        with contextlib.suppress(UserError):  # The checkpoint has the value, too, but is read more slowly.
+            if path.exists() and type(count := read_json_object(path, '').get('max_padded_lengths')) is int:
+                return count
         saved = checkpoints.latest()
     return saved.config['max_padded_lengths'] if saved else 0

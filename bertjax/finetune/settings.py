@@ -1,4 +1,4 @@
-"""The settings of a fine-tuning, made from its config: task, encoder, training, sweep."""
+"""The settings of a fine-tuning, parsed from its config: task, encoder, training, sweep."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,16 +20,20 @@ class FinetuningSettings(FinetuningKeys):
 
     @property
     def trained_parts(self) -> set[str]:
-        """The values of config.trainable in the run and its sweep."""
+        """All values of config.trainable and config.sweep.trainable."""
         return {self.trainable, *self.sweep.trainable}
 
     @property
     def steps_decide(self) -> bool:
-        """Whether config.steps, and not config.epochs, sets the length of the run."""
+        """Whether config.steps sets the length of the run, not config.epochs."""
         return parse_duration(self.steps)[0] > 0
 
     def total_steps(self, batches: int) -> int:
-        """Returns the length of the run in steps; an epoch has `batches` batches."""
+        """Returns the length of the run in steps. An epoch has `batches` batches.
+
+        Raises:
+          UserError: The length is less than a step.
+        """
         key, length = ('steps', self.steps) if self.steps_decide else ('epochs', f'{self.epochs} epochs')
         steps = in_steps(length, key, steps_per_epoch=batches)
         if steps < 1:
@@ -38,12 +42,19 @@ class FinetuningSettings(FinetuningKeys):
         return steps
 
     def check_patience(self, eval_every: int | str) -> None:
-        """Raises a UserError if config.patience is set without evaluations; `eval_every` is a duration or steps."""
+        """Checks that a run with config.patience is evaluated during training.
+
+        Args:
+          eval_every: The interval between evaluations, as a duration or in steps.
+
+        Raises:
+          UserError: config.patience is set and the interval is 0.
+        """
         if self.patience and not parse_duration(eval_every)[0]:
             raise UserError(
                 'config.patience',
                 found=f'{self.patience} with config.eval_every={self.eval_every}',
-                expected='evaluations to go by',
+                expected='evaluations during training',
                 fix='for example --config.eval_every=1epochs',
             )
 
@@ -57,7 +68,7 @@ class FinetuningSettings(FinetuningKeys):
         return build_task(self.task['kind'], data=self.data, seq_len=self.seq_len, **options)
 
     def check_memory(self, encoder: BertConfig, mesh: Mesh, *, training: bool) -> None:
-        """Raises a UserError if the run needs more memory than the devices have, whatever the records are."""
+        """Raises a UserError if the run needs more memory than the devices have, regardless of the records."""
         shortest = min(self.seq_len, 8)  # The length of the longest record is not known yet.
         check_memory(encoder, mesh, rows=self.eval_batch_size, seq_len=shortest, moments=0, key='eval_batch_size')
         if training:
@@ -78,14 +89,14 @@ class FinetuningSettings(FinetuningKeys):
             raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
-                expected = f"'' for run={self.run}: it is of run={' and run='.join(verbs)}"
+                expected = f"'' for run={self.run}: it belongs to run={' and run='.join(verbs)}"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
         self.build_task().check_training(self.trainable)
 
 
 def finetuning_settings(config: Mapping[str, Any]) -> FinetuningSettings:
-    """Returns the settings of a config; `FinetuningSettings.check` checks more.
+    """Returns the settings of a config. `FinetuningSettings.check` makes further checks.
 
     Raises:
       UserError: The recipe has no task, or a value is impossible; the error names its key.

@@ -1,4 +1,4 @@
-"""config.sweep: runs that differ in some settings, trained in groups. Finished runs are not repeated."""
+"""config.sweep: runs that differ in some settings and are trained in groups. Finished runs are not repeated."""
 
 import collections
 import contextlib
@@ -53,98 +53,106 @@ from bertjax.workdir.lock import EXPORTED, TRIALS, exported_trial
 from bertjax.writers.console import format_value
 
 SWEEP = 'sweep.json'
-_UNFINISHED = '.unfinished'  # a folder in the workdir with the checkpoints of the trials in training
+_UNFINISHED = '.unfinished'  # The folder in the workdir with the checkpoints of the trials in training.
 
 
 def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
-    """Runs the trials without results, exports the best one, writes sweep.json and prints the table.
+    """Runs the trials that have no results, exports the best one, writes sweep.json and prints the table.
 
     Raises:
       UserError: The workdir has a sweep with other settings.
-      PreemptedError: SIGTERM or Ctrl-C stopped the sweep; results and the state of trials in training are saved.
+      PreemptedError: SIGTERM or Ctrl-C stopped the sweep. All results and the state of the training are saved.
     """
     settings = data.settings
     trials = make_trials(settings)
     with primary_first():
         split = data.split('train', training=True)
         passes = [_passes(trial.settings(settings), split) for trial in trials]  # Raises if a run has no steps.
-        # The first trial decides for all whether rows are packed.
+        # The choice for the first trial applies to all trials.
         first = data.with_settings(trials[0].settings(settings))
         packing = decide_packing(
             first, split, mesh, passes[0], recorded_packing(folder) if (folder / TRIALS).exists() else ''
         )
         settings = packing.apply(settings)
         data = data.with_settings(settings)
-        _check_same(data, folder)
-        waiting = [trial for trial in trials if _result(folder, trial) is None]
+        _check_same_settings(data, folder)
+        pending = [trial for trial in trials if _read_results(folder, trial) is None]
     console = Console(highlight=False, soft_wrap=True)
-    console.print(f'{len(trials)} runs, {len(trials) - len(waiting)} of them finished already')
+    console.print(f'{len(trials)} runs, {len(trials) - len(pending)} of them already finished')
     trials_by_shape = collections.Counter(trial.shape for trial in trials)
     with Interrupt() as interrupt:
-        for shape, group in itertools.groupby(waiting, key=lambda trial: trial.shape):
+        for shape, group in itertools.groupby(pending, key=lambda trial: trial.shape):
             members = list(group)
             group_data = data.with_settings(members[0].settings(settings))
             layout = decide_packing(group_data, split, mesh, _passes(group_data.settings, split)).layout
             with primary_first():
-                train, model = prepare(group_data, mesh, _lengths(settings), layout=layout, chosen_by='config.sweep')
-            single = TrialGroup(members[:1], model, train, folder)
-            # The size depends on all trials of the shape, because an interrupted group is found by its members.
+                train, task_model = prepare(
+                    group_data, mesh, _length_count(settings), layout=layout, selection_key='config.sweep'
+                )
+            single = TrialGroup(members[:1], task_model, train, folder)
+            # The size depends on all trials of the shape, even finished ones. A restarted sweep makes the same groups,
+            # so it finds the checkpoints of an interrupted group.
             size = min(settings.sweep.together or find_group_size(single, trials_by_shape[shape]), len(members))
-            together = f', {size} at a time' if size > 1 else ''
+            group_text = f', {size} at a time' if size > 1 else ''
             console.print(
                 f'trainable={shape[0]}, batches of {shape[1]}, {single.epochs:.3g} epochs: '
-                f'{len(members)} runs{together}; {"packed" if layout else "not packed"}: {packing.why}',
+                f'{len(members)} runs{group_text}; {"packed" if layout else "not packed"}: {packing.reason}',
                 markup=False,
             )
-            logging.info('attention: %s', model.attention)
+            logging.info('attention: %s', task_model.attention)
             for first in range(0, len(members), size):
                 if broadcast_from_primary(interrupt.requested()):
-                    raise PreemptedError('stopped as asked; the same command does the runs that are left')
-                TrialGroup(members[first : first + size], model, train, folder).run(interrupt)
-    remove_on_all(folder / _UNFINISHED)  # A process that was killed after its last result leaves the folder.
-    summary = summarise([(trial, _result(folder, trial)) for trial in trials], data.task.score)
+                    raise PreemptedError('stopped on request; the same command continues with the remaining runs')
+                TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
+    remove_on_all(folder / _UNFINISHED)  # The folder still exists if a process was killed after its last result.
+    summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)
     write_atomic(folder / SWEEP, json.dumps(summary, indent=2) + '\n')
     console.print(sweep_table(summary))
     console.print(f'the best on dev: {summary["best"]}, in {folder / TRIALS}', markup=False)
     exported = exported_trial(folder)
     if settings.export and exported:
-        whose = 'its model' if exported == summary['best'] else f'the model of {exported}, the best of all runs here'
-        console.print(f'{whose}: {exported_model(folder) or folder / "export"}', markup=False)
+        other = f'the model of {exported}, the best of all runs in the workdir'
+        model_text = 'its model' if exported == summary['best'] else other
+        console.print(f'{model_text}: {exported_model(folder) or folder / "export"}', markup=False)
         push_export(folder, settings.push_to, private=settings.push_private)
 
 
-def _check_same(data: TaskData, folder: pathlib.Path) -> None:
-    """Raises a UserError if the workdir has trials with other settings; the sweep itself may grow."""
+def _check_same_settings(data: TaskData, folder: pathlib.Path) -> None:
+    """Raises a UserError if the workdir has trials with other settings; else writes config.json.
+
+    Trials may be added to a sweep, so config.sweep may change.
+    """
     path = folder / 'config.json'
-    evaluated = {name: data.split(name).features.fingerprint for name in data.evaluated}
-    now = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_lengths(data.settings)))
-    now['fingerprints'] = data.fingerprints() | evaluated
+    eval_fingerprints = {name: data.split(name).features.fingerprint for name in data.eval_splits}
+    config = to_plain(dataclasses.replace(data.settings, max_padded_lengths=_length_count(data.settings)))
+    config['fingerprints'] = data.fingerprints() | eval_fingerprints
     if path.exists() and (folder / TRIALS).exists():
         fix = 'restore the file from a copy, or give another --workdir'
-        for key, (old, value, change) in changed_keys(read_json_object(path, fix), now).items():
+        for key, (old, new, change) in changed_keys(read_json_object(path, fix), config).items():
             if change not in (MACHINE, VERB) and not key.startswith('sweep.'):
-                fix = 'restore the former value to continue the sweep, or give another --workdir'
-                raise UserError(place_of(key), str(value), f'{old}, as in {path}', fix)
-    write_atomic(path, dump(now))
+                fix = 'restore the old value to continue the sweep, or give another --workdir'
+                raise UserError(place_of(key), str(new), f'{old}, as in {path}', fix)
+    write_atomic(path, dump(config))
 
 
 def _passes(settings: FinetuningSettings, train: TaskSplit) -> float:
+    """Returns the number of times each training row is computed."""
     rows = len(train.features)
     return settings.total_steps(-(-rows // settings.batch_size)) * settings.batch_size / rows
 
 
-def _lengths(settings: FinetuningSettings) -> int:
-    """Returns the maximal number of padded lengths; many are worthwhile, because trials share compiled steps."""
+def _length_count(settings: FinetuningSettings) -> int:
+    """Returns the maximal number of padded lengths. It is high, because many trials share the compiled steps."""
     return settings.max_padded_lengths or MAX_LENGTHS
 
 
-def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
+def _read_results(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
     path = folder / TRIALS / trial.name / RESULTS
     if not path.exists():
         return None
     results = read_recorded_results(path)
     for field, value in dataclasses.asdict(trial).items():
-        if results.get(field, value) != value:  # The name of a trial has only six digits of a value.
+        if results.get(field, value) != value:  # The name of a trial has only six digits of each value.
             fix = 'leave it out of the sweep, or give another --workdir'
             raise UserError(f'config.sweep, {field}', repr(value), f'{results[field]!r}, as in {path}', fix)
     return results
@@ -153,31 +161,32 @@ def _result(folder: pathlib.Path, trial: Trial) -> dict[str, Any] | None:
 class TrialGroup:
     """Trials of one shape that are trained together, an experiment for `trainer.resume_or_start`.
 
-    Attributes, besides those of `trainer.Experiment`:
+    Attributes:
       total, epochs: The length of each run, in steps and in epochs.
+      Others: See `trainer.Experiment`.
     """
 
     values = staticmethod(task_values)
 
-    def __init__(self, trials: Sequence[Trial], model: TaskModel, train: TaskSplit, folder: pathlib.Path):
-        settings = model.settings
-        self.trials, self.model, self.setup = trials, model, model.setup
+    def __init__(self, trials: Sequence[Trial], task_model: TaskModel, train: TaskSplit, folder: pathlib.Path):
+        settings = task_model.settings
+        self.trials, self.task_model, self.setup = trials, task_model, task_model.setup
         self.folders = [folder / TRIALS / trial.name for trial in trials]
         self._folder = folder
         self._settings: list[FinetuningSettings] = [trial.settings(settings) for trial in trials]
-        self._examples = [model.examples(train.features, one.run_seeds.data) for one in self._settings]
+        seeds = [trial_settings.run_seeds.data for trial_settings in self._settings]
+        self._examples = [task_model.examples(train.features, seed) for seed in seeds]
         batches = self._examples[0].batches
         self.total = settings.total_steps(batches)
         self.epochs = self.total / batches
         durations = resolve_durations(settings, self.total, batches)
-        lengths = _lengths(settings)
         self.settings = dataclasses.replace(
-            self._settings[0], steps=self.total, max_padded_lengths=lengths, **durations
+            self._settings[0], steps=self.total, max_padded_lengths=_length_count(settings), **durations
         )
         self.resolved = {
-            **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # A sweep may grow.
+            **without(to_plain(self.settings), 'sweep', MACHINE, VERB),  # Trials may be added to a sweep.
             'mesh': self.settings.mesh_axes,
-            'fingerprints': model.data.fingerprints(),
+            'fingerprints': task_model.data.fingerprints(),
             'members': [trial.name for trial in trials],
         }
 
@@ -188,19 +197,20 @@ class TrialGroup:
 
     def init_state(self) -> TrainState:
         """Returns the state of step 0 of all trials, stacked."""
-        states = stack_states([self.model.fresh_state(one.run_seeds.init)[0] for one in self._settings])
+        seeds = [settings.run_seeds.init for settings in self._settings]
+        states = stack_states([self.task_model.fresh_state(seed)[0] for seed in seeds])
         return jax.device_put(states, shardings_of(self.template))
 
     def phases(self) -> list[Phase]:
-        """Returns a single phase of all trials, which are evaluated on dev only at the end."""
+        """Returns a single phase for all trials. They are evaluated on dev only at the end."""
         members = [
-            VmappedRun(examples, one.learning_rate, one.run_seeds.dropout)
-            for examples, one in zip(self._examples, self._settings, strict=True)
+            VmappedRun(examples, settings.learning_rate, settings.run_seeds.dropout)
+            for examples, settings in zip(self._examples, self._settings, strict=True)
         ]
-        return [self.model.phase(members, self._examples[0], self.total, stacked=True)]
+        return [self.task_model.phase(members, self._examples[0], self.total, stacked=True)]
 
     def describe(self) -> str:
-        """Returns '': `run_sweep` describes all groups of a shape together."""
+        """Returns '', because `run_sweep` describes all groups of a shape together."""
         return ''
 
     def details(self) -> str:
@@ -208,8 +218,8 @@ class TrialGroup:
         return ''
 
     def run(self, interrupt: Interrupt) -> None:
-        """Trains and evaluates the trials and writes their results; an interrupted group continues."""
-        # Checkpoints of other trials or other settings cannot be used.
+        """Trains and evaluates the trials and writes their results. It resumes an interrupted group."""
+        # Only checkpoints of the same trials with the same settings can be resumed.
         key = hashlib.sha256(json.dumps(self.resolved, sort_keys=True).encode()).hexdigest()[:16]
         unfinished = self._folder / _UNFINISHED
         with primary_first():
@@ -222,18 +232,18 @@ class TrialGroup:
             except (UserError, OtherStoppedError) as error:
                 if error.exit_status != UserError.exit_status:
                     raise
-                saved = None  # All checkpoints are damaged, so the trials begin again.
+                saved = None  # All checkpoints are damaged, so the trials start again.
             state, failed = resume_or_start(self, checkpoints, saved, interrupt)
-            interrupt.doing = 'the runs are being judged'
+            interrupt.doing = 'the runs are being evaluated'
             self._finish(state.params, failed)
         remove_on_all(unfinished)
         interrupt.doing = 'the next runs are being prepared'
 
     def _finish(self, params: Any, failed: Sequence[bool]) -> None:
         """Writes the figures and predictions of each trial, and exports the best model so far."""
-        model, data = self.model, self.model.data
-        predictor = model.predictor(members=len(self.trials))
-        outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.evaluated}
+        task_model, data = self.task_model, self.task_model.data
+        predictor = task_model.predictor(members=len(self.trials))
+        outputs = {name: predictor.outputs(params, data.split(name).features) for name in data.eval_splits}
         for m, (trial, settings) in enumerate(zip(self.trials, self._settings, strict=True)):
             trial_outputs = {
                 name: {output: [row[m] for row in rows] for output, rows in split_outputs.items()}
@@ -247,9 +257,9 @@ class TrialGroup:
             if self.settings.export and decide_on_primary(functools.partial(self._is_best, results)):
                 config = {**to_plain(settings), 'steps': self.total, 'epochs': self.epochs}
                 formats = self.settings.formats
-                export_task(self._folder, config, model, select_run(params, m), results, formats)
+                export_task(self._folder, config, task_model, select_run(params, m), results, formats)
                 write_atomic(self._folder / EXPORTED, f'{trial.name}\n')
-            # Written last, because a trial with results counts as finished.
+            # The results are written last, because a trial with results counts as finished.
             write_atomic(self.folders[m] / RESULTS, json.dumps(results, indent=2) + '\n')
             print(f'{trial.name}: {data.task.score} {format_value(results["splits"]["dev"][data.task.score])}')
 
@@ -259,9 +269,13 @@ class TrialGroup:
 
 
 def find_group_size(group: TrialGroup, count: int) -> int:
-    """Returns how many of `count` runs like those of `group` fit in the memory of a device.
+    """Returns the number of runs, at most `count`, that fit in the memory of a device together.
 
-    It is 1 on a CPU, where training several runs together is not faster.
+    The number is 1 on a CPU, where training several runs together is not faster.
+
+    Args:
+      group: A group with one of these runs.
+      count: The number of runs.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

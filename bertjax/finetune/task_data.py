@@ -1,4 +1,4 @@
-"""The data of a task, which every verb about a task uses: its tokenizer, encoder config, records and features."""
+"""The data of a task, which all verbs for tasks use: tokenizer, encoder config, records and features."""
 
 import copy
 import dataclasses
@@ -22,15 +22,15 @@ from bertjax.optim.selection import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory
-from bertjax.workdir.tokenizer import keep_tokenizer
+from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
-# {whether training: (seconds, seconds per block)}: the processor time to compile one more padded length. And the FLOPs
-# of a step in a processor second. Measured with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
-# docs/performance.md). An accelerator compiles all lengths in parallel and computes faster, but the same constants are
-# used there, so that a run has the same batches on every platform.
+# The constants below were measured on CPUs with encoders of 2 to 12 blocks (x86-64 with AVX-512, jax 0.10.2,
+# docs/performance.md). They are used on all platforms, so that a run has the same batches everywhere, although an
+# accelerator compiles all lengths in parallel and computes faster.
+# The CPU time to compile one more padded length: {whether training: (seconds, seconds per block)}.
 COMPILE_TIME = {True: (3.0, 0.35), False: (0.5, 0.08)}
-FLOPS = 1e11
-TASK_FILE = 'task.json'  # a file in the workdir and in its export with the options and the learned state of the task
+FLOPS = 1e11  # The FLOPs of a step that are computed in a CPU second.
+TASK_FILE = 'task.json'  # The file in the workdir and in its export with the options and learned state of the task.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,23 +39,23 @@ class TaskSplit:
 
     Attributes:
       records: The records of the task.
-      features: The features of all records.
-      of: The number of records that these are a sample of; 0 if these are all records.
-      open: Whether the records are the first of a stream, so that later ones may have any length.
+      features: The features of the records.
+      population: The number of all records of the split if `records` are a sample of them; else 0.
+      is_stream: Whether the records are the first batch of a stream, in which later records may have any length.
     """
 
     records: Sequence[Any]
     features: Features
-    of: int = 0
-    open: bool = False
+    population: int = 0
+    is_stream: bool = False
 
 
 class TaskData:
-    """The data of a task; splits are read and tokenised on demand.
+    """The data of a task. Splits are read and tokenised on demand.
 
     Attributes:
       settings: The settings of the run.
-      source: The Hugging Face directory with the initial or final weights; None if a checkpoint has them.
+      source: The Hugging Face directory with the initial or final weights; None if the weights are in a checkpoint.
       task: The task of config.task.
       tokenizer: The tokenizer, which is also saved to WORKDIR/tokenizer.
       encoder: The config of the encoder.
@@ -71,7 +71,7 @@ class TaskData:
         source: str | None,
         facts: Mapping[str, Any] | None = None,
     ):
-        """`facts` is the content of the task.json of an earlier run, see `learned`."""
+        """`facts` is the content of the task.json of an earlier run."""
         self.settings, self.tokenizer, self.encoder, self.source = settings, tokenizer, encoder, source
         self.task: Task = settings.build_task()
         self.finished = facts is not None and facts.get('finished', True)
@@ -79,25 +79,25 @@ class TaskData:
             self.task.restore(facts['learned'])
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}
-        self._records: dict[str, Sequence[Any]] = {}  # Records that `split` has not tokenised yet.
+        self._records: dict[str, Sequence[Any]] = {}  # The records that `split` has not tokenised yet.
         for trainable in settings.trained_parts:
-            make_selection(trainable, encoder.num_layers)  # Raises if the encoder does not have these blocks.
+            make_selection(trainable, encoder.num_layers)  # Raises a UserError if the encoder lacks these blocks.
         self._check()
-        keep_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
+        set_workdir_tokenizer(tokenizer, folder, settings.tokenizer or source or '')
 
     def _check(self) -> None:
         pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size
         if pieces != rows:
-            fix = 'leave config.tokenizer empty to take the one that belongs to config.init'
-            raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as the encoder has', fix)
+            fix = 'leave config.tokenizer empty to use the tokenizer of config.init'
+            raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
         longest = self.encoder.max_positions
         if not 4 <= self.settings.seq_len <= longest:
             expected = f'4 to {longest}, the positions of the encoder'
             raise UserError('config.seq_len', str(self.settings.seq_len), expected, 'choose a length in between')
 
-    @functools.cached_property  # Cached, because a test file is read to see whether it has labels.
-    def evaluated(self) -> list[str]:
-        """The labelled splits that are not trained on. Only 'dev' is used for model selection."""
+    @functools.cached_property  # `Task.splits` reads the test file to check whether it has labels.
+    def eval_splits(self) -> list[str]:
+        """The names of the labelled splits to evaluate on. Only 'dev' is used for model selection."""
         return [name for name in self.task.splits() if name != 'train']
 
     def learn(self) -> None:
@@ -110,24 +110,28 @@ class TaskData:
         self.task.learn(self._records['train'])
 
     def with_settings(self, settings: FinetuningSettings) -> 'TaskData':
-        """Returns a copy with other training settings, which shares the records and features."""
+        """Returns a copy with other training settings. The copies share records and features."""
         other = copy.copy(self)
         other.settings = settings
         return other
 
-    def split(self, name: str, *, training: bool = False, whole: bool = False) -> TaskSplit:
-        """Returns a split, which is read and tokenised once; the task must have learned its labels.
+    def split(self, name: str, *, training: bool = False, all_records: bool = False) -> TaskSplit:
+        """Returns a split. It is read and tokenised once, after the task has learned its labels.
 
-        Without `whole`, it is a sample of at most config.max_train_records or config.max_eval_records.
+        Args:
+          name: The name of the split.
+          training: Whether the split is trained on.
+          all_records: Whether the split has all records. If not, it is a sample of at most config.max_train_records or
+            config.max_eval_records.
         """
         if name not in self._splits:
             records = self._records.pop(name, None) or self.task.records(name)
             key = 'max_train_records' if name == 'train' else 'max_eval_records'
-            limit = 0 if whole else getattr(self.settings, key)
+            limit = 0 if all_records else getattr(self.settings, key)
             part = records if not 0 < limit < len(records) else [records[i] for i in sample(len(records), limit)]
             split = self.tokenise(part, training=training)
             if len(part) < len(records):
-                split = dataclasses.replace(split, of=len(records))
+                split = dataclasses.replace(split, population=len(records))
                 print(f'{name}: {len(part):,} of {len(records):,} records, a fixed random sample (config.{key})')
             self._splits[name] = split
             for note in split.features.notes:
@@ -142,26 +146,42 @@ class TaskData:
     def parts(self, names: Iterable[str]) -> dict[str, str]:
         """Returns {split: '500 of 872 records'} of the splits that are samples."""
         splits = {name: self.split(name) for name in names}
-        return {name: f'{len(x.records):,} of {x.of:,} records' for name, x in splits.items() if x.of}
+        return {
+            name: f'{len(split.records):,} of {split.population:,} records'
+            for name, split in splits.items()
+            if split.population
+        }
 
-    def tokenise(self, records: Sequence[Any], *, training: bool = False, keep: bool = True) -> TaskSplit:
-        """Tokenises records; with `keep`, their features are cached in WORKDIR/features."""
+    def tokenise(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
+        """Tokenises records.
+
+        Args:
+          records: The records.
+          training: Whether the records are trained on.
+          cache: Whether to cache the features in WORKDIR/features.
+        """
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
-        if self.tokenizer.separators > 1:  # The fingerprint of a tokenizer does not contain the separators.
+        if self.tokenizer.separators > 1:  # The fingerprint of a tokenizer does not depend on the separators.
             options += (self.tokenizer.separators,)
         key = (self.tokenizer.fingerprint, *options, list(records))
         make = lambda: self.task.features(records, self.tokenizer, training=training)  # noqa: E731
-        return TaskSplit(records, load_or_build(self._cache, key, make) if keep else make())
+        return TaskSplit(records, load_or_build(self._cache, key, make) if cache else make())
 
     def padded_lengths(self, splits: Sequence[TaskSplit], count: int) -> tuple[int, ...]:
-        """Returns the padded lengths for the batches of these splits, at most `count`."""
+        """Returns at most `count` padded lengths for the batches of these splits."""
         lengths = np.concatenate([split.features.lengths for split in splits])
-        if any(split.open for split in splits):  # Assume that the lengths of a stream are log-uniform.
+        if any(split.is_stream for split in splits):  # Assume that the lengths of a stream are log-uniform.
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
         return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
-        """Returns the number of padded lengths that is cheapest to compile and compute for `passes` over the splits."""
+        """Returns the number of padded lengths with the lowest cost to compile the steps and compute the passes.
+
+        Args:
+          splits: The splits.
+          passes: The number of passes over the splits.
+          training: Whether the passes are training steps.
+        """
         encoder, choices = self.encoder, splits[0].features.choices
         once, block = COMPILE_TIME[training]
         share = passes * choices * (1 if training else 1 / 3)  # The backward pass has two thirds of the FLOPs.
@@ -173,15 +193,18 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns the facts that a resumed run must match: encoder sizes, tokenizer, labels and training rows."""
+        """Returns hashes and texts of the encoder sizes, tokenizer, labels and training rows.
+
+        A resumed run must have equal values.
+        """
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
         facts = {'encoder': '/'.join(map(str, sizes)), 'tokenizer': self.tokenizer.fingerprint}
         return facts | {'labels': ', '.join(self.task.labels), 'data': rows.fingerprint}
 
-    def learned(self, *, finished: bool = True) -> str:
-        """Returns the text of task.json; without `finished`, nothing has been tuned on dev yet."""
+    def task_json(self, *, finished: bool = True) -> str:
+        """Returns the text of task.json. In an unfinished run, no threshold has been tuned on dev yet."""
         return task_json(
             to_plain(self.settings.task), self.task, self.encoder, self.settings.seq_len, finished=finished
         )
@@ -199,7 +222,7 @@ def task_json(
       seq_len: The maximal sequence length, S.
       finished: Whether the training is finished.
     """
-    facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned()}
+    facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}
     if not finished:
         facts['finished'] = False
@@ -207,9 +230,10 @@ def task_json(
 
 
 def sample(count: int, size: int) -> list[int]:
-    """Returns `size` of the numbers below `count`, ascending: those with the lowest hash.
+    """Returns the `size` numbers below `count` with the lowest hashes, in ascending order.
 
-    A smaller sample is a part of a larger one. No seed changes it, so that runs are compared on the same records.
+    A smaller sample is a subset of a larger one. The sample does not depend on a seed, so that runs are compared on the
+    same records.
     """
     order = np.argsort(hash_bits(0, Stream.SAMPLE, np.arange(count)), kind='stable')
     return np.sort(order[:size]).tolist()
@@ -223,10 +247,10 @@ def read_encoder_config(settings: FinetuningSettings, source: str) -> BertConfig
 
 
 def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
-    """Returns the data of a new run: the encoder of config.init, and labels learned from the training records.
+    """Returns the data of a new run, with the encoder of config.init, and labels learned from the training records.
 
     Raises:
-      UserError: The directory does not exist, its encoder does not fit the settings, or records are malformed.
+      UserError: The directory does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
     tokenizer = load_tokenizer(settings.tokenizer or source)

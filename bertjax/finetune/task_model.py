@@ -41,7 +41,12 @@ class TaskModel:
     """
 
     def __init__(
-        self, data: TaskData, mesh: Mesh, splits: Sequence[TaskSplit], lengths: int, layout: PackedLayout | None = None
+        self,
+        data: TaskData,
+        mesh: Mesh,
+        splits: Sequence[TaskSplit],
+        length_count: int,
+        layout: PackedLayout | None = None,
     ):
         """Builds the setup.
 
@@ -49,16 +54,16 @@ class TaskModel:
           data: The data of the task.
           mesh: The devices.
           splits: The splits to train and evaluate on, at least one. They determine the padded lengths, and the first
-            one the arrays of a batch. With packed training, the first one is the training split.
-          lengths: The maximal number of padded lengths.
+            split determines the arrays of a batch. With packed training, the first split must be the training split.
+          length_count: The maximal number of padded lengths.
           layout: The layout of packed training batches; None for one sequence per row.
         """
         settings = data.settings
         check_mesh(data.encoder, mesh)
         self.data, self.layout = data, layout
-        self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, lengths)
+        self.shapes = data.padded_lengths(splits if layout is None else splits[1:] or splits, length_count)
         self.setup: Setup = build_setup(
-            data.task.model(data.encoder),
+            data.task.build_module(data.encoder),
             data.task.objective,
             make_optimizer(**vars(settings.optimizer)),
             mesh,
@@ -77,7 +82,7 @@ class TaskModel:
         return self.data.settings
 
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
-        """Returns the training examples in the order of `seed`."""
+        """Returns the training examples, in an order that depends on `seed`."""
         if self.layout is not None:
             (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
             return StratifiedExamples(
@@ -96,11 +101,14 @@ class TaskModel:
         )
 
     def predictor(self, members: int = 0) -> Predictor:
-        """Returns the predictor for `members` stacked models. All splits share it, so each length compiles once."""
+        """Returns the predictor for `members` stacked models (0: one model that is not stacked).
+
+        All splits share the predictor, so that each length is compiled once.
+        """
         if members not in self._predictors:
             objective = self.data.task.objective
             self._predictors[members] = Predictor(
-                make_forward(self.setup.model, objective),
+                make_forward(self.setup.module, objective),
                 self.setup.mesh,
                 inputs=objective.inputs,
                 per_token=self.data.task.head.per_token,
@@ -132,16 +140,16 @@ class TaskModel:
         evaluator: 'TaskEvaluator | None' = None,
         evaluate_first: bool = True,
     ) -> Phase:
-        """Returns the single phase of a fine-tuning, or of several that are trained together.
+        """Returns the single phase of a fine-tuning, or of several fine-tunings that are trained together.
 
         Args:
           members: The runs, see `Phase`.
-          examples: The examples of any run, because the shapes of the batches do not depend on the seed.
+          examples: The examples of any of the runs; all have the same batch shapes.
           total: The number of steps.
           stacked, evaluator, evaluate_first: See `Phase`.
         """
         settings = self.settings
-        # The FLOPs are of a step that trains the whole model; they are unknown if a part is frozen.
+        # This is the number of FLOPs if all parameters are trained; otherwise it is unknown.
         length = self.layout.mean_length if self.layout else examples.mean_length
         flops = train_flops_per_sequence(self.data.encoder, round(length), 0)
         return Phase(
@@ -168,9 +176,13 @@ class TaskModel:
         )
 
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
-        """Returns the state of step 0, and the model imported from the source; `seed` draws the missing parameters."""
+        """Returns the state of step 0, and the model imported from the source directory.
+
+        Args:
+          seed: The seed of the parameters that the directory lacks.
+        """
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
-        imported = load_task_model(self.data.source, self.setup.model, task.head, id2label=labels, seed=seed)
+        imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
         return self.setup.create_from(imported.params, seed), imported
 
 
@@ -179,16 +191,16 @@ class TaskEvaluator:
 
     split = 'dev'
 
-    def __init__(self, model: TaskModel, split: TaskSplit):
-        self._model, self._split = model, split
+    def __init__(self, task_model: TaskModel, split: TaskSplit):
+        self._task_model, self._split = task_model, split
 
     @property
     def _task(self) -> Task:
-        return self._model.data.task
+        return self._task_model.data.task
 
     def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
         """Returns all figures of the task."""
-        return self._task.metrics(self._split.records, self._model.predictions(params, self._split, on_compile))
+        return self._task.metrics(self._split.records, self._task_model.predictions(params, self._split, on_compile))
 
     def cost(self, values: Mapping[str, float | None]) -> float | None:
         """Returns minus the score of the task; None if the score is undefined."""
@@ -205,29 +217,32 @@ def _describe_attention(data: TaskData, shapes: tuple[int, ...], layout: PackedL
 
 
 def prepare(
-    data: TaskData, mesh: Mesh, lengths: int, *, layout: PackedLayout | None = None, chosen_by: str = ''
+    data: TaskData, mesh: Mesh, length_count: int, *, layout: PackedLayout | None = None, selection_key: str = ''
 ) -> tuple[TaskSplit, TaskModel]:
     """Tokenises all splits and builds the model, so that every mistake is reported before training.
 
     Args:
       data: The data of the task.
       mesh: The devices to train on.
-      lengths: The maximal number of padded lengths.
+      length_count: The maximal number of padded lengths.
       layout: The layout of packed training batches; None for one sequence per row.
-      chosen_by: The config key that selects a model by its dev score; '' for none.
+      selection_key: The config key that selects a model by its dev score; '' for none.
 
     Returns:
       The training split and the model.
+
+    Raises:
+      UserError: `selection_key` is set and there is no dev split, or an export format cannot hold the model.
     """
-    if 'dev' not in data.evaluated and chosen_by:
-        raise UserError(chosen_by, 'no dev split to choose by', 'one', f'give {data.task.name} a dev file')
+    if 'dev' not in data.eval_splits and selection_key:
+        raise UserError(selection_key, 'no dev split', 'a dev split', f'give {data.task.name} a dev file')
     check_formats(
         data.settings.formats,
         data.encoder,
         vocabulary=data.tokenizer.family,
-        model=data.task.model(data.encoder),
+        module=data.task.build_module(data.encoder),
         head=data.task.head,
     )
-    evaluated = [data.split(name) for name in data.evaluated]
+    eval_splits = [data.split(name) for name in data.eval_splits]
     train = data.split('train', training=True)
-    return train, TaskModel(data, mesh, [train, *evaluated], lengths, layout)
+    return train, TaskModel(data, mesh, [train, *eval_splits], length_count, layout)

@@ -1,4 +1,4 @@
-"""The trials of a sweep, which are all combinations of config.sweep, and the table of their results over the seeds."""
+"""The trials of a sweep, which are all combinations of config.sweep, and a table of their results over the seeds."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.writers.console import format_value
 
-# {key of config.sweep: (the field of a trial, its type)}. A field has the name of the config key that it sets.
+# {key of config.sweep: (field of a trial, type of its values)}. A field has the name of the config key that it sets.
 AXES = {
     'trainable': ('trainable', str),
     'batch_size': ('batch_size', int),
@@ -36,22 +36,22 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
+        """The name of the folder of the trial."""
         epochs = f'epochs={self.epochs:g},' if self.epochs else ''
         return f'{self.trainable},batch={self.batch_size},{epochs}lr={self.learning_rate:g},seed={self.seed}'
 
     @property
     def shape(self) -> tuple:
-        """The fields that the compiled step depends on; trials of one shape share a step."""
+        """The fields that the compiled step depends on. Trials of the same shape share a step."""
         return self.trainable, self.batch_size, self.epochs
 
     @property
     def without_seed(self) -> tuple:
-        """All fields but the seed, which identify a row of the table."""
+        """All fields except the seed. They identify a row of the table."""
         return *self.shape, self.learning_rate
 
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:
-        """Returns the settings of the sweep with the values of this trial."""
+        """Returns `base`, the settings of the sweep, with the values of this trial."""
         return dataclasses.replace(base, **dataclasses.asdict(self))
 
 
@@ -59,18 +59,18 @@ def make_trials(settings: FinetuningSettings) -> list[Trial]:
     """Returns all combinations of config.sweep; an empty list if there is no sweep.
 
     Raises:
-      UserError: A value occurs twice, two trials would share a folder, or epochs are set although config.steps sets the
-        length.
+      UserError: A value occurs twice, two trials have the same folder, or the sweep has epochs although config.steps
+        sets the length.
     """
     sweep = settings.sweep
     if sweep.epochs and settings.steps_decide:
-        found, fix = f'{tuple(sweep.epochs)} beside config.steps={settings.steps}', 'give one of the two'
-        raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs decide', fix)
+        found, fix = f'{tuple(sweep.epochs)} with config.steps={settings.steps}', 'give one of the two'
+        raise UserError('config.sweep.epochs', found, 'config.steps=0, so that the epochs set the length', fix)
     values: dict[str, list] = {}
     for key, (field, kind) in AXES.items():
         swept, default = getattr(sweep, key), getattr(settings, field)
         if len(set(swept)) != len(swept):
-            raise UserError(f'config.sweep.{key}', str(tuple(swept)), 'each value once', 'leave the second one out')
+            raise UserError(f'config.sweep.{key}', str(tuple(swept)), 'each value once', 'remove the duplicate')
         values[field] = [kind(value) for value in swept] or [default]
     if not any(getattr(sweep, key) for key in AXES):
         return []
@@ -78,11 +78,11 @@ def make_trials(settings: FinetuningSettings) -> list[Trial]:
         values['epochs'] = [0.0]
     trials = sorted(Trial(*combination) for combination in itertools.product(*values.values()))
     by_name: dict[str, Trial] = {}
-    for other in trials:
-        one = by_name.setdefault(other.name, other)
-        if one != other:
-            found = f'{one.epochs!r} epochs at {one.learning_rate!r} and {other.epochs!r} at {other.learning_rate!r}'
-            fix = 'leave one of the two out'
+    for trial in trials:
+        first = by_name.setdefault(trial.name, trial)
+        if first != trial:
+            found = f'{first.epochs} epochs at {first.learning_rate} and {trial.epochs} at {trial.learning_rate}'
+            fix = 'remove one of the two'
             raise UserError('config.sweep', found, 'values that differ in their first six digits', fix)
     return trials
 
@@ -101,8 +101,8 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
       score: The name of the figure that the trials are compared by.
 
     Returns:
-      For each setting, over its seeds: median, mean, standard deviation, best, and the number of collapsed runs. Also
-      the name of the best run on dev.
+      A dictionary with the median, mean, standard deviation, best score and number of collapsed runs of each setting
+      over its seeds, and the name of the best run on dev.
     """
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):

@@ -1,1 +1,1 @@
-"""Inference with a trained model: features, masked words, scores, attention, and predictions of its task."""
+"""Inference with a trained model: features, mask filling, scores, attention, and predictions for its task."""

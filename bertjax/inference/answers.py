@@ -5,7 +5,7 @@ from typing import TypedDict
 
 
 class Filling(TypedDict):
-    """One candidate for a mask: the piece, its probability, and the text with the piece filled in."""
+    """One candidate for a mask: a piece, its probability, and the text with this piece in place of the mask."""
 
     token: str
     probability: float
@@ -13,7 +13,7 @@ class Filling(TypedDict):
 
 
 class JointFilling(TypedDict):
-    """All masks of a text filled together; `order` lists the mask numbers in the order of filling."""
+    """A text with all its masks filled. `order` lists the numbers of the masks in the order of filling."""
 
     text: str
     tokens: list[str]
@@ -33,7 +33,8 @@ class Score(TypedDict):
 class Label(TypedDict, total=False):
     """The result of a classification or a regression.
 
-    A single-label task gives `label` and a multi-label task `labels`, with `probabilities`; a regression gives `score`.
+    A single-label task sets `label` and `probabilities`, a multi-label task sets `labels` and `probabilities`, and a
+    regression sets `score`.
     """
 
     label: str
@@ -52,15 +53,19 @@ class _Answer(TypedDict):
 
 
 class Answer(_Answer, total=False):
-    """An answer and its character span in the context; `null_odds` if the task allows questions without an answer."""
+    """An answer and its character span in the context.
+
+    `null_odds` is present if the task has unanswerable questions.
+    """
 
     null_odds: float
 
 
 class TaggedEntity(TypedDict):
-    """An entity over the characters of a text, or the words of a list, from `start` up to but excluding `end`.
+    """An entity in a text or in a list of words.
 
-    `score` is the mean probability of its words.
+    `start` (inclusive) and `end` (exclusive) are character offsets in a text, or word indices in a list. `score` is the
+    mean probability of the entity's words.
     """
 
     type: str
@@ -77,9 +82,9 @@ class _Tagged(TypedDict):
 
 
 class TaggedWords(_Tagged, total=False):
-    """A tag and its probability for each word.
+    """The tag of each word with its probability.
 
-    `entities` is present if the tags follow a scheme such as BIO, `offsets` if the input was a text.
+    `entities` is present if the tags follow a scheme such as BIO. `offsets` is present if the input was a text.
     """
 
     entities: list[TaggedEntity]
@@ -87,7 +92,7 @@ class TaggedWords(_Tagged, total=False):
 
 
 class ChoiceAnswer(TypedDict):
-    """The best ending of a context; `prediction` is its index in `endings`."""
+    """The best ending for a context; `prediction` is its index in `endings`."""
 
     prompt: str
     start: str

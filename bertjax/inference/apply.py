@@ -15,7 +15,7 @@ Apply = Callable[..., dict[str, jax.Array]]
 
 
 def make_apply(module: nn.Module) -> Apply:
-    """Makes the function (params, batch, rngs=None) -> outputs; see `api.Bert.apply`."""
+    """Makes the function (params, batch, rngs=None) -> {output name: array}; see `api.Bert.apply`."""
     is_task_model = not isinstance(module, BertForPreTraining)
 
     def apply(

@@ -16,17 +16,17 @@ Texts = str | Sequence[str]
 
 
 def as_text_list(texts: Texts, name: str = 'texts') -> list[str]:
-    """Returns one text or several as a list; lone surrogates are replaced in each.
+    """Returns one text or several texts as a list, with lone surrogates replaced.
 
     Raises:
-      UserError: The argument is not a text or a list of texts; the message names the first wrong entry.
+      UserError: The argument is neither a text nor a list of texts. The message names the first wrong entry.
     """
     if isinstance(texts, str):
         texts = [texts]
     check_list(name, texts, 'a text or a list of texts')
     for number, text in enumerate(texts):
         if not isinstance(text, str):
-            raise UserError(f'{name}[{number}]', format_value(text), 'a text', "give '' for none")
+            raise UserError(f'{name}[{number}]', format_value(text), 'a text', "pass '' for an empty text")
     return [replace_surrogates(text) for text in texts]
 
 
@@ -34,11 +34,11 @@ def check_list(name: str, values: Any, expected: str = 'a list') -> None:
     """Checks that `values` is a list, a tuple, a one-dimensional array or a column of a table.
 
     Raises:
-      UserError: It is a number, a set, a mapping, a generator, a table or an array of another dimension.
+      UserError: It is a number, a set, a mapping, a generator, a table, or an array that is not one-dimensional.
     """
     is_list = isinstance(values, Sized) and hasattr(values, '__getitem__') and not isinstance(values, Mapping)
     if not is_list or getattr(values, 'ndim', 1) != 1:
-        raise UserError(name, format_value(values), expected, 'make a list of it')
+        raise UserError(name, format_value(values), expected, 'convert it to a list')
 
 
 def match_input(texts: Any, results: list[Any]) -> Any:
@@ -47,16 +47,16 @@ def match_input(texts: Any, results: list[Any]) -> Any:
 
 
 def check_count(name: str, values: Sequence[Any] | None, texts: Sequence[Any]) -> None:
-    """Checks that `values`, if given, is a list with one entry per text.
+    """Checks that `values` is None or a list with one entry per text.
 
     Raises:
-      UserError: It is not a list, or has another length.
+      UserError: `values` is not a list, or its length differs.
     """
     if values is None:
         return
     check_list(name, values)
     if len(values) != len(texts):
-        raise UserError(name, f'{len(values)} for {len(texts)}', 'as many as there are texts', 'give one for each')
+        raise UserError(name, f'{len(values)} for {len(texts)}', 'as many as there are texts', 'pass one for each text')
 
 
 def to_python(value: Any) -> Any:
@@ -67,10 +67,10 @@ def to_python(value: Any) -> Any:
 
 
 def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
-    """Returns an argument as a Python value.
+    """Converts an argument to a Python value and checks its range.
 
     Raises:
-      UserError: The value is outside its range.
+      UserError: The value is outside the range `allowed`.
     """
     value = to_python(value)
     if not allowed.holds(value):
@@ -79,11 +79,14 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
 
 
 def check_values(verb: str, **values: Any) -> dict[str, Any]:
-    """Returns arguments as Python values by name, checked against the ranges of config.VERB.NAME.
+    """Converts arguments to Python values and checks them against the ranges of the config keys config.VERB.NAME.
 
     Args:
-      verb: The verb whose config keys have the ranges.
-      **values: argument=(NAME, value).
+      verb: VERB, the verb whose config keys define the ranges.
+      **values: Pairs (NAME, value) by argument name.
+
+    Returns:
+      {argument name: value}.
 
     Raises:
       UserError: A value is outside its range.

@@ -12,11 +12,11 @@ from bertjax.inference.tasks import describe
 from bertjax.loading.load_model import LoadedModel
 from bertjax.terminal import Console
 
-_MAX_LABELS, _MAX_UNUSED = 12, 3  # The numbers of names that are printed.
+_MAX_LABELS, _MAX_UNUSED = 12, 3  # The maximum numbers of printed names.
 
 
 def describe_model(model: LoadedModel) -> str:
-    """Returns a table of a few lines."""
+    """Returns the description as a table of a few lines."""
     out = io.StringIO()
     Console(file=out, width=100, force_terminal=False, force_jupyter=False).print(_table(model))
     return out.getvalue().rstrip()
@@ -37,7 +37,7 @@ def _table(model: LoadedModel) -> Table:
         labels = escape(', '.join(model.task.labels[:_MAX_LABELS]))
         table.add_row('labels', labels + (' …' if len(model.task.labels) > _MAX_LABELS else ''))
     if model.missing:
-        table.add_row('drawn', ', '.join(sorted({path.split('/')[0] for path in model.missing})) + ' (not trained)')
+        table.add_row('initialized', ', '.join(sorted({path.split('/')[0] for path in model.missing})) + ' (untrained)')
     if model.unused:
         more = f' and {len(model.unused) - _MAX_UNUSED:,} more' if len(model.unused) > _MAX_UNUSED else ''
         table.add_row('not used', escape(', '.join(model.unused[:_MAX_UNUSED])) + more)

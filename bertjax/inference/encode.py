@@ -1,4 +1,4 @@
-"""Hidden states as features: the layers to use, their combination, and the pooling of a text's tokens."""
+"""Features of texts: selects hidden states, combines several layers, and pools over the tokens of each text."""
 
 import dataclasses
 import itertools
@@ -27,11 +27,11 @@ class Encoding:
 
     Attributes:
       layers: The hidden states to use: 0 is the embeddings, 1 to L are the blocks; negative numbers count from the end.
-      combine: The combination of several layers: 'mean', 'sum', 'concat', or 'weighted', the sum weighted by `weights`.
+      combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with `weights`.
       weights: One weight per layer.
-      pool: 'mean' over the tokens of a text including [CLS] and [SEP], or another of `model.pooling.POOL`; 'pooler',
-        the pooler's output for [CLS] of the last layer; or 'none' for one vector per token.
-      normalize: Whether to divide by the Euclidean norm.
+      pool: 'mean' over the tokens of a text including [CLS] and [SEP], or another method in `model.pooling.POOL`;
+        'pooler', the output of the pooler for [CLS] in the last layer; or 'none' for one vector per token.
+      normalize: Whether to divide each vector by its Euclidean norm.
       prompt: A prefix of every text.
       dense: Dense layers applied to the pooled vectors before normalization.
 
@@ -50,14 +50,14 @@ class Encoding:
     def __post_init__(self):
         if not self.layers:
             raise UserError(
-                'layers', found='none', expected='at least one number', fix='for example -1, the last layer'
+                'layers', found='no layer', expected='at least one number', fix='use for example -1, the last layer'
             )
         if (self.combine == 'weighted') != bool(self.weights) or len(self.weights) not in (0, len(self.layers)):
-            found = f'{len(self.weights)} with combine={self.combine!r} and {len(self.layers)} layer(s)'
-            expected = "one per layer with combine='weighted', else none"
+            found = f'{len(self.weights)} weights with combine={self.combine!r} and {len(self.layers)} layer(s)'
+            expected = "one weight per layer with combine='weighted', else no weights"
             raise UserError('weights', found, expected, fix='correct one of them')
         if self.pool == 'pooler' and self.layers != (-1,):
-            raise UserError('pool', "'pooler' of other layers than the last", 'layers=-1', 'leave the layers out')
+            raise UserError('pool', "'pooler' with layers other than the last", 'layers=-1', 'omit the layers')
 
     def add_prompt(self, texts: Sequence[str]) -> list[str]:
         """Prepends the prompt to each text."""
@@ -67,12 +67,12 @@ class Encoding:
         """Checks that the model has the layers.
 
         Raises:
-          UserError: The model lacks one of them.
+          UserError: The model lacks a layer.
         """
         count = config.num_layers
         for layer in self.layers:
             if not -count - 1 <= layer <= count:
-                expected = f'0, the embeddings, to {count}, the last block, or -1 to {-count - 1} from the end'
+                expected = f'0 (the embeddings) to {count} (the last block), or -1 to {-count - 1} from the end'
                 raise UserError('layers', str(layer), expected, 'choose a layer that the model has')
 
     def width(self, config: BertConfig) -> int:
@@ -87,13 +87,13 @@ def resolve_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, *
 
     Args:
       model: The model with its `sentence_modules`.
-      pool: 'auto' uses the pooling, prompt, Dense layers and normalization of the folder, or 'mean' without such a
-        folder. Any other value pools as `Encoding.pool` says, without prompt and Dense layers.
-      normalize: Whether to normalize; None uses the folder's setting with 'auto', else False.
-      **options: `layers`, `combine` and `weights` of the Encoding.
+      pool: The pooling. 'auto' uses the pooling, prompt, Dense layers and normalization of the folder; for other models
+        it means 'mean'. Other values are those of `Encoding.pool`; they disable the prompt and the Dense layers.
+      normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
+      **options: The fields `layers`, `combine` and `weights` of the Encoding.
 
     Raises:
-      UserError: The folder's modules are not supported, or do not fit these layers; see Encoding.
+      UserError: The modules of the folder are not supported or need other layers, or the Encoding is invalid.
     """
     modules = model.sentence_modules if pool == 'auto' else None
     if modules is None:
@@ -103,24 +103,24 @@ def resolve_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, *
     if modules.lowercase and not model.tokenizer.lowercase:
         raise UserError(
             model.where,
-            found='do_lower_case with a tokenizer of cased text',
-            expected='a tokenizer that lower-cases',
-            fix="give lower-cased texts, and a pooling such as pool='mean'",
+            found='do_lower_case with a cased tokenizer',
+            expected='a tokenizer that lowercases',
+            fix="give lowercased texts and a pooling such as pool='mean'",
         )
     if modules.dense and options['layers'] != (-1,):
         raise UserError(
             'layers',
             found=str(options['layers']),
-            expected='-1, which the Dense layers of the folder take',
-            fix="leave the layers out, or name a pooling, such as pool='mean'",
+            expected='-1, the input of the Dense layers in the folder',
+            fix="omit the layers, or give a pooling such as pool='mean'",
         )
     widths = [model.config.width, *(layer.kernel.shape[1] for layer in modules.dense)]
     for layer, width in zip(modules.dense, widths, strict=False):
         if layer.kernel.shape[0] != width:
             raise UserError(
                 model.where,
-                found=f'a Dense layer of {layer.kernel.shape[0]:,} inputs',
-                expected=f'one of {width:,} inputs, the width of the vectors before it',
+                found=f'a Dense layer with {layer.kernel.shape[0]:,} inputs',
+                expected=f'{width:,} inputs, the width of the preceding vectors',
                 fix='copy the directory again',
             )
     normalize = modules.normalize if normalize is None else normalize
@@ -164,8 +164,15 @@ def build_sequences(
 def token_spans(
     tokenizer: Tokenizer, features: Features, texts: Sequence[str], pairs: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the first and the end character of each token of `build_sequences` in its text: int32 [T], -1 for special
-    tokens."""
+    """Returns the character span of each token in its text.
+
+    Args:
+      tokenizer, texts, pairs: The arguments of `build_sequences`.
+      features: The result of `build_sequences`, with T tokens.
+
+    Returns:
+      Two arrays, int32 [T]: the first character, and the character behind the last one; -1 for special tokens.
+    """
     encoded = tokenizer.encode_with_offsets([*texts, *(pairs or ())])
     bounds = np.full((2, len(features.tokens)), -1, np.int32)
     for row, (begin, end) in enumerate(itertools.pairwise(features.offsets.tolist())):
@@ -178,10 +185,10 @@ def token_spans(
 
 
 def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
-    """Checks that the model has the layers, and the pooler if the encoding uses it.
+    """Checks that the model has the layers of the encoding, and the pooler if the encoding uses it.
 
     Raises:
-      UserError: The model lacks one of them.
+      UserError: The model lacks a layer or the pooler.
     """
     encoding.check(model.config)
     if encoding.pool == 'pooler':
@@ -193,10 +200,10 @@ def encode(
 ) -> list[np.ndarray]:
     """Computes the features of each row: float32 [D'], or [S, D'] without pooling.
 
-    `advance` is explained in `Runner.run`.
+    See `Runner.run` for `advance`.
 
     Raises:
-      UserError: The model lacks the layers or the pooler.
+      UserError: The model lacks a layer or the pooler.
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()

@@ -14,7 +14,7 @@ from bertjax.loading.load_model import LoadedModel
 
 
 class EncodeMethods:
-    """Methods that compute features and attention, and show the pieces of a text and their spans."""
+    """Methods that return the features, the attention, the pieces and the character spans of texts."""
 
     _model: LoadedModel
     _runner: Runner
@@ -76,17 +76,19 @@ class EncodeMethods:
           texts: One text or several.
           pairs: The second texts, which the model reads together with the first.
           layers: One or several hidden states: 0 is the embeddings, 1 to L are the blocks, -1 is the last block.
-          pool: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken', 'pooler'
-            (tanh of a projection of [CLS]), or None for one vector per token. For a folder of sentence-transformers,
-            'auto' computes the same as `SentenceTransformer(path).encode`, with prompt, Dense layers and normalization;
-            for other models it means 'mean'.
-          combine: The combination of several layers: 'mean', 'sum', 'concat', or 'weighted' by `weights`.
+          pool: The pooling: 'mean' over all tokens, 'cls', 'max', 'mean_sqrt_len_tokens', 'weightedmean', 'lasttoken',
+            'pooler' (tanh of a projection of [CLS]), or None for one vector per token. For a sentence-transformers
+            folder, 'auto' computes the same vectors as `SentenceTransformer(path).encode`, with prompt, Dense layers
+            and normalization; for other models it means 'mean'.
+          combine: The method that combines several layers: 'mean', 'sum', 'concat', or 'weighted', the sum with
+            `weights`.
           weights: One weight per layer.
-          normalize: Whether to scale to length 1; None does so if 'auto' finds that in the folder.
+          normalize: Whether to scale each vector to length 1. None uses the setting of the sentence-transformers folder
+            if `pool` is 'auto', else False.
 
         Returns:
           float32 [D] for one text, [N, D] for several. Without pooling, [S, D] for one text and a list of such arrays
-          for several, where S counts the tokens with [CLS] and [SEP]; see `pieces` and `spans`.
+          for several, where S is the number of tokens including [CLS] and [SEP]; see `pieces` and `spans`.
 
         Raises:
           UserError: The model lacks a layer or the pooler.
@@ -114,7 +116,7 @@ class EncodeMethods:
     def pieces(self, texts: Sequence[str], pairs: Sequence[str] | None = ...) -> list[list[str]]: ...
 
     def pieces(self, texts: Texts, pairs: Texts | None = None) -> Any:
-        """Returns a list of pieces per text, as the model reads them, including special tokens."""
+        """Returns the list of pieces of each text, including special tokens, as the model reads them."""
         if not as_text_list(texts):
             return []
         features = self._features(texts, pairs)
@@ -131,8 +133,8 @@ class EncodeMethods:
         """Returns the character span of each of the `pieces`.
 
         Returns:
-          For each text int32 [S, 2]: the first character and the one behind the last, or -1 for [CLS] and [SEP]. The
-          spans of a second text refer to that text.
+          For each text an array int32 [S, 2]: the index of the first character and the index after the last one, or -1
+          for [CLS] and [SEP]. The spans of a second text are indices in the second text.
         """
         if not as_text_list(texts):
             return []
@@ -154,9 +156,9 @@ class EncodeMethods:
           pairs: The second texts, which the model reads together with the first.
 
         Returns:
-          For each text `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S]: the first S is the
-          query, and the weights of a query sum to 1 over the last S. With dtype='bfloat16' the weights are computed
-          from rounded queries and keys.
+          For each text `pieces`, including [CLS] and [SEP], and `weights`, float32 [L, H, S, S]. The first S
+          indexes the queries, the last S the keys. The weights of a query sum to 1. With dtype='bfloat16' the weights
+          are computed from rounded queries and keys.
         """
         if not as_text_list(texts):
             return []

@@ -1,4 +1,4 @@
-"""The features of one part of a user's texts, and the key that identifies the part."""
+"""Computes the features of one part of a user's texts, and the key that identifies the part."""
 
 import dataclasses
 import functools
@@ -20,9 +20,9 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import check_text, quote_names
 
 VectorPart = dict[str, np.ndarray]
-# The texts in a part. A thousand vectors of width 768 take 3 MB; with one vector per token, a hundred times as much.
+# The numbers of texts in a part. A thousand vectors of width 768 take 3 MB, and about 100 times as much per token.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
-_VERSION = 3  # Raise it with any change that gives other parts for the same texts.
+_VERSION = 3  # Increase this number whenever the parts of the same texts change.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Extractor:
     max_length: int
 
     def check(self) -> None:
-        """Checks that the model has the layers, and the pooler if the encoding uses it.
+        """Checks that the model has the layers of the encoding, and the pooler if the encoding uses it.
 
         Raises:
-          UserError: The model lacks one of them.
+          UserError: The model lacks a layer or the pooler.
         """
         check_encoding(self.runner.model, self.encoding)
 
@@ -63,7 +63,7 @@ class Extractor:
         model = self.runner.model
         digest = hashlib.sha256(repr((_VERSION, model.config, self.encoding, self.max_length)).encode())
         digest.update(model.tokenizer.fingerprint.encode())
-        if model.tokenizer.separators != 1:  # The fingerprint covers single texts only.
+        if model.tokenizer.separators != 1:  # The tokenizer's fingerprint covers only single texts.
             digest.update(b'%d separators' % model.tokenizer.separators)
         for layer in self.encoding.dense:
             digest.update(layer.kernel.tobytes() + layer.bias.tobytes())
@@ -73,7 +73,7 @@ class Extractor:
         return digest.digest()
 
     def part_key(self, items: Sequence[Item]) -> str:
-        """Returns a key of the part; it changes with the model, the texts and the definition of the features."""
+        """Returns the key of a part, a hash of the model, the texts and the definition of the features."""
         texts = [item.values if isinstance(item, Row) else None for item in items]
         return hashlib.sha256(self.identity + json.dumps(texts).encode()).hexdigest()[:32]
 
@@ -81,14 +81,15 @@ class Extractor:
         """Computes the features of items, in their order.
 
         Args:
-          items: The rows, which may include blank ones.
-          advance: Called with the number of newly finished rows; None shows a progress bar.
+          items: The items, some of which may be blank.
+          advance: A function that is called with the number of newly finished items; None shows a progress bar.
 
         Returns:
-          A dict with `lengths`, int32 [n], the number of tokens of each item including [CLS] and [SEP], 0 for a blank
-          one; and `features`, float32 [n, D], NaN for a blank item. With one vector per token `features` is [T, D],
-          and there are four more arrays, int32 [T]: `ids` of the pieces; `segments`, 0 for the first text and 1 for
-          the second; `starts` and `ends`, the character span of the piece in its text, -1 for [CLS] and [SEP].
+          A dict with `lengths`, int32 [n], the number of tokens of each item including [CLS] and [SEP], or 0 for a
+          blank item; and `features`, float32 [n, D], NaN for a blank item. With one vector per token, `features` is
+          [T, D], and the dict has four more arrays, int32 [T]: `ids`, the ids of the pieces; `segments`, 0 for the
+          first text and 1 for the second; `starts` and `ends`, the character span of the piece in its text, or -1 for
+          [CLS] and [SEP].
         """
         numbers, first, second = nonblank_texts(items)
         lengths = np.zeros(len(items), np.int32)
@@ -116,8 +117,9 @@ class Extractor:
 
 
 def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
-    """Returns the columns that accompany the features of an item: its texts (None for a blank one), preceded by the
-    record's field `id` if `id` is not ''.
+    """Returns the columns that are written next to the features of an item.
+
+    The columns are the texts, which are None for a blank item, preceded by the record's field `id` if `id` is not ''.
 
     Raises:
       UserError: The field is missing, or its value cannot be written.
@@ -131,7 +133,7 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
             item.where,
             found='a plain line' if item.fields is None else f'the fields {quote_names(item.fields)}',
             expected=f'the field {id!r} of config.extract.id',
-            fix='leave config.extract.id out: the rows are in the order of the texts',
+            fix='omit config.extract.id: the rows are in the order of the texts',
         )
     value, where = item.fields[id], f'{item.where}, field {quote_names([id])}'
     if not isinstance(value, str | int | float | None):
@@ -139,6 +141,6 @@ def item_columns(item: Item, source: InputSource, id: str) -> dict[str, Any]:
         raise UserError(where, found=f'a {type(value).__name__}', expected='a string or a number', fix=fix)
     if isinstance(value, str):
         check_text(value, where)
-    if isinstance(value, float) and not math.isfinite(value):  # JSON has no such number.
-        raise UserError(where, str(value), 'a string or a number', 'leave the field empty')
+    if isinstance(value, float) and not math.isfinite(value):  # JSON has no NaN and no infinity.
+        raise UserError(where, str(value), 'a string or a finite number', 'leave the field empty')
     return {'id': value, **texts}

@@ -32,16 +32,17 @@ from bertjax.tasks.reading.records import Row
 class Extraction:
     """Converts a file of texts to a file of features in constant memory.
 
-    The input is read three times: to check it, to compute the features, and to write the columns beside them. The parts
-    are stored in a folder beside the target until the target is written. The name of a part is derived from its texts,
-    the model and the options, so that only identical parts are reused. The metadata file NAME.FORMAT.json, or a file
-    among the parts until it is written, records the input: the features of another input are never replaced.
+    The input is read three times: to check it, to compute the features, and to write the other columns. The parts are
+    stored in a folder next to the target until the target is written. The name of a part is derived from its texts, the
+    model and the options. A run therefore reuses only identical parts of an earlier run. The metadata file
+    NAME.FORMAT.json records the input; until it exists, a file in the folder of the parts does. The records prevent a
+    run from replacing the features of another input.
 
     Attributes:
-      extractor: Computes a part.
+      extractor: The extractor that computes a part.
       source: The texts, in a file or spooled from standard input.
-      target: The output file; its suffix gives the format: .npy, .safetensors, .parquet or .jsonl.
-      id: The field of the records that identifies them, or ''.
+      target: The path of the output file. Its suffix selects the format: .npy, .safetensors, .parquet or .jsonl.
+      id: The name of the field that identifies a record; '' for none.
       size: The number of texts in a part.
     """
 
@@ -52,10 +53,10 @@ class Extraction:
     size: int
 
     def __post_init__(self):
-        self._facts = self.target.with_name(f'{self.target.name}.json')
-        self._former = self.target.with_suffix('.json')  # Metadata of the first versions, one file for all formats.
+        self._metadata_path = self.target.with_name(f'{self.target.name}.json')
+        self._old_metadata_path = self.target.with_suffix('.json')  # Early versions wrote one file for all formats.
         self._folder = self.target.parent / f'{self.source.name}.parts'
-        self._claim = self._folder / 'input.json'
+        self._input_path = self._folder / 'input.json'
         self._parts: list[pathlib.Path] = []
         self._identity, self._origin, self._rows, self._blank = '', self.source.origin, 0, 0
         per_token = self.extractor.per_token
@@ -80,13 +81,13 @@ class Extraction:
             self._rows += len(items)
             self._blank += sum(not isinstance(item, Row) for item in items)
         self._identity = digest.hexdigest()
-        if self.source.path == STANDARD_INPUT:  # Identified by its texts, because it has no path.
+        if self.source.path == STANDARD_INPUT:  # Standard input has no path, so its texts identify it.
             self._origin = f'standard input {texts.hexdigest()[:32]}'
         return self._rows
 
     def is_done(self) -> bool:
-        """Returns whether the target exists with the content that `write` would give it."""
-        for path in (self._facts, self._former):
+        """Returns whether the target exists and has the content that `write` would write."""
+        for path in (self._metadata_path, self._old_metadata_path):
             recorded = read_json_or_none(path, lambda facts: (facts['identity'], facts[FILES]))
             if not recorded or recorded[0] != self._identity:
                 continue
@@ -96,46 +97,51 @@ class Extraction:
         return False
 
     def check(self) -> None:
-        """Checks that no features of another input, complete or partial, would be replaced.
+        """Checks that the run would not replace features of another input, complete or partial.
 
         Raises:
-          UserError: There are some, see `overwrite_guard.check_overwrite`.
+          UserError: The run would replace such features, see `overwrite_guard.check_overwrite`.
         """
-        facts = [self._facts, *self._others()]
-        # Other formats count as known, because two formats may share the file of the ids.
-        check_overwrite([*facts, self._claim], self._origin, self._files, self._replaced() | recorded_files(facts))
+        facts = [self._metadata_path, *self._other_metadata_paths()]
+        # The files of other formats count as known, because two formats may share the file of ids.
+        check_overwrite([*facts, self._input_path], self._origin, self._files, self._replaced() | recorded_files(facts))
 
     def _replaced(self) -> set[str]:
         """Returns the names of files that earlier runs wrote, or may have written, for this input and format."""
-        former = recorded_files([self._former])
-        return recorded_files([self._facts, self._claim]) | (former if self.target.name in former else set())
+        old_files = recorded_files([self._old_metadata_path])
+        return recorded_files([self._metadata_path, self._input_path]) | (
+            old_files if self.target.name in old_files else set()
+        )
 
-    def _others(self) -> list[pathlib.Path]:
+    def _other_metadata_paths(self) -> list[pathlib.Path]:
         """Returns the paths of the metadata for other formats."""
         names = (f'{self.target.stem}.{format}.json' for format in FEATURE_FORMATS)
-        return [self.target.with_name(name) for name in names if name != self._facts.name]
+        return [self.target.with_name(name) for name in names if name != self._metadata_path.name]
 
     def compute(self, advance: Callable[[int], object]) -> None:
-        """Computes the missing parts; calls `advance` with the number of newly finished texts.
+        """Computes the missing parts.
+
+        Args:
+          advance: A function that is called with the number of newly finished texts.
 
         Raises:
           UserError: The input has changed since `read`.
         """
         names = sorted(self._replaced() | {path.name for path in self._files})
-        write_atomic(self._claim, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
+        write_atomic(self._input_path, json.dumps({INPUT: self._origin, FILES: names}) + '\n')
         required = {path.name for path in self._parts}
-        existing = {path.name for path in self._folder.iterdir()} - {self._claim.name}
-        for name in existing - required:  # From other texts or another model.
+        existing = {path.name for path in self._folder.iterdir()} - {self._input_path.name}
+        for name in existing - required:  # These parts belong to other texts or another model.
             (self._folder / name).unlink()
         if existing & required:
-            print(f'{len(existing & required):,} of {len(required):,} parts are there already')
+            print(f'{len(existing & required):,} of {len(required):,} parts already exist')
         for path, items in itertools.zip_longest(self._parts, self._chunks()):
             if path is None or items is None or not path.name.endswith(self.extractor.part_key(items)):
                 raise UserError(
                     self.source.path,
-                    found='other texts than a moment ago',
+                    found='texts that changed during the run',
                     expected='a file that does not change during the run',
-                    fix='start again when nothing writes to it',
+                    fix='start again when no other program writes to the file',
                 )
             if path.name in existing:
                 advance(len(items))
@@ -144,35 +150,35 @@ class Extraction:
             advance(sum(not isinstance(item, Row) for item in items))
 
     def write(self, options: Mapping[str, Any]) -> Iterator[str]:
-        """Writes the target with its accompanying files, and removes the parts.
+        """Writes the target, its accompanying files and its metadata, and removes the parts.
 
         Args:
-          options: How the features were made, for the metadata.
+          options: The options of the extraction, for the metadata.
 
         Yields:
-          Lines for the user.
+          Messages for the user.
         """
-        stale = self._replaced() - {path.name for path in self._files} - recorded_files(self._others())
-        if self.target.name in recorded_files([self._former]):
-            self._former.unlink()
-        self._facts.unlink(missing_ok=True)  # It describes an earlier file.
-        for path in self.target.parent.glob('.*.tmp-*'):  # Left by a killed run; no other run uses the workdir.
+        stale = self._replaced() - {path.name for path in self._files} - recorded_files(self._other_metadata_paths())
+        if self.target.name in recorded_files([self._old_metadata_path]):
+            self._old_metadata_path.unlink()
+        self._metadata_path.unlink(missing_ok=True)  # The metadata describe an earlier file.
+        for path in self.target.parent.glob('.*.tmp-*'):  # A killed run left these; no other run uses the workdir.
             path.unlink()
         self._write_files()
-        for name in stale:  # Written with other options.
+        for name in stale:  # A run with other options wrote these.
             self.target.with_name(name).unlink(missing_ok=True)
         longest = self.extractor.max_length
         tokens, full = count_tokens(self._parts, longest)
         facts = {INPUT: self._origin, 'rows': self._rows, 'blank': self._blank, 'tokens': tokens, 'longest': longest}
         facts |= {'full': full, 'width': self.extractor.width, **options, FILES: [path.name for path in self._files]}
-        write_atomic(self._facts, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
+        write_atomic(self._metadata_path, json.dumps({**facts, 'identity': self._identity}, indent=2) + '\n')
         shutil.rmtree(self._folder)
         if self._blank:
-            yield f'{self._blank:,} of {self._rows:,} are blank: they keep their place, without features'
+            yield f'{self._blank:,} of {self._rows:,} are blank: they have rows, but no features'
         if full:
             yield f'{full:,} have {longest} tokens, the maximum: longer texts were truncated'
         yield f'features of {self._rows:,} texts, width {self.extractor.width}, {tokens:,} tokens read'
-        yield ', '.join(map(str, [*self._files, self._facts]))
+        yield ', '.join(map(str, [*self._files, self._metadata_path]))
 
     def _write_files(self) -> None:
         columns = ([item_columns(item, self.source, self.id) for item in items] for items in self._chunks())

@@ -18,7 +18,7 @@ from bertjax.files.safetensors import Tensor, write_tensors
 from bertjax.inference.extract import VectorPart
 from bertjax.tasks.reading.json_rows import convert_to_text
 
-Labels = Mapping[str, Any]  # The columns of a row beside its features: id, text, pair.
+Labels = Mapping[str, Any]  # The other columns of a row of features: id, text, pair.
 TOKEN = ('ids', 'segments', 'starts', 'ends')
 
 
@@ -28,7 +28,10 @@ def save_part(path: pathlib.Path, part: VectorPart) -> None:
 
 
 def output_files(path: pathlib.Path, *, per_token: bool, id: bool) -> list[pathlib.Path]:
-    """Returns all files that are written for `path`: with per-token .npy features two more, and the ids if any."""
+    """Returns the paths of all files to write for `path`.
+
+    Per-token features in .npy format have two additional files. Arrays with ids have a file of ids.
+    """
     arrays = path.suffix in ('.npy', '.safetensors')
     tokens = ('.offsets.npy', '.tokens.npy') if per_token and path.suffix == '.npy' else ()
     return [path, *(path.with_suffix(suffix) for suffix in (*tokens, *(('.ids.jsonl',) if id and arrays else ())))]
@@ -37,7 +40,8 @@ def output_files(path: pathlib.Path, *, per_token: bool, id: bool) -> list[pathl
 def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
     """Writes NAME.npy, float32 [N, D] or [T, D]; per-token features also get NAME.offsets.npy and NAME.tokens.npy.
 
-    Text i has the tokens from offsets[i] to offsets[i + 1]. NAME.tokens.npy is a structured array with a row per token.
+    The tokens of text i are those from offsets[i] up to, but excluding, offsets[i + 1]. NAME.tokens.npy is a structured
+    array with a row per token.
     """
     shapes = _shapes(parts)
     _write_npy(path, np.float32, shapes['features'], (part['features'] for part in map(load_file, parts)))
@@ -57,8 +61,10 @@ def write_npy(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
 
 
 def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None:
-    """Writes NAME.safetensors: `features`, float32 [N, D] or [T, D]; per-token features also get `offsets` and the
-    arrays of TOKEN."""
+    """Writes NAME.safetensors with `features`, float32 [N, D] or [T, D].
+
+    The file of per-token features also has `offsets` and the arrays in TOKEN.
+    """
     shapes = _shapes(parts)
     tensors: dict[str, Tensor] = {}
     if 'ids' in shapes:
@@ -72,12 +78,14 @@ def write_safetensors(path: pathlib.Path, parts: Sequence[pathlib.Path]) -> None
 def write_jsonl(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
-    """Writes NAME.jsonl with an object per text: its labels, `features` (null for a blank text), and with per-token
-    features the lists `pieces`, `segments`, `starts` and `ends`.
+    """Writes NAME.jsonl with one object per text.
+
+    An object has the labels of the text and `features`, which is null for a blank text. Objects with per-token features
+    also have the lists `pieces`, `segments`, `starts` and `ends`.
 
     Args:
       path: The path of the file.
-      parts: The parts of the extraction.
+      parts: The paths of the parts.
       labels: The labels of the rows of each part.
       pieces: The pieces of the tokenizer.
     """
@@ -97,7 +105,7 @@ def format_json_rows(part: VectorPart, labels: Sequence[Labels], pieces: Sequenc
 def write_parquet(
     path: pathlib.Path, parts: Sequence[pathlib.Path], labels: Iterable[Sequence[Labels]], pieces: Sequence[str]
 ) -> None:
-    """Writes NAME.parquet with the columns of `write_jsonl`; ids are strings, vectors are lists of fixed size.
+    """Writes NAME.parquet with the columns of `write_jsonl`. Ids are strings, and vectors are lists of fixed size.
 
     Raises:
       UserError: pyarrow is not installed.
@@ -133,7 +141,7 @@ def import_arrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError('config.extract.format', "'parquet' without pyarrow", 'pyarrow to write it', fix) from None
+        raise UserError('config.extract.format', "'parquet' without pyarrow", 'pyarrow', fix) from None
     return pyarrow, pyarrow.parquet
 
 
@@ -182,7 +190,7 @@ def _tensor(path: pathlib.Path, name: str) -> np.ndarray:
 
 
 def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
-    """Yields int64 arrays: 0, then the end of each row."""
+    """Yields int64 arrays whose concatenation is 0 and the end of each row."""
     yield np.zeros(1, np.int64)
     total = 0
     for path in parts:
@@ -192,7 +200,7 @@ def _offsets(parts: Sequence[pathlib.Path]) -> Iterator[np.ndarray]:
 
 
 def _write_npy(path: pathlib.Path, kind: Any, shape: tuple[int, ...], arrays: Iterable[np.ndarray]) -> None:
-    """Writes the concatenation of arrays as numpy.save does."""
+    """Writes the concatenation of arrays in the format of numpy.save."""
     with AtomicFile(path) as file:
         header = {'descr': np.lib.format.dtype_to_descr(np.dtype(kind)), 'fortran_order': False, 'shape': shape}
         np.lib.format.write_array_header_1_0(file, header)

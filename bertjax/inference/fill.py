@@ -1,4 +1,4 @@
-"""Filling masks with a masked language model: each mask by itself, all together, or appended masks."""
+"""Fills masks with a masked language model: each mask separately, all masks jointly, or masks appended to a text."""
 
 import re
 import zlib
@@ -27,12 +27,12 @@ class MaskedText:
 
     Args:
       text: A text with at least one mask.
-      where: The location of the text, for messages.
+      where: The location of the text, for error messages.
       tokenizer: The tokenizer of the model.
       max_length: The maximum S; longer texts are truncated at the end.
 
     Raises:
-      UserError: There is no mask, or a mask lies behind the truncated end.
+      UserError: The text has no mask, or truncation would remove a mask.
     """
 
     def __init__(self, text: str, where: str, tokenizer: Tokenizer, max_length: int):
@@ -41,7 +41,7 @@ class MaskedText:
         self._parts, self._written_masks = re.split(pattern, text), re.findall(pattern, text)
         if len(self._parts) == 1:
             start = repr(text if len(text) < 60 else text[:59] + '…')
-            fix = f'write {MASK} in place of the missing word'
+            fix = f'write {MASK} for the missing word'
             raise UserError(where, found=f'{start}, without a mask', expected=f'a text with {MASK}', fix=fix)
         self._tokenizer = tokenizer
         # A mask absorbs the space before it, as in transformers.
@@ -51,18 +51,18 @@ class MaskedText:
         self.positions: list[int] = []
         for part_ids, part in zip(encoded[1:], self._parts[1:], strict=True):
             self.positions.append(len(ids))
-            ids += [tokenizer.mask_id, *_without_added_space(tokenizer, part, part_ids.tolist())]
+            ids += [tokenizer.mask_id, *_strip_added_space(tokenizer, part, part_ids.tolist())]
         self.ids = np.array([*ids[: max_length - 1], tokenizer.sep_id], np.int32)
         if self.positions[-1] >= max_length - 1:
             raise UserError(
                 where,
-                found=f'a mask behind {self.positions[-1]} tokens',
-                expected=f'all masks among the first {max_length - 1}, which the model reads',
-                fix='shorten the text before it',
+                found=f'a mask after {self.positions[-1]} tokens',
+                expected=f'all masks among the first {max_length - 1} tokens, which the model reads',
+                fix='shorten the text before the mask',
             )
 
     def fill(self, pieces: Sequence[int | None]) -> str:
-        """Returns the text with a piece in place of each mask; None leaves the mask as it is written."""
+        """Returns the text with a piece in place of each mask. None leaves the mask unchanged."""
         text = self._parts[0]
         for piece, written_mask, after in zip(pieces, self._written_masks, self._parts[1:], strict=True):
             if piece is None:
@@ -77,9 +77,11 @@ class MaskedText:
         return text
 
 
-def _without_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
-    """Removes the space that SentencePiece and some byte-level BPE tokenizers prepend to the text behind a mask, if the
-    text has no space there: `, it` in `the [MASK], it`."""
+def _strip_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> list[int]:
+    """Removes the space that SentencePiece and some byte-level BPE tokenizers prepend to the text after a mask.
+
+    The space is removed only if the text has no space after the mask, as in `the [MASK], it`.
+    """
     first = tokenizer.pieces[ids[0]] if ids else ''
     if part[:1].isspace() or tokenizer.family not in _SPACES or not first.startswith(_SPACES[tokenizer.family]):
         return ids
@@ -90,7 +92,7 @@ def _without_added_space(tokenizer: Tokenizer, part: str, ids: list[int]) -> lis
 
 
 def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a piece as it appears in a text: 'ing' for '##ing'."""
+    """Returns a piece as it appears in a text, for example 'ing' for '##ing'."""
     text = tokenizer.decode([piece]).strip()
     return text.removeprefix('##') if tokenizer.continues_word[piece] else text
 
@@ -98,9 +100,9 @@ def decode_piece(tokenizer: Tokenizer, piece: int) -> str:
 def fill_each(
     runner: Runner, texts: Sequence[MaskedText], top_k: int, advance: Advance | None = None
 ) -> list[list[list[dict[str, Any]]]]:
-    """Predicts the most probable pieces for each mask of each text, while all other masks stay masked.
+    """Predicts the most probable pieces for each mask of each text while the other masks stay masked.
 
-    `advance` is explained in `Runner.run`.
+    See `Runner.run` for `advance`.
 
     Returns:
       For each text and each mask a list of `{'token': piece, 'probability': …, 'text': …}`, the most probable first.
@@ -128,21 +130,21 @@ def fill_each(
 
 
 def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance | None = None) -> list[dict[str, Any]]:
-    """Fills all masks of each text, one at a time, starting with the mask whose piece the model is most certain of.
+    """Fills all masks of each text one at a time, always the mask with the most probable piece.
 
-    Every prediction sees the pieces that were filled in before. Special tokens are never filled in. `advance` is
-    explained in `Runner.run`.
+    Each prediction is conditioned on the pieces filled so far. Special tokens are never filled in. See `Runner.run` for
+    `advance`.
 
     Returns:
       For each text a dict with `text`; `tokens`, one piece per mask; `order`, the mask numbers in the order of filling;
-      and `log_probability`, the sum of the pieces' log-probabilities at the time of filling, which by the chain rule is
-      the log-probability of all pieces in this order.
+      and `log_probability`, the sum of the log-probabilities that the pieces had when they were filled in. By the chain
+      rule this sum is the log-probability of all pieces in this order.
     """
     ids = [text.ids.copy() for text in texts]
-    chosen: list[dict[int, int]] = [{} for _ in texts]  # For each text {mask number: piece} in the order of filling.
+    chosen: list[dict[int, int]] = [{} for _ in texts]  # {mask number: piece id} of each text, in the order of filling.
     total = [0.0] * len(texts)
-    with ensure_progress(advance, 'filling', len(texts)) as tell:
-        step = scale_progress(tell, len(texts), sum(len(text.positions) for text in texts))
+    with ensure_progress(advance, 'filling', len(texts)) as report:
+        step = scale_progress(report, len(texts), sum(len(text.positions) for text in texts))
         while open := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
             left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in open]
             positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(open, left, strict=True)]
@@ -150,9 +152,9 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
                 runner, [ids[row] for row in open], positions, 1, words_only=True, advance=step
             )
             for row, masks, at, (best, scores) in zip(open, left, positions, predictions, strict=True):
-                surest = int(scores[:, 0].argmax())
-                chosen[row][masks[surest]] = ids[row][at[surest]] = int(best[surest, 0])
-                total[row] += float(scores[surest, 0])
+                best_mask = int(scores[:, 0].argmax())
+                chosen[row][masks[best_mask]] = ids[row][at[best_mask]] = int(best[best_mask, 0])
+                total[row] += float(scores[best_mask, 0])
     pieces = runner.model.tokenizer.pieces
     results = []
     for text, piece_of_mask, score in zip(texts, chosen, total, strict=True):
@@ -176,9 +178,9 @@ def extend(
 ) -> list[str]:
     """Appends masks to each text and fills them from left to right, one per forward pass.
 
-    A masked language model is not trained for this: it is slow, and the continuations are weak (Wang and Cho 2019,
-    "BERT has a Mouth, and It Must Speak", arXiv 1902.04094). The model does not read the beginning of a text that is
-    too long.
+    The method follows Wang and Cho 2019 ("BERT has a Mouth, and It Must Speak", arXiv 1902.04094). It is slow, and the
+    continuations are weak, because masked language models are not trained for it. If a text is too long, its beginning
+    is truncated.
 
     Args:
       runner: The runner of a model with an MLM head.
@@ -186,7 +188,7 @@ def extend(
       tokens: The number of pieces to append.
       temperature: The sampling temperature; 0 always takes the most probable piece.
       top_k: The number of most probable pieces to sample from.
-      seed: The sampling seed; a text gets the same continuation whatever other texts are passed.
+      seed: The sampling seed. The continuation of a text does not depend on the other texts.
       max_length: The maximum sequence length in tokens.
       advance: See `Runner.run`.
 
@@ -194,29 +196,31 @@ def extend(
       The texts with their continuations.
 
     Raises:
-      UserError: A sequence has no room for that many tokens.
+      UserError: `tokens` exceeds the number of positions without [CLS] and [SEP].
     """
     tokenizer = runner.model.tokenizer
-    room = max_length - 2 - tokens
-    if room < 0:
-        raise UserError('tokens', str(tokens), f'at most {max_length - 2}, without [CLS] and [SEP]', 'ask for fewer')
-    begin = [ids[max(len(ids) - room, 0) :] for ids in tokenizer.encode([text.rstrip() for text in texts])]
+    max_context = max_length - 2 - tokens
+    if max_context < 0:
+        raise UserError(
+            'tokens', str(tokens), f'at most {max_length - 2}, without [CLS] and [SEP]', 'give a smaller number'
+        )
+    contexts = [ids[max(len(ids) - max_context, 0) :] for ids in tokenizer.encode([text.rstrip() for text in texts])]
     tail = [*[tokenizer.mask_id] * tokens, tokenizer.sep_id]
-    rows = [np.array([tokenizer.cls_id, *ids.tolist(), *tail], np.int32) for ids in begin]
+    rows = [np.array([tokenizer.cls_id, *ids.tolist(), *tail], np.int32) for ids in contexts]
     random = [np.random.default_rng((seed, zlib.crc32(text.encode()))) for text in texts]
     count = 1 if temperature == 0 else top_k
-    added: list[list[int]] = [[] for _ in texts]
-    with ensure_progress(advance, 'continuing', len(texts)) as tell:
-        step = scale_progress(tell, len(texts), len(texts) * tokens)
+    new_pieces: list[list[int]] = [[] for _ in texts]
+    with ensure_progress(advance, 'continuing', len(texts)) as report:
+        step = scale_progress(report, len(texts), len(texts) * tokens)
         for number in range(tokens):
-            positions = [[1 + len(ids) + number] for ids in begin]
+            positions = [[1 + len(ids) + number] for ids in contexts]
             for row, (ids, scores) in enumerate(
                 predict_pieces(runner, rows, positions, count, words_only=True, advance=step)
             ):
                 piece = int(ids[0, _sample(scores[0], temperature, random[row])])
                 rows[row][positions[row][0]] = piece
-                added[row].append(piece)
-    return [_append(tokenizer, text, pieces) for text, pieces in zip(texts, added, strict=True)]
+                new_pieces[row].append(piece)
+    return [_append(tokenizer, text, pieces) for text, pieces in zip(texts, new_pieces, strict=True)]
 
 
 def _sample(scores: np.ndarray, temperature: float, random: np.random.Generator) -> int:

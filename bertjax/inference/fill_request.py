@@ -17,7 +17,7 @@ from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
 REQUIRED_HEAD = {'pairs': 'nsp'}  # The other requests need 'mlm'.
-# The recipe's defaults of the options that only some requests use.
+# The recipe's defaults for options that only some requests use.
 DEFAULTS = {
     'top_k': 5,
     'jointly': False,
@@ -31,14 +31,14 @@ DEFAULTS = {
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Checks that config.fill sets no option that has no effect.
+    """Checks that the request uses every option that config.fill changes.
 
     Raises:
-      UserError: An option of DEFAULTS is changed, but the request does not use it.
+      UserError: The request does not use a changed option of DEFAULTS.
     """
     ask, reads_file = options['ask'], not options['text']
     continues, samples = ask == 'continue', options['temperature'] > 0
-    uses = {  # option: (whether the request uses it, the settings that do)
+    uses = {  # {option: (whether the request uses it, the settings that use it)}
         'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
         'jointly': (ask == 'masks', "ask='masks'"),
         'tokens': (continues, "ask='continue'"),
@@ -53,9 +53,9 @@ def check_options(options: Mapping[str, Any]) -> None:
         if not used and options[name] != default:
             raise UserError(
                 f'config.fill.{name}',
-                found=f'{options[name]!r}, which changes nothing here',
-                expected=f'it only with {settings}',
-                fix='leave it out',
+                found=f'{options[name]!r}, which has no effect on this request',
+                expected=f'this option only with {settings}',
+                fix='omit it',
             )
 
 
@@ -82,28 +82,28 @@ class FillRequest:
     seed: int
 
     def check(self) -> None:
-        """Checks that the model has the head that answers the request.
+        """Checks that the model has the head that the request needs.
 
         Raises:
-          UserError: The model lacks it.
+          UserError: The model lacks the head.
         """
         self.runner.model.require(REQUIRED_HEAD.get(self.ask, 'mlm'), f"config.fill.ask='{self.ask}'")
 
     def check_texts(self, items: Sequence[Item]) -> None:
-        """Checks that the request can be answered for the texts.
+        """Checks that the texts suit the request.
 
         Raises:
-          UserError: A text has no mask, but `ask` is 'masks'.
+          UserError: `ask` is 'masks', and a text has no mask.
         """
         if self.ask == 'masks':
             self._masked_texts(items)
 
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
-        """Returns an object with text and answer for each item that is not blank.
+        """Returns an object with the text and its answer for each non-blank item.
 
         Args:
-          items: The rows, which may include blank ones.
-          advance: Called with the number of newly finished items; None shows a progress bar.
+          items: The items, some of which may be blank.
+          advance: A function that is called with the number of newly finished items; None shows a progress bar.
         """
         _, texts, seconds = nonblank_texts(items)
         if not texts:

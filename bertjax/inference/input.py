@@ -1,4 +1,4 @@
-"""The texts of config.input: a file of lines or records, which can be read several times, or standard input."""
+"""Reads the texts of config.input: a file of lines or records, or standard input."""
 
 import contextlib
 import dataclasses
@@ -21,7 +21,7 @@ from bertjax.tasks.sentence.input import read_input
 
 Item = Row | Blank
 STANDARD_INPUT = '-'
-_TITLE = 'standard input'  # In messages.
+_TITLE = 'standard input'  # The name of standard input in messages.
 T = TypeVar('T')
 
 
@@ -31,11 +31,12 @@ class InputSource:
 
     Attributes:
       path: The path of a file with plain lines (pairs are separated by a tab), JSON lines, a JSON list, a table with
-        tabs or commas, Parquet or Arrow. The suffix or the first line tells the format; text files may be compressed.
-        '-' is standard input.
-      columns: The record fields that hold the texts, one or two.
-      tabs: Whether a tab in the first plain line makes all lines pairs, whatever `columns` are.
-      spool: A file that holds all of standard input, see `spool_standard_input`; '' to read standard input directly.
+        tabs or commas, Parquet or Arrow. The format is detected from the suffix or the first line. Text files may be
+        compressed. '-' is standard input.
+      columns: The one or two record fields that hold the texts.
+      tabs: Whether plain lines are pairs if the first line has a tab, independently of `columns`.
+      spool: The path of a file with a copy of standard input, see `spool_standard_input`; '' to read standard input
+        directly.
     """
 
     path: str
@@ -53,7 +54,7 @@ class InputSource:
 
     @property
     def origin(self) -> str:
-        """The identity of the input for the metadata of results: the absolute path of a file."""
+        """The identity of the input in the metadata of results: the absolute path of a local file, else `path`."""
         if self.path == STANDARD_INPUT or is_remote(self.path):
             return self.path
         return str(pathlib.Path(self.path).expanduser().resolve())
@@ -62,23 +63,24 @@ class InputSource:
         """Checks that the input can be read twice.
 
         Raises:
-          UserError: No input is given, or it is a pipe.
+          UserError: config.input is not set, or is a special file such as a pipe.
         """
         if not self.path:
-            raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'give --config.input=FILE')
+            raise UserError('config.input', 'nothing', "a file, or '-' for standard input", 'set --config.input=FILE')
         kind = self.path != STANDARD_INPUT and unusual_kind(user_path(self.path, 'config.input'))
         if kind:
-            fix = 'give a file, or --config.input=- and the texts on standard input'
+            fix = 'give a file, or set --config.input=- and pipe the texts to standard input'
             raise UserError('config.input', f'{self.path}, {kind}', 'a file that can be read more than once', fix)
 
     def items(self, *, quiet: bool = False) -> Iterator[Item]:
-        """Yields the records in order, each as soon as it is read, including blank ones.
+        """Yields the items in order, including blank ones, each as soon as it is read.
 
         Args:
           quiet: Whether to skip printing the detected format.
 
         Raises:
-          UserError: The file does not exist, has no record, or has a malformed one; the message names file and line.
+          UserError: The file does not exist or has no record, or a record is malformed. The message names the file and
+            the line.
         """
         options = {'quiet': quiet, 'tabs': self.tabs}
         if self.path == STANDARD_INPUT:
@@ -89,7 +91,7 @@ class InputSource:
                 print(f'{self.path}: read as {"Parquet" if bare_suffix(self.path) == ".parquet" else "Arrow"}')
             rows = select_columns(read_records([user_path(self.path, 'config.input')]), self.columns)
         else:
-            # A JSON list is often one line, so its length must not be limited.
+            # A JSON list is often a single line, so the length of lines must not be limited.
             is_json = bare_suffix(self.path) == '.json'
             lines = number_lines(read_text(self.path)) if is_json else read_lines(self.path)
             rows = read_input(lines, self.path, self.columns, **options)
@@ -98,9 +100,9 @@ class InputSource:
 
 @contextlib.contextmanager
 def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[InputSource]:
-    """Copies all of standard input to a file in `folder`, so that it can be read more than once within the block."""
+    """Copies standard input to a temporary file in `folder`, which can be read several times within the context."""
     path = folder / f'{source.name}.input'
-    for partial in folder.glob(f'.{path.name}.tmp-*'):  # Left by a killed run.
+    for partial in folder.glob(f'.{path.name}.tmp-*'):  # A killed run left this file.
         partial.unlink()
     try:
         with open_standard_input() as stream, AtomicFile(path) as file:
@@ -109,7 +111,7 @@ def spool_standard_input(source: InputSource, folder: pathlib.Path) -> Iterator[
         yield dataclasses.replace(source, spool=str(path))
     finally:
         path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # The folder holds other files.
+        with contextlib.suppress(OSError):  # The folder may hold other files.
             folder.rmdir()
 
 
@@ -125,14 +127,22 @@ def _blank_or_row(item: Item) -> Item:
 
 
 def make_columns(field: str, second: str, where: str) -> tuple[Column, ...]:
-    """Returns the columns of config.VERB.field and, unless `second` is '', of config.VERB.pair_field; `where` is
-    config.VERB."""
+    """Returns the columns of the texts.
+
+    Args:
+      field: The value of config.VERB.field.
+      second: The value of config.VERB.pair_field; '' for single texts.
+      where: The config key config.VERB, for error messages.
+    """
     pair = (Column((second,), key=f'{where}.pair_field'),) if second else ()
     return (Column((field,), key=f'{where}.field'), *pair)
 
 
 def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[str] | None]:
-    """Returns the indices, the first texts and the second texts (None for single texts) of the non-blank items."""
+    """Returns the indices, the first texts and the second texts of the non-blank items.
+
+    The third result is None if the items are single texts.
+    """
     numbers = [number for number, item in enumerate(items) if isinstance(item, Row)]
     first = [items[number].values[0] for number in numbers]
     paired = bool(numbers) and len(items[numbers[0]].values) > 1
@@ -140,7 +150,7 @@ def nonblank_texts(items: Sequence[Item]) -> tuple[list[int], list[str], list[st
 
 
 def split_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yields lists of `size` items in order; the last one may be shorter."""
+    """Yields lists of `size` items in order; the last list may be shorter."""
     items = iter(items)
     while chunk := list(itertools.islice(items, size)):
         yield chunk

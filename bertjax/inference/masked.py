@@ -1,4 +1,4 @@
-"""Predictions of a masked language model at given positions of sequences."""
+"""Predicts pieces at given positions of sequences with a masked language model."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -44,33 +44,33 @@ def predict_pieces(
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       positions: The positions in each sequence, at least one.
       top_k: K; limited to the number of candidates.
-      words_only: Whether to leave out special tokens; the probabilities of the other pieces do not change.
+      words_only: Whether to exclude special tokens. The probabilities of the other pieces do not change.
       title: The title of the progress bar, see `Runner.run`.
       advance: See `Runner.run`.
 
     Returns:
-      The predictions at the positions of each sequence.
+      The predictions for each sequence.
     """
     tokenizer = runner.model.tokenizer
-    # The embedding may have padding rows behind the vocabulary.
+    # The embedding may have padding rows after the vocabulary.
     banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
     forward = _make_predict_pieces(runner.model.module, top_k, banned)
-    # Grouped by the number of positions, because all rows of a batch are padded to the largest number.
+    # Rows are grouped by their number of positions, because a batch pads all rows to the largest number.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list[TopPieces | None] = [None] * len(sequences)
     inputs = (*INPUTS, 'masked_positions')
-    with ensure_progress(advance, title, len(sequences)) as tell:
-        for most in np.unique(size).tolist():
-            builder, rows = FeatureBuilder(), np.flatnonzero(size == most).tolist()
+    with ensure_progress(advance, title, len(sequences)) as report:
+        for count_limit in np.unique(size).tolist():
+            builder, rows = FeatureBuilder(), np.flatnonzero(size == count_limit).tolist()
             for number, row in enumerate(rows):
                 builder.add_sequence(sequences[row])
-                padded = np.zeros(most, np.int32)
+                padded = np.zeros(count_limit, np.int32)
                 padded[: len(positions[row])] = positions[row]
                 builder.add_row(number, masked_positions=padded)
             outputs = runner.run(
-                ('predict_pieces', top_k, words_only), forward, builder.build(), inputs=inputs, advance=tell
+                ('predict_pieces', top_k, words_only), forward, builder.build(), inputs=inputs, advance=report
             )
             for row, ids, scores in zip(rows, outputs['ids'], outputs['log_probabilities'], strict=True):
                 count = len(positions[row])
@@ -100,12 +100,13 @@ def pseudo_log_likelihoods(
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
     The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A text of S - 2 pieces needs S - 2 masked sequences; those of all texts are batched by length.
+    equation 1). A text of S - 2 pieces needs S - 2 masked sequences. The masked sequences of all texts are batched by
+    length.
 
     Args:
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
-      advance: Called with the approximate number of newly finished texts; None shows a progress bar.
+      advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
     """
     mask = runner.model.tokenizer.mask_id
     builder, rows = FeatureBuilder(), 0
@@ -120,8 +121,8 @@ def pseudo_log_likelihoods(
         (advance or no_op)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
     inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
-    with ensure_progress(advance, 'scoring', len(sequences)) as tell:
-        step = scale_progress(tell, len(sequences), rows)
+    with ensure_progress(advance, 'scoring', len(sequences)) as report:
+        step = scale_progress(report, len(sequences), rows)
         outputs = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
     ends = np.cumsum([len(ids) - 2 for ids in sequences])
     return np.split(np.concatenate(outputs['log_probabilities']), ends[:-1])
@@ -138,10 +139,10 @@ def _make_score(module: nn.Module) -> Forward:
 def next_sentence_probabilities(
     runner: Runner, first: Sequence[str], second: Sequence[str], max_length: int, advance: Advance | None = None
 ) -> np.ndarray:
-    """Computes the pair head's probability that the second text of each pair follows the first: float64 [N].
+    """Computes the probability, by the pair head, that the second text of each pair follows the first: float64 [N].
 
-    For a model trained on sentence order (ALBERT's objective) it is the probability that the pair is in order.
-    `advance` is explained in `Runner.run`.
+    If the model was trained on sentence order (ALBERT's objective), the result is the probability that the pair is in
+    order. See `Runner.run` for `advance`.
     """
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
     outputs = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)

@@ -21,7 +21,7 @@ class _ExtendOptions(TypedDict, total=False):
     seed: int
 
 
-# One list for a text with one mask, a list of lists for several masks; Any spares callers the type check.
+# A list for a text with one mask, a list of lists for several masks. Any saves callers a check of the type.
 OneFilled = list[Filling] | Any
 
 
@@ -45,17 +45,17 @@ class MaskedMethods:
     def fill(self, texts: Sequence[str], *, top_k: int = ..., jointly: Literal[True]) -> list[JointFilling]: ...
 
     def fill(self, texts: Texts, *, top_k: int = 5, jointly: bool = False) -> Any:
-        """Predicts the masks, [MASK] or <mask>, in texts.
+        """Predicts the pieces for the masks, [MASK] or <mask>, in texts.
 
         Args:
           texts: One text or several, each with at least one mask.
           top_k: The number of candidates per mask.
-          jointly: Whether to fill all masks of a text one after the other, the one with the most certain prediction
-            first, so that later predictions see earlier ones.
+          jointly: Whether to fill the masks of a text one after the other, the one with the most probable piece first.
+            Each prediction is then conditioned on the pieces filled so far.
 
         Returns:
-          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first; for a text with
-          several masks a list of such lists. With `jointly`, for each text
+          For each text a list of `{'token': …, 'probability': …, 'text': …}`, the most probable first, or a list of
+          such lists if the text has several masks. With `jointly`, for each text a dict
           `{'text': …, 'tokens': …, 'order': …, 'log_probability': …}`, see `inference.fill.fill_jointly`.
 
         Raises:
@@ -82,8 +82,9 @@ class MaskedMethods:
         1910.14659).
 
         Returns:
-          For each text `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`, in nats, over the pieces
-          without [CLS] and [SEP]. The perplexity is exp(-log_likelihood / tokens), or None for a text without pieces.
+          For each text `{'log_likelihood': …, 'tokens': …, 'words': …, 'perplexity': …}`. The log-likelihood is the sum
+          over the pieces without [CLS] and [SEP], in nats. The perplexity is exp(-log_likelihood / tokens), or None for
+          a text without pieces.
 
         Raises:
           UserError: The model has no MLM head.
@@ -100,10 +101,11 @@ class MaskedMethods:
     def next_sentence(self, first: Texts, second: Texts) -> Any:
         """Computes the probability that the second text follows the first.
 
-        For a model trained on sentence order (ALBERT's objective) it is the probability that the pair is in order.
+        If the model was trained on sentence order (ALBERT's objective), the result is the probability that the pair is
+        in order.
 
         Returns:
-          A number for one pair, float64 [N] for several.
+          A float for one pair, an array float64 [N] for several.
 
         Raises:
           UserError: The model has no head for sentence pairs.
@@ -134,13 +136,13 @@ class MaskedMethods:
           tokens: The number of pieces to append.
           temperature: The sampling temperature; 0 always takes the most probable piece.
           top_k: The number of most probable pieces to sample from.
-          seed: The sampling seed; the same seed continues the same text in the same way.
+          seed: The sampling seed. Equal seeds give equal continuations of a text.
 
         Returns:
           Each text with its continuation.
 
         Raises:
-          UserError: The model has too few positions for that many tokens, or no MLM head.
+          UserError: `tokens` exceeds the number of positions of the model, or the model has no MLM head.
         """
         options = {'tokens': ('tokens', tokens), 'temperature': ('temperature', temperature)}
         values = check_values('fill', **options, top_k=('sample', top_k), seed=('seed', seed))

@@ -1,4 +1,4 @@
-"""Protects results in a workdir: results are named after their input, and another input may have the same name."""
+"""Protects the results of another input with the same file name in a workdir, because results are named after it."""
 
 import pathlib
 from collections.abc import Collection, Iterable
@@ -18,25 +18,25 @@ def recorded_files(facts: Iterable[pathlib.Path]) -> set[str]:
 def check_overwrite(
     facts: Iterable[pathlib.Path], origin: str, files: Collection[pathlib.Path], known: Collection[str]
 ) -> None:
-    """Checks that no results of another input would be replaced.
+    """Checks that a run would not replace results of another input.
 
     Args:
-      facts: The JSON metadata files of results, which record the input; they need not exist.
-      origin: The identity of this run's input, as `facts` record it.
-      files: The files to write.
-      known: The names of the files that may exist already.
+      facts: The paths of the JSON metadata files of results, which record the input. The files need not exist.
+      origin: The identity of this run's input, in the form that the metadata record.
+      files: The paths of the files to write.
+      known: The names of the files that may be replaced.
 
     Raises:
-      UserError: Results of another input exist, or a file of unknown origin.
+      UserError: Results of another input exist, or a file to write exists and is of unknown origin.
     """
-    fix = 'give another --workdir, or move what is there'
+    fix = 'give another --workdir, or move the existing files'
     for path in facts:
         other = _read(path).get(INPUT, origin)
         if other != origin:
-            raise UserError(str(path), f'results of {other}', f'none, or those of {origin}', fix)
+            raise UserError(str(path), f'results of {other}', f'no results, or results of {origin}', fix)
     for path in files:
         if path.exists() and path.name not in known:
-            raise UserError(str(path), 'a file that is of another input, or unknown', 'none of this name', fix)
+            raise UserError(str(path), 'a file of another input or of unknown origin', 'no file of this name', fix)
 
 
 def _read(path: pathlib.Path) -> dict[str, Any]:

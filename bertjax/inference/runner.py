@@ -1,4 +1,7 @@
-"""Runs functions of a model's parameters on any number of sequences: batched by length, compiled once per shape."""
+"""Runs functions of a model's parameters on any number of sequences.
+
+Sequences are batched by length. Each function is compiled once per shape.
+"""
 
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
@@ -21,11 +24,12 @@ from bertjax.progress import Advance, ensure_progress
 from bertjax.train.predict import Predictor, no_op
 from bertjax.train.step import Batch
 
-# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. With steps of
-# a third to a half, 10 to 20 % of the positions are padding if lengths are evenly distributed.
+# The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Consecutive
+# lengths differ by a third to a half, so 10 to 20 % of the positions are padding if lengths are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_SMALL_SIZES = (1, 8)  # The batch sizes for a few sequences.
-_CACHED = 1536  # Positions per CPU core; the activations of more do not fit in its cache (docs/performance.md).
+_SMALL_SIZES = (1, 8)  # The batch sizes for small numbers of sequences.
+# The maximum positions per CPU core, because the activations of more do not fit in its cache (docs/performance.md).
+_CACHED_POSITIONS = 1536
 
 Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 
@@ -34,8 +38,8 @@ class Runner:
     """Runs functions of a model's parameters on sequences.
 
     Args:
-      model: The model whose parameters the functions get.
-      batch_size: The maximum batch size; a CPU computes long rows in smaller batches.
+      model: The model whose parameters are passed to the functions.
+      batch_size: The maximum batch size. A CPU computes long rows in smaller batches.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64):
@@ -44,10 +48,10 @@ class Runner:
         self.lengths = (*(length for length in LENGTHS if length < longest), longest)
         self._sizes = (*(size for size in _SMALL_SIZES if size < batch_size), batch_size)
         self._predictors: dict[tuple[Hashable, int, int], Predictor] = {}
-        self._adders: dict[Hashable, tuple[Callable, Callable]] = {}
+        self._sum_functions: dict[Hashable, tuple[Callable, Callable]] = {}
 
     def with_model(self, model: LoadedModel) -> 'Runner':
-        """Returns a runner of a model that differs only in its parameters; both share compiled functions."""
+        """Returns a runner for a model that differs only in its parameters. Both runners share compiled functions."""
         other = copy.copy(self)
         other.model = model
         return other
@@ -64,30 +68,30 @@ class Runner:
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """Computes the outputs of `forward` for each row; up to rounding they do not depend on the other rows.
+        """Computes the outputs of `forward` for each row. The outputs depend on other rows only by rounding.
 
-        Short sequences are packed into shared rows if that saves padding (data/packing_plan.py). The layout depends
+        Short sequences are packed into shared rows if packing saves padding (data/packing_plan.py). The layout depends
         only on `features` and, on a CPU, on the number of cores.
 
         Args:
-          name: The name of the function; a name stands for one function, which is compiled once per shape.
-          forward: (params, batch) -> outputs by name, whose first dimension is the rows.
-          features: The rows; no sequence is longer than the model's number of positions.
-          inputs: The arrays of a batch that `forward` uses.
-          per_token: The outputs whose second dimension is the positions; their padding is cut off.
-          max_rows: If > 0, the maximum batch size, for outputs that are large or that come from within the encoder;
-            sequences then share no rows.
-          title: The title of the progress bar, which appears after two seconds; '' for none.
-          advance: Called after each batch with the number of newly finished rows, in place of the bar.
+          name: The name of the function. Each name must identify one function, which is compiled once per shape.
+          forward: The function (params, batch) -> {output name: array}. The first dimension of an output is the rows.
+          features: The rows. No sequence may be longer than the model's number of positions.
+          inputs: The names of the batch arrays that `forward` uses.
+          per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
+          max_rows: The maximum batch size if > 0, for outputs that are large or come from inside the encoder. Sequences
+            are then not packed.
+          title: The title of the progress bar, which appears after two seconds; '' for no bar.
+          advance: A function that is called after each batch with the number of finished rows, instead of the bar.
 
         Returns:
-          {name of the output: an array for each row}, in the order of the rows.
+          {output name: list with an array per row}, in the order of the rows.
         """
         plan = self._plan(features, max_rows)
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             self._predictors[key] = Predictor(
-                forward if plan.count == 1 else _packed(forward, plan.count),
+                forward if plan.count == 1 else _pack_rows(forward, plan.count),
                 self.model.mesh,
                 inputs=inputs,
                 per_token=per_token,
@@ -95,32 +99,32 @@ class Runner:
                 shapes=self.lengths,
                 pad_id=self.model.tokenizer.pad_id,
             )
-        with ensure_progress(advance, title, len(features)) as tell:
-            return self._predictors[key].outputs(self.model.params, features, advance=tell, batches=plan.batches())
+        with ensure_progress(advance, title, len(features)) as report:
+            return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
     def _plan(self, features: Features, max_rows: int) -> PackingPlan:
         """Plans the batches; their sizes are multiples of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
         def round_up(size: int, length: float) -> int:
-            return -(-min(size, self._cached(length)) // shards) * shards
+            return -(-min(size, self._max_cached_rows(length)) // shards) * shards
 
         lengths = features.lengths
         mean = features.choices * lengths.sum() / max(1, len(lengths))
-        size = round_up(self._size(len(features), max_rows or self._sizes[-1]), mean)
+        size = round_up(self._batch_size(len(features), max_rows or self._sizes[-1]), mean)
         if max_rows or features.choices > 1:
             return plan_single_rows(lengths, self.lengths, size)
-        # Half the rows, so that a batch has about as many sequences as without packing.
+        # Packed batches have half the rows, so they have about as many sequences as batches without packing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
         config = self.model.config
         return choose_plan(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
 
-    def _cached(self, length: float) -> int:
+    def _max_cached_rows(self, length: float) -> int:
         """Returns the maximum batch size for rows of `length` tokens."""
         if self.model.mesh.devices.flat[0].platform != 'cpu':
             return self._sizes[-1]
-        return max(1, int(_CACHED * available_cores() / max(1, length)))
+        return max(1, int(_CACHED_POSITIONS * available_cores() / max(1, length)))
 
     def sum(
         self,
@@ -136,22 +140,23 @@ class Runner:
         """Sums the outputs of `forward` over all batches on the devices.
 
         Args:
-          name, forward, features, inputs: See `run`; here the outputs are sums over the rows of a batch, and rows of
-            padding must add nothing.
-          max_rows: Returns the maximum batch size for a padded length.
-          params: The parameters for `forward`; None for those of the model.
-          advance: Called after each batch with the number of newly finished rows.
+          name, features, inputs: See `run`.
+          forward: The function (params, batch) -> {output name: sum over the rows of the batch}. Padding rows must not
+            contribute to the sums.
+          max_rows: A function that returns the maximum batch size for a padded length.
+          params: The parameters for `forward`; None for the parameters of the model.
+          advance: A function that is called after each batch with the number of newly finished rows.
 
         Returns:
-          {name of the output: its sum}.
+          {output name: sum over all batches}.
         """
         mesh = self.model.mesh
         sharding = batch_sharding(mesh)
-        if name not in self._adders:
+        if name not in self._sum_functions:
             add = lambda p, batch, total: jax.tree.map(jnp.add, total, forward(p, batch))  # noqa: E731
             first = jax.jit(forward, out_shardings=replicated(mesh))
-            self._adders[name] = first, jax.jit(add, out_shardings=replicated(mesh))
-        first, add = self._adders[name]
+            self._sum_functions[name] = first, jax.jit(add, out_shardings=replicated(mesh))
+        first, add = self._sum_functions[name]
         params, total = self.model.params if params is None else params, None
         for rows, length in self._batches(features.lengths, max_rows or (lambda length: self._sizes[-1])):
             batch = features.batch(rows[local_rows(sharding, len(rows))], length, self.model.tokenizer.pad_id)
@@ -162,39 +167,39 @@ class Runner:
         return jax.device_get(total)
 
     def _batches(self, lengths: np.ndarray, max_rows: Callable[[int], int]) -> Iterator[tuple[np.ndarray, int]]:
-        """Yields (rows, padded length) of batches that cover every row once.
+        """Yields (rows, padded length) of batches that cover each row once.
 
-        A batch is padded with -1 to a multiple of the mesh's row shards. The rows that do not fill a batch of their
-        length move to the next length if its batches have the same size.
+        A batch is padded with -1 to a multiple of the mesh's row shards. Rows that do not fill a batch of their length
+        move to the next length if the batches of both lengths have the same size.
         """
         shards, bucket = row_shards(self.model.mesh), find_buckets(lengths, self.lengths)
-        waiting, size, length = np.zeros(0, np.int64), 0, 0
+        pending, size, length = np.zeros(0, np.int64), 0, 0
 
-        def rest() -> Iterator[tuple[np.ndarray, int]]:
-            if len(waiting):
-                yield np.pad(waiting, (0, size - len(waiting)), constant_values=-1), length
+        def flush() -> Iterator[tuple[np.ndarray, int]]:
+            if len(pending):
+                yield np.pad(pending, (0, size - len(pending)), constant_values=-1), length
 
         for number in np.unique(bucket):
-            next_size = -(-self._size(len(lengths), max_rows(self.lengths[number])) // shards) * shards
+            next_size = -(-self._batch_size(len(lengths), max_rows(self.lengths[number])) // shards) * shards
             if next_size != size:
-                yield from rest()
-                waiting = waiting[:0]
-            waiting, size, length = (
-                np.concatenate([waiting, np.flatnonzero(bucket == number)]),
+                yield from flush()
+                pending = pending[:0]
+            pending, size, length = (
+                np.concatenate([pending, np.flatnonzero(bucket == number)]),
                 next_size,
                 self.lengths[number],
             )
-            for begin in range(0, len(waiting) - size + 1, size):
-                yield waiting[begin : begin + size], length
-            waiting = waiting[len(waiting) // size * size :]
-        yield from rest()
+            for begin in range(0, len(pending) - size + 1, size):
+                yield pending[begin : begin + size], length
+            pending = pending[len(pending) // size * size :]
+        yield from flush()
 
-    def _size(self, rows: int, max_rows: int) -> int:
+    def _batch_size(self, rows: int, max_rows: int) -> int:
         """Returns the batch size for `rows` sequences, at most `max_rows`."""
         return min(choose_batch_rows(rows, self._sizes), max_rows)
 
 
-def _packed(forward: Forward, count: int) -> Forward:
+def _pack_rows(forward: Forward, count: int) -> Forward:
     def packed(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
         with packed_rows(count):
             return forward(params, batch)

@@ -13,7 +13,7 @@ from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress
 
 _MAX_EXPONENT = 709  # exp overflows float64 above it.
-_CHUNK = 64  # The number of texts that are masked at once, which makes some thousand sequences.
+_CHUNK = 64  # The number of texts that are masked together, which gives a few thousand sequences.
 
 
 def score_texts(
@@ -25,7 +25,7 @@ def score_texts(
       runner: The runner of a model with an MLM head.
       texts: The texts, which are truncated to `max_length` tokens.
       max_length: The maximum length in tokens, including [CLS] and [SEP].
-      advance: Called with the number of newly finished texts; None shows a progress bar.
+      advance: A function that is called with the number of newly finished texts; None shows a progress bar.
 
     Returns:
       For each text a dict with `log_likelihood` in nats; `tokens`, the number of pieces without [CLS] and [SEP];
@@ -33,11 +33,11 @@ def score_texts(
       text without pieces.
     """
     tokenizer, results = runner.model.tokenizer, []
-    with ensure_progress(advance, 'scoring', len(texts)) as tell:
+    with ensure_progress(advance, 'scoring', len(texts)) as report:
         for chunk in split_chunks(texts, _CHUNK):
             features = build_sequences(tokenizer, chunk, None, max_length)
             rows = np.split(features.tokens, features.offsets[1:-1])
-            likelihoods = pseudo_log_likelihoods(runner, rows, tell)
+            likelihoods = pseudo_log_likelihoods(runner, rows, report)
             for text, ids, scores in zip(chunk, rows, likelihoods, strict=True):
                 total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
                 if len(ids) == max_length:  # The text may have been truncated.
@@ -48,11 +48,13 @@ def score_texts(
 
 
 def corpus_score(scores: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Combines the scores of texts, or several such totals; the perplexity follows equation 3 of the paper.
+    """Combines the scores of texts, or several results of this function.
+
+    The perplexity follows equation 3 of Salazar et al. 2020.
 
     Returns:
       A dict with `texts`, `tokens`, `words`, `log_likelihood`, `perplexity`, and `word_perplexity`,
-      exp(-log_likelihood / words), which is comparable between vocabularies. A perplexity that overflows float64 is
+      exp(-log_likelihood / words), which is comparable between vocabularies. Perplexities that overflow float64 are
       None.
     """
     total = {'texts': 0, 'tokens': 0, 'words': 0, 'log_likelihood': 0.0}

@@ -35,7 +35,8 @@ class TaskMethods:
         """Predicts the labels or scores of texts or text pairs.
 
         Returns:
-          For each text `{'label': …, 'probabilities': {label: …}}`, or `{'score': …}` for a regression.
+          For each text `{'label': …, 'probabilities': {label: …}}`, `{'labels': …, 'probabilities': …}` for a
+          multi-label task, or `{'score': …}` for a regression.
 
         Raises:
           UserError: The model was not fine-tuned on a classification or regression task.
@@ -51,11 +52,11 @@ class TaskMethods:
     def answer(self, question: Sequence[str], context: Sequence[str]) -> list[Answer]: ...
 
     def answer(self, question: Texts, context: Texts) -> Any:
-        """Answers questions, each from its context.
+        """Answers each question from its context.
 
         Returns:
-          For each question `{'answer': …, 'start': …, 'end': …, 'probability': …}`; `start` and `end` are characters of
-          the context.
+          For each question `{'answer': …, 'start': …, 'end': …, 'probability': …}`. `start` and `end` are character
+          offsets in the context.
 
         Raises:
           UserError: The model was not fine-tuned on a task like SQuAD.
@@ -74,18 +75,19 @@ class TaskMethods:
     ) -> list[TaggedWords]: ...
 
     def tag(self, sentences: str | Sequence[str | Sequence[str]], *, aggregation_strategy: str = 'first') -> Any:
-        """Tags words, and finds the entities that the tags mark.
+        """Tags words and extracts the entities.
 
         Args:
           sentences: One text or several, which are split into words and punctuation; or lists of words.
-          aggregation_strategy: How a word of several pieces gets its tag, as in transformers' pipeline: from its
-            'first' piece, as in training; from the 'average' of the pieces' probabilities; from the piece with the
-            highest probability ('max'); or 'simple', which tags each piece of a text instead of words.
+          aggregation_strategy: The method that tags a word of several pieces, as in transformers' pipeline: 'first'
+            uses the first piece, as in training; 'average' averages the probabilities of the pieces; 'max' uses the
+            piece with the highest probability; 'simple' tags each piece of a text instead of words.
 
         Returns:
           For each sentence `{'words': …, 'tags': …, 'probabilities': …, 'offsets': …, 'entities': …}`. An entity has
-          `type`, `text`, `start`, `end` and `score`, the mean of its words' probabilities. `start` and `end` count the
-          characters of a text, or the words of a list. `offsets`, the character spans of the words, exist for texts.
+          `type`, `text`, `start`, `end` and `score`, the mean probability of its words. `start` and `end` are character
+          offsets in a text, or word indices in a list. `offsets`, the character spans of the words, is present only for
+          texts.
 
         Raises:
           UserError: The model was not fine-tuned on tagging, or the strategy is unknown.
@@ -102,10 +104,11 @@ class TaskMethods:
     def choose(self, context: Sequence[str], endings: Sequence[Sequence[str]]) -> list[ChoiceAnswer]: ...
 
     def choose(self, context: Texts, endings: Sequence[str] | Sequence[Sequence[str]]) -> Any:
-        """Chooses the best ending of each context.
+        """Chooses the best ending for each context.
 
         Returns:
-          For each context `{'prediction': index of the ending, 'ending': …, 'probabilities': of all endings, …}`.
+          For each context `{'prediction': …, 'ending': …, 'probabilities': …, …}`. `prediction` is the index of the
+          best ending, and `probabilities` has a value for each ending.
 
         Raises:
           UserError: The model was not fine-tuned on multiple choice, or a context has fewer than two endings.

@@ -1,4 +1,4 @@
-"""Predictions of a model fine-tuned on a task: makes the task's records from Python objects and predicts them."""
+"""Predicts with a model fine-tuned on a task: converts Python objects to records of the task and runs the model."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -23,7 +23,7 @@ from bertjax.train.step import make_forward
 
 
 def answer_records(runner: Runner, records: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the row that run=predict writes for each record, in order."""
+    """Returns for each record, in order, the row that run=predict writes."""
     if not records:
         return []
     task = runner.model.task
@@ -47,18 +47,18 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
 
 
 def tag_records(runner: Runner, records: Sequence[Sentence], strategy: str) -> list[dict[str, Any]]:
-    """Returns the rows of `answer_records` with tags aggregated by a strategy of aggregation.py.
+    """Returns the rows of `answer_records`, with tags aggregated by a strategy of aggregation.py.
 
-    A sentence without words gets empty lists and is not passed to the model.
+    The row of a sentence without words has empty lists; the model does not read this sentence.
 
     Raises:
-      UserError: The strategy is unknown, or is 'simple' for a list of words, whose pieces have no offsets in a text.
+      UserError: The strategy is unknown, or it is 'simple' for a list of words, whose pieces have no offsets in a text.
     """
     if strategy not in STRATEGIES:
         expected = 'one of ' + ', '.join(STRATEGIES)
-        raise UserError('aggregation_strategy', format_value(strategy), expected, "leave it out for 'first'")
+        raise UserError('aggregation_strategy', format_value(strategy), expected, "omit it for 'first'")
     if strategy == 'simple' and any(record.text is None for record in records):
-        raise UserError('aggregation_strategy', "'simple' for a list of words", 'a text', 'give the text as it is')
+        raise UserError('aggregation_strategy', "'simple' for a list of words", 'a text', 'pass the text as a string')
     nonempty = [record for record in records if record.words]
     rows: Iterator[dict[str, Any]] = iter(())
     if nonempty:
@@ -73,11 +73,11 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     """Makes records of texts or text pairs for classification or regression.
 
     Raises:
-      UserError: The model is for another kind of task, or takes pairs and gets single texts.
+      UserError: The model is for another kind of task, or it needs pairs and `pairs` is None.
     """
     task = _check_kind(task, TextTask, where)
     if pairs is None and len(task.text_columns) == 2:
-        raise UserError(where, 'single texts', f'pairs, as {task.name} has', 'give the second texts, too')
+        raise UserError(where, 'single texts', f'pairs, as in {task.name}', 'pass the second texts too')
     columns = zip(texts, pairs, strict=True) if pairs is not None else ((text,) for text in texts)
     return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
 
@@ -122,13 +122,13 @@ def choice_records(
     for i, (context, choices) in enumerate(zip(contexts, endings, strict=True)):
         texts = as_text_list(choices, f'endings[{i}]')
         if isinstance(choices, str) or len(texts) < 2:
-            fix = 'give the endings to choose from'
+            fix = 'pass the endings to choose from'
             raise UserError(f'endings[{i}]', format_value(choices), 'a list of at least two', fix)
         records.append(ChoiceQuestion(f'contexts[{i}]', context, '', tuple(texts), None))
     return records
 
 
-# The kinds of task, each with its method and a description of its results.
+# (kind of task, method of `api.Bert`, description of the results).
 _KINDS: tuple[tuple[type[Task], str, str], ...] = (
     (TextTask, 'classify', 'labels of texts'),
     (SquadTask, 'answer', 'answers to questions'),
@@ -138,7 +138,7 @@ _KINDS: tuple[tuple[type[Task], str, str], ...] = (
 
 
 def describe(task: Task) -> str:
-    """Describes the results of a task's model in words."""
+    """Returns a description of the results of a task's model."""
     return next((words for kind, _, words in _KINDS if isinstance(task, kind)), task.name)
 
 
@@ -149,4 +149,4 @@ def _check_kind(task: Task | None, kind: type[Task], where: str) -> Any:
     task_method = next((method for known, method, _ in _KINDS if isinstance(task, known)), None)
     found = f'a model for {describe(task)}' if task else 'a model that was not fine-tuned on a task'
     fix = f'use its method {task_method}' if task_method else 'fine-tune it first, or name a fine-tuned model'
-    raise UserError(where, found, f'one for {result}, as {method} gives', fix)
+    raise UserError(where, found, f'a model for {result}, which {method} needs', fix)

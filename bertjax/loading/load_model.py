@@ -1,4 +1,4 @@
-"""Loads a model by its path: a workdir, finished or not, an exported directory, or a name on the hub."""
+"""Loads a model from a workdir, finished or not, from an exported directory, or from the hub."""
 
 import dataclasses
 import os
@@ -40,17 +40,17 @@ from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import PathKind, classify_path, huggingface_directory
 
 _RESTORE = 'restore the file from a copy'
-_DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # Every device holds all parameters and a share of the rows.
+_DATA_MESH = {'data': -1, 'fsdp': 1, 'tensor': 1}  # Each device has all parameters and a part of the rows.
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """The content of a model's files besides its parameters, which is written along when the model is saved.
+    """The content of a model's files other than the parameters. Saving the model writes this content again.
 
     Attributes:
-      dtype: The dtype in which the files store the parameters: 'float32', 'float16' or 'bfloat16'.
-      task_json: The text of the task.json of a fine-tuned model, else ''.
-      values, files: The config.json and further files of a Hugging Face directory, see `export_huggingface`.
+      dtype: The dtype of the parameters in the files: 'float32', 'float16' or 'bfloat16'.
+      task_json: The text of task.json; '' if the model was not fine-tuned.
+      values, files: The config.json and the additional files of a Hugging Face directory, see `export_huggingface`.
     """
 
     dtype: str = 'float32'
@@ -59,7 +59,7 @@ class Origin:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def with_changed_params(self) -> 'Origin':
-        """Returns the origin of the same model with changed parameters: dtype 'float32', and no model card."""
+        """Returns the origin for other parameters of the model: with dtype 'float32' and without the model card."""
         files = {name: content for name, content in self.files.items() if name != CARD}
         return dataclasses.replace(self, dtype='float32', files=files)
 
@@ -69,16 +69,16 @@ class LoadedModel:
     """A trained model, ready for use.
 
     Attributes:
-      where: The path of the model as the user gave it, with the step if it is a checkpoint.
+      where: The path of the model as the user gave it, with the step for a checkpoint.
       module: BertForPreTraining, or the module of a task.
       params: The parameters of the module, on the mesh.
       tokenizer: The tokenizer of the model.
       task: The task that the model was fine-tuned on; None for a model that was only pre-trained.
       mesh: The mesh of the devices.
-      missing: The paths of parameters that the files lack and that were drawn at random; they are untrained.
+      missing: The paths of parameters that the files lack. They were initialized at random and are untrained.
       unused: The names of tensors in the files that the module does not use.
-      summary: One or two lines that list loaded, randomly drawn and unused parameters.
-      origin: The content of the model's files besides the parameters.
+      summary: One or two lines about the loaded, newly initialized and unused parameters.
+      origin: The content of the model's files other than the parameters.
       sentence_modules: The modules of a sentence-transformers folder; None for other models.
     """
 
@@ -106,50 +106,50 @@ class LoadedModel:
         return min(limit or self.config.max_positions, self.config.max_positions)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Supports pickle: moves the parameters to the host, because devices belong to a process."""
+        """Supports pickle. The parameters are moved to the host, because devices belong to a process."""
         return {**self.__dict__, 'params': jax.device_get(self.params), 'mesh': None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         mesh = make_mesh(_DATA_MESH, claim_devices())
         self.__dict__.update({**state, 'params': jax.device_put(state['params'], replicated(mesh)), 'mesh': mesh})
 
-    def require(self, part: str, what: str) -> None:
+    def require(self, part: str, feature: str) -> None:
         """Checks that the model has a trained part.
 
         Args:
-          part: The first name in the path of the part's parameters, such as 'mlm'.
-          what: The feature that needs the part, for the message.
+          part: The first component of the paths of the part's parameters, such as 'mlm'.
+          feature: The feature that needs the part, for the error message.
 
         Raises:
-          UserError: The part is missing, or was drawn at random.
+          UserError: The part is missing, or it was initialized at random.
         """
         is_untrained = any(path.split('/')[0] == part for path in self.missing)
         if is_untrained or part not in self.params:
             names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
             found = f'no {names.get(part, part)}' + (' (a model that was fine-tuned on a task)' if self.task else '')
-            fix = 'give a model that was pre-trained with one, such as a workdir of a pre-training'
-            raise UserError(self.where, found, expected=f'one, for {what}', fix=fix)
+            fix = 'give a model with this part, such as a workdir of a pre-training'
+            raise UserError(self.where, found, expected=f'one for {feature}', fix=fix)
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
-    """Loads the model of config.init, or of the workdir if config.init is ''.
+    """Loads the model of config.init, or the model of the workdir if config.init is ''.
 
     Raises:
       UserError: See `load_model`.
     """
     if not settings.init and classify_path(str(workdir)) not in (
-        PathKind.EXPORTED,
+        PathKind.EXPORT,
         PathKind.CHECKPOINTS,
-        PathKind.BEGUN,
+        PathKind.NO_MODEL_YET,
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
-        raise UserError('config.init', f'nothing, and no model in {workdir}', 'one of the two', fix)
+        raise UserError('config.init', f'nothing, and no model in {workdir}', 'a model in one of the two', fix)
     key = 'config.init' if settings.init else '--workdir'
     return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
 
 
 def load_compared_model(path: str, dtype: str, key: str) -> LoadedModel:
-    """Loads another model to compare with; `key` is its config key. See `load_model`."""
+    """Loads a second model for a comparison; `key` is its config key. See `load_model`."""
     return _print_summary(load_model(path, dtype=dtype, key=key))
 
 
@@ -165,10 +165,10 @@ def load_model(
 
     Args:
       path: A workdir, or any path that config.init accepts, see `workdir.resolve_path.huggingface_directory`.
-      step: The checkpoint step of a workdir. 0 loads the export, or without one the newest checkpoint (the best with
-        config.use_checkpoint='best').
+      step: The step of a checkpoint in a workdir. 0 loads the export. If there is no export, 0 loads the newest
+        checkpoint, or the best one with config.use_checkpoint='best'.
       dtype: The dtype of computation, 'float32' or 'bfloat16'.
-      key: The config key or function that named the path, for messages.
+      key: The config key or function whose value is the path, for error messages.
 
     Raises:
       UserError: The path does not exist, or is not a model.
@@ -179,7 +179,7 @@ def load_model(
     if has_checkpoints(folder) if step else classify_path(name) is PathKind.CHECKPOINTS:
         return _from_checkpoints(folder, step, dtype)
     if step:
-        raise UserError('step', f'{step}, where {name} has no checkpoints', '0', 'leave it out, or name a workdir')
+        raise UserError('step', f'{step}, but {name} has no checkpoints', '0', 'omit the step, or give a workdir')
     return _from_directory(huggingface_directory(name, key), name, mesh, dtype)
 
 
@@ -198,7 +198,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         loaded = load_pretraining_model(directory, dtype=dtype)
         module = BertForPreTraining(loaded.config)
     else:
-        module = task.model(config)
+        module = task.build_module(config)
         loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
         if any(path.startswith('head/') for path in loaded.missing):
             fix = 'give the directory of a model that was fine-tuned'
@@ -216,14 +216,17 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 
 
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
-    """Returns the task of a directory and the text of its task.json, which is derived from config.json if missing."""
+    """Returns the task of a directory and the text of its task.json.
+
+    If task.json is missing, both are derived from config.json.
+    """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
         source = read_source(directory)
         task = build_task_for_class(source.values, longest, source.description_file)
         return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
     facts = read_json_object(path, _RESTORE)
-    seq_len = facts.get('seq_len', longest)  # The length of the training; exports of the first versions lack it.
+    seq_len = facts.get('seq_len', longest)  # The length in training. Early exports lack it.
     if type(seq_len) is not int or seq_len > longest:
         raise UserError(f'{path}: seq_len', repr(seq_len), f'at most {longest}, the positions of the model', _RESTORE)
     task = build_recorded_task(_task_options(facts, path), seq_len)
@@ -235,7 +238,7 @@ def _task_options(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
     """Returns the options of the task in a task.json or config.json.
 
     Raises:
-      UserError: There is no task, or it has an unknown option.
+      UserError: The file has no task, or the task has an unknown option.
     """
     task = facts.get('task')
     if not isinstance(task, dict) or not isinstance(task.get('kind'), str):
@@ -247,7 +250,7 @@ def _task_options(facts: dict[str, Any], path: pathlib.Path) -> dict[str, Any]:
 
 
 def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedModel:
-    # Imported lazily, because Orbax and the training code take as long to import as JAX, and exports need neither.
+    # Orbax and the training code take as long to import as JAX, and exports do not need them.
     from bertjax.finetune.restore import load_tuned
     from bertjax.finetune.settings import finetuning_settings
     from bertjax.pretrain.restore import load_pretraining
@@ -261,9 +264,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
         run = load_tuned(finetuning_settings(config), folder)
-        where, module, task = f'{folder}, step {run.step}', run.setup.model, run.data.task
+        where, module, task = f'{folder}, step {run.step}', run.setup.module, run.data.task
         tokenizer, params, mesh = run.data.tokenizer, run.params, run.setup.mesh
-        task_text = run.data.learned(finished=run.data.finished)
+        task_text = run.data.task_json(finished=run.data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None

@@ -25,57 +25,57 @@ def save_model(model: LoadedModel, path: str | os.PathLike, format: str) -> None
     """Writes a model to a new local directory, atomically.
 
     Args:
-      model: The model as loaded, possibly with other parameters.
-      path: The path of the directory, which must not exist or be empty.
+      model: The loaded model, possibly with other parameters.
+      path: The path of a directory that does not exist or is empty.
       format: One of FORMATS.
 
     Raises:
-      UserError: The path is in use, not local or not writable; or the format is unknown or cannot hold the model.
+      UserError: The path is in use, not local or not writable; or the format is unknown or cannot represent the model.
     """
     if format not in FORMATS:
         raise UserError('format', format_value(format), 'one of ' + ', '.join(FORMATS), "for example format='hf'")
     directory = _new_directory(path)
-    finished = model_to_export(model, [format], 'format')
+    content = model_to_export(model, [format], 'format')
     try:
-        write_export(finished, directory, format)
+        write_export(content, directory, format)
     except Exception as error:
-        refused = disk.explain_os_error(error, str(directory))
-        if refused is None:
+        user_error = disk.explain_os_error(error, str(directory))
+        if user_error is None:
             raise
-        raise refused from error
+        raise user_error from error
 
 
 def model_to_export(model: LoadedModel, formats: Collection[str], where: str) -> ExportContent:
     """Makes the export content of a loaded model.
 
-    Parameters that were drawn at random are left out. The others keep the dtype of the files if the format supports
-    it, and are otherwise written as float32, which holds the same values.
+    Parameters that were initialized at random are omitted. The other parameters have the dtype of the files if the
+    format supports it, else float32, which represents the same values.
 
     Args:
-      model: The model as loaded, possibly with other parameters.
+      model: The loaded model, possibly with other parameters.
       formats: The formats to write, some of FORMATS.
-      where: The config key or argument that names the formats, for messages.
+      where: The config key or argument with the formats, for error messages.
 
     Raises:
-      UserError: One of the formats cannot hold the model.
+      UserError: One of the formats cannot represent the model.
     """
     task, origin = model.task, model.origin
     head = None if task is None else task.head
     for format in formats:
         try:
             module = None if task is None else model.module
-            check_formats([format], model.config, vocabulary=model.tokenizer.family, model=module, head=head)
+            check_formats([format], model.config, vocabulary=model.tokenizer.family, module=module, head=head)
         except UserError as error:
             raise _format_error(error, format, where) from None
-    left_out = {name.partition('/')[0] for name in model.missing}
+    excluded = {name.partition('/')[0] for name in model.missing}
     if find_family(origin.values.get('model_type', BERT.name)) is not BERT:
-        left_out.add('nsp')  # No class of RoBERTa or DistilBERT has a pair head.
-    dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype has no float16.
-    params = {part: tree for part, tree in model.params.items() if part not in left_out}
+        excluded.add('nsp')  # RoBERTa and DistilBERT have no class with a pair head.
+    dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype cannot be float16.
+    params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
     hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
-        model=model.module.clone(config=config),
+        module=model.module.clone(config=config),
         params=jax.tree.map(lambda x: x if x.dtype == dtype else np.asarray(x).astype(dtype), params),
         tokenizer=model.tokenizer,
         card={'title': 'BERT' if task is None else f'BERT for {task.name}', 'made': 'saved'},
@@ -93,19 +93,22 @@ def _new_directory(path: Any) -> pathlib.Path:
     if not isinstance(path, str | os.PathLike) or os.fspath(path) == '' or '\0' in os.fspath(path):
         raise UserError('path', format_value(path), 'the path of a new folder', "for example bert.save('out/model')")
     if is_remote(path):
-        fix = 'save it on this machine and copy it, or give run=convert that --workdir'
+        fix = 'save the model on this machine and copy it, or use run=convert with that --workdir'
         raise UserError('path', os.fspath(path), 'a folder on this machine', fix)
-    directory = pathlib.Path(os.path.expanduser(path))  # `~user` is left as it is if the user does not exist.
+    directory = pathlib.Path(os.path.expanduser(path))  # If a user does not exist, `~user` is not expanded.
     if os.path.lexists(directory) and not (directory.is_dir() and not any(directory.iterdir())):
         found = 'a folder with files' if directory.is_dir() else 'a file'
-        fix = 'give another path, or remove what is there'
+        fix = 'give another path, or remove the existing files'
         raise UserError(str(directory), found, 'nothing, or an empty folder', fix)
     return directory
 
 
 def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the task's fields for config.json, with the label names of the model's own config.json if their number
-    matches, because a regression task has no name for its output."""
+    """Returns the task's fields for config.json.
+
+    The label names of the model's original config.json are used if their number matches, because a regression task has
+    no name for its output.
+    """
     names = values.get('id2label')
     if not isinstance(names, dict) or len(names) != len(fields.get('id2label', ())):
         return dict(fields)
@@ -113,12 +116,12 @@ def _labels(fields: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def _format_error(error: UserError, format: str, where: str) -> UserError:
-    """Rewords an error of `check_formats`, which speaks of a recipe's keys, for an existing model."""
+    """Rewords an error of `check_formats`, which mentions the config keys of a training, for an existing model."""
     key = error.where.removeprefix('config.')
-    found, expected = f'{format}, for a model with {key} {error.found.partition(" with ")[0]}', error.expected
+    found, expected = f'{format} for a model with {key} {error.found.partition(" with ")[0]}', error.expected
     if key == 'export_formats':
         found = error.found
     elif key == 'export':
-        found, expected = f'{format}, where {expected.partition(", as ")[2]}', 'a format that has its head'
+        found, expected = f'{format}, but {expected.partition(", because ")[2]}', 'a format that supports the head'
     fix = 'choose another format, such as orbax' if 'config.' in error.fix else error.fix
     return UserError(where, found, expected, fix)

@@ -1,6 +1,6 @@
 """Charts for a page, drawn by Plotly. The page contains Plotly's script, compressed (2 MB), and fetches nothing.
 
-The colors are names of style.css, which page.js looks up, as they differ between light and dark.
+Colors are names of style.css. page.js looks them up, because they differ between the light and the dark mode.
 """
 
 import base64
@@ -16,14 +16,14 @@ from bertjax.errors import UserError
 COLORS = ('blue', 'orange', 'green', 'purple', 'teal', 'pink', 'red')
 _MODES = {'line': 'lines', 'dots': 'lines+markers', 'level': 'lines', 'points': 'markers'}
 _LAYOUT = {
-    'template': 'none',  # page.js has one for light and one for dark
+    'template': 'none',  # page.js sets one for the light or the dark mode
     'margin': {'l': 8, 'r': 12, 't': 8, 'b': 8},
     'xaxis': {'automargin': True, 'title': {'standoff': 12}},
     # Write 0.00015; Plotly's default is 150µ.
     'yaxis': {'automargin': True, 'title': {'standoff': 12}, 'exponentformat': 'e', 'minexponent': 5},
     'legend': {'orientation': 'h', 'x': 0, 'y': 1.02, 'yanchor': 'bottom'},
-    'hoverlabel': {'namelength': -1},  # Plotly would cut names, even inside an escape
-    'uirevision': 'same',  # the reader's zoom survives the change of colors
+    'hoverlabel': {'namelength': -1},  # by default Plotly truncates names, even inside an escape
+    'uirevision': 'same',  # keeps the reader's zoom when the colors change
 }
 
 
@@ -55,7 +55,7 @@ class Chart:
       title: the heading.
       curves: the curves, in the order of the legend.
       y, x: the titles of the axes.
-      ticks: the ticks of a logarithmic x axis; the axis is linear if there are none.
+      ticks: the ticks of a logarithmic x axis; without ticks the axis is linear.
       height: the height in pixels, for up to four entries in the legend; more entries add to it.
     """
 
@@ -132,8 +132,10 @@ def _escape(text: str) -> str:
 
 
 def check_plotly() -> None:
-    """Raises:
-    UserError: Plotly is not installed.
+    """Checks that Plotly is installed.
+
+    Raises:
+      UserError: Plotly is not installed.
     """
     try:
         import plotly  # noqa: F401
@@ -148,7 +150,7 @@ def check_plotly() -> None:
 
 @functools.cache
 def packed_plotly() -> str:
-    """Returns Plotly's script, compressed, in base64; the same bytes every time.
+    """Returns Plotly's script, compressed, in base64. The bytes are deterministic.
 
     Raises:
       UserError: Plotly is not installed.

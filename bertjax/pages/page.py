@@ -1,4 +1,4 @@
-"""Renders a page: `page.html.j2` around the sections, each drawn by the macro of its name in another template."""
+"""Render a page: `page.html.j2` with sections. Each section is drawn by the macro of its name in a second template."""
 
 import dataclasses
 import urllib.parse
@@ -31,7 +31,7 @@ class Section:
       title: the heading, and the entry in the contents.
       data: the argument of the macro.
       about: a sentence under the heading.
-      note: the reason why there are no data, shown instead of them.
+      note: the reason for missing data, which is shown instead of the data.
     """
 
     name: str
@@ -79,8 +79,8 @@ def render_page(
       title: the title of the page.
       about: a sentence under the title.
       sections: the parts of the page, in order.
-      charts: whether a section has charts, which make the file two megabytes larger.
-      assets: the names whose NAME.css and NAME.js this page needs besides style.css and page.js.
+      charts: whether a section has charts; they make the file two megabytes larger.
+      assets: the names of further pairs of files, NAME.css and NAME.js, for this page.
 
     Raises:
       UserError: A section has charts, and Plotly is not installed.

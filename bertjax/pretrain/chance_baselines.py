@@ -1,4 +1,4 @@
-"""Baselines of a pre-training: the held-out loss and accuracy of a model that has learned nothing."""
+"""Chance baselines of a pre-training: the held-out loss and accuracy of a model that uses no context."""
 
 import dataclasses
 import itertools
@@ -21,7 +21,7 @@ from bertjax.pretrain.text_data import WeightedStore, open_stores
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.files import read_recorded_config
 
-_BATCH = 4096  # examples or documents at a time
+_BATCH_SIZE = 4096  # The number of examples or documents that are read at a time.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +40,9 @@ class ChanceBaselines:
 
 
 def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
-    """Computes the baselines of the run in a workdir, finished or not, as far as its files allow.
+    """Computes the baselines of the run in a workdir, which may be unfinished.
+
+    Without the tokenizer or the token stores of the run, only `pair` is set.
 
     Raises:
       UserError: config.json is damaged.
@@ -53,7 +55,7 @@ def read_chance_baselines(folder: pathlib.Path) -> ChanceBaselines:
     try:
         tokenizer = load_tokenizer(str(folder / 'tokenizer'))
         stores = open_stores(settings, folder, tokenizer, verify=False)
-    except UserError:  # The rows of figures can be read without the text.
+    except UserError:  # The metric rows can be shown without these baselines.
         return ChanceBaselines(pair_name(settings.pair_options.mode))
     examples = StoreExamples(settings, stores, tokenizer, folder / 'store' / 'plans')
     return compute_chance_baselines(settings, stores, examples, in_steps(config['steps'], 'steps'))
@@ -77,14 +79,14 @@ def compute_chance_baselines(
 
 
 def unigram_entropy(splits: Sequence[StoreSplit], weights: Sequence[float], vocab_size: int) -> float | None:
-    """Returns the unigram entropy in nats: the loss of a model that knows the frequency of each piece, but no context.
+    """Returns the unigram entropy in nats; None without text.
 
-    The frequencies are those of the held-out text itself, so no model without context has a lower loss. The entropy is
-    None without text.
+    The entropy is the loss of a model that predicts each piece with its frequency in the held-out text. No model
+    without context has a lower loss.
 
     Args:
       splits: The held-out splits, one for each store.
-      weights: The share of the examples that each split has.
+      weights: The share of the examples that come from each split.
       vocab_size: The vocabulary size, V.
     """
     shares = np.zeros(vocab_size)
@@ -99,8 +101,8 @@ def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
     """Returns int64 [V], the number of occurrences of each piece."""
     counts = np.zeros(vocab_size, np.int64)
     offsets = split.sentence_offsets[split.document_offsets]  # The first token of each document, then the end.
-    for first in range(0, split.num_documents, _BATCH):
-        bounds = itertools.pairwise(offsets[first : first + _BATCH + 1])
+    for first in range(0, split.num_documents, _BATCH_SIZE):
+        bounds = itertools.pairwise(offsets[first : first + _BATCH_SIZE + 1])
         texts = [split.tokens(int(start), int(end - start)) for start, end in bounds]
         counts += np.bincount(np.concatenate(texts), minlength=vocab_size)
     return counts
@@ -109,11 +111,12 @@ def _piece_counts(split: StoreSplit, vocab_size: int) -> np.ndarray:
 def majority_share(examples: PretrainingExamples | MixedExamples, count: int) -> float | None:
     """Returns the share of the more frequent pair label in the first `count` examples; None without pairs.
 
-    It is the accuracy of a model that always gives this label."""
+    A model that always predicts this label has this accuracy.
+    """
     ones = total = 0.0
     count = min(count, examples.cycle_length)
-    for first in range(0, count, _BATCH):
-        rows = examples.batch(np.arange(first, min(first + _BATCH, count)))
+    for first in range(0, count, _BATCH_SIZE):
+        rows = examples.batch(np.arange(first, min(first + _BATCH_SIZE, count)))
         ones += float((rows['nsp_labels'] * rows['nsp_weights']).sum())
         total += float(rows['nsp_weights'].sum())
     return max(ones, total - ones) / total if total else None

@@ -27,7 +27,8 @@ class EmbeddingRows:
 def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRows:
     """Reads the embeddings in a file.
 
-    The file has one row for each piece of the vocabulary, or for each piece that is not special, in order of ids.
+    The file has one row for each piece of the vocabulary, or for each piece that is not special. Rows are in the order
+    of the ids.
 
     Args:
       path: A .npy file, or a .safetensors file with one tensor.
@@ -35,7 +36,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRow
       width: The width of the model, D.
 
     Raises:
-      UserError: The file does not exist, it holds no matrix, or the matrix has another shape or non-finite values.
+      UserError: The file does not exist or has no matrix, or the matrix has a wrong shape or non-finite values.
     """
     file = pathlib.Path(os.path.expanduser(path))
     if not file.is_file():

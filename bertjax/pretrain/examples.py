@@ -14,7 +14,7 @@ from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import WeightedStore
 from bertjax.text.tokenizer import Tokenizer
 
-# The seed of the held-out examples and their masks. It does not depend on config.seed, so that runs are comparable.
+# The seed of the held-out examples and their masks. It is independent of config.seed, so that runs are comparable.
 HELDOUT_SEED = 20181011
 
 Examples = PretrainingExamples | PackedExamples | MixedExamples
@@ -24,7 +24,7 @@ class StoreExamples:
     """The examples of a pre-training by shape, split and phase, each built once.
 
     Args:
-      settings: The settings of the run, which hold the rules for pairs and masks.
+      settings: The settings of the run, including those of pairs and masks.
       stores: The token stores: one, or one for each part of a mixture.
       tokenizer: The tokenizer of the stores.
       cache_dir: The folder where pairing plans are cached.
@@ -56,7 +56,7 @@ class StoreExamples:
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
-        Held-out examples are masked at config.masking.eval_rate, and P is raised to what this rate needs.
+        Held-out examples are masked at config.masking.eval_rate, and their P is this share of S, rounded up.
 
         Args:
           shape: (S, P), the sequence length and the number of predictions.
@@ -64,7 +64,7 @@ class StoreExamples:
           phase: The number of the phase.
 
         Raises:
-          UserError: The lengths or the rules cannot be met.
+          UserError: See `PretrainingExamples`.
         """
         key = (shape, split, phase)
         if key not in self._cache:
@@ -78,7 +78,7 @@ class StoreExamples:
         return self._cache[key]
 
     def get_text(self, name: str, shape: tuple[int, int], phase: int) -> PretrainingExamples:
-        """Returns the examples of the text `name` of `texts`; `shape` and `phase` are those of `get`."""
+        """Returns the examples of the text `name` in `texts`; for `shape` and `phase`, see `get`."""
         key = (shape, split_name(name), phase)
         if key not in self._cache:
             self._cache[key] = self._build(self.texts[name], shape, phase, training=False)

@@ -1,4 +1,4 @@
-"""config.heldout_texts: further texts that a pre-training is evaluated on, each with its own metric rows."""
+"""config.heldout_texts: further texts to evaluate a pre-training on, each with its own metric rows."""
 
 import dataclasses
 import pathlib
@@ -10,15 +10,15 @@ from bertjax.corpus.build import build_store
 from bertjax.corpus.overlap import WORKDIR_FILES, check_outside
 from bertjax.corpus.sources import parse_mixture, resolve_sources
 from bertjax.corpus.store import StoreSplit, open_store
-from bertjax.errors import UserError, printable
+from bertjax.errors import UserError
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.pretrain.text_data import WeightedStore
+from bertjax.pretrain.text_data import WeightedStore, print_line
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.workdir.lock import has_checkpoints
 
-EACH = 'each'  # the held-out documents of each corpus of a mixture
-FOLDER = 'heldout'  # the folder in the workdir with the token stores of these texts
-PREFIX = 'heldout:'  # the prefix of their splits in metric rows
+EACH = 'each'  # This value means the held-out documents of each corpus of a mixture.
+FOLDER = 'heldout'  # The folder in the workdir with the token stores of the texts.
+PREFIX = 'heldout:'  # The prefix of the splits of the texts in metric rows.
 _KEY = 'config.heldout_texts'
 
 
@@ -40,7 +40,7 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
     """Parses 'bio=a.txt,wiki=b.txt,each' into [('bio', 'a.txt'), ('wiki', 'b.txt'), ('each', '')].
 
     Raises:
-      UserError: `spec` has another form, or a name occurs twice.
+      UserError: `spec` does not have this form, or a name occurs twice.
     """
     texts: list[tuple[str, str]] = []
     for part in [part.strip() for part in spec.split(',')] if spec.strip() else []:
@@ -61,7 +61,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
       folder: The workdir.
 
     Raises:
-      UserError: A text does not exist, is also trained on, contains the workdir or has the name of a corpus; or 'each'
+      UserError: A text does not exist, is also trained on, contains the workdir or has the name of a corpus. Or 'each'
         is used without a mixture.
     """
     texts = parse_texts(settings.heldout_texts)
@@ -71,7 +71,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
             check_outside(path, folder, WORKDIR_FILES)
             continue
         if settings.data or len(parse_mixture(settings.corpus)) < 2:
-            fix = 'write A=auto,B=auto for shares by size, or leave it out: the row heldout is about this corpus'
+            fix = 'write A=auto,B=auto for shares by size, or leave it out: the heldout rows are about this corpus'
             raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', fix)
         _check_names([text for text, _ in texts] + corpus_names(settings.corpus))
 
@@ -79,11 +79,13 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
 def prepare_texts(
     settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[WeightedStore]
 ) -> dict[str, StoreSplit]:
-    """Returns {name: split} of the texts; a split holds all documents of its text.
+    """Returns {name: split} of the texts.
+
+    The split of NAME=PATH has all documents of the text. The splits of 'each' have the held-out documents.
 
     Args:
-      settings: The settings of the run, see `check_texts`.
-      folder: The workdir, in which the token stores of the texts are built or reused.
+      settings: The settings of the run, which `check_texts` has checked.
+      folder: The workdir, where the token stores of the texts are built or reused.
       tokenizer: The tokenizer of the run.
       stores: The token stores of the corpus.
 
@@ -97,13 +99,13 @@ def prepare_texts(
             continue
         options = dataclasses.replace(settings.corpus_options, heldout=0.0, drop_duplicates=False)
         directory = folder / FOLDER / name
-        build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=_say)
+        build_store(path, directory, tokenizer, options, replace=not has_checkpoints(folder), log=print_line)
         texts[name] = open_store(directory, tokenizer_fingerprint=tokenizer.fingerprint).split('train')
     return texts
 
 
 def corpus_names(spec: str) -> list[str]:
-    """Names each corpus of a mixture: by its file or folder, or by its number if two would have the same name."""
+    """Returns a name for each corpus of a mixture: its file or folder name if that is unique, else its number."""
     parts = [part for part, _ in parse_mixture(spec)]
     names = [re.sub(r'[^\w-]', '', pathlib.PurePath(part).name.partition('.')[0]) for part in parts]
     return [name if name and names.count(name) == 1 else str(i) for i, name in enumerate(names)]
@@ -135,7 +137,3 @@ def _check_not_trained_on(settings: PretrainingSettings, name: str, path: str) -
     if shared:
         fix = 'name other files: a loss on training text says nothing about other text'
         raise UserError(_KEY, f'{shared} in {name} and in config.corpus', 'text that is not trained on', fix)
-
-
-def _say(line: str) -> None:
-    print(printable(line))

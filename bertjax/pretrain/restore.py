@@ -22,7 +22,15 @@ _FIX = 'give the recipe of this workdir'
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """A checkpoint of a pre-training, with its parameters on the mesh."""
+    """A checkpoint of a pre-training, with its parameters on the mesh.
+
+    Attributes:
+      config: The config of the model.
+      mesh: The devices.
+      tokenizer: The tokenizer of the workdir.
+      params: The parameters, sharded over the mesh.
+      saved: The step and the config of the checkpoint.
+    """
 
     config: BertConfig
     mesh: Mesh
@@ -32,29 +40,29 @@ class SavedPretraining:
 
 
 def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """Loads the checkpoint of config.step, or the newest one, with the recipe that the workdir was trained with.
+    """Loads the checkpoint of config.step, or the newest one if config.step is 0.
 
     Raises:
-      UserError: There is no checkpoint, or the recipe is for another model.
+      UserError: There is no checkpoint, or `settings` describe another model than that of the workdir.
     """
     tokenizer = load_workdir_tokenizer(folder)
-    model = settings.model_config(tokenizer.vocab_size)
+    model_config = settings.model_config(tokenizer.vocab_size)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
     try:
         saved = checkpoints.select(settings.step)
         if saved is None:
             raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
-            ours, theirs = getattr(model, name), saved.config['model'].get(name, getattr(model, name))
+            ours, theirs = getattr(model_config, name), saved.config['model'].get(name, getattr(model_config, name))
             if ours != theirs:
                 raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the checkpoint', _FIX)
         mode = saved.config['pairs']['mode']
-        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # One of the two has no pair head.
+        if PairOptions(mode=mode).paired != settings.pair_options.paired:  # One of the two models has no pair head.
             raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
         settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
-        setup = build_pretraining_setup(settings, model, make_mesh(settings.mesh_axes))
+        setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(saved.position.step, setup.state.params)
     finally:
         checkpoints.close()
-    return SavedPretraining(model, setup.mesh, tokenizer, params, saved)
+    return SavedPretraining(model_config, setup.mesh, tokenizer, params, saved)

@@ -1,4 +1,4 @@
-"""A pre-training in its workdir: its text as examples, its model on the mesh, its phases."""
+"""A pre-training in its workdir: its examples, its model on the mesh, and its phases."""
 
 import dataclasses
 import functools
@@ -38,24 +38,25 @@ from bertjax.train.vmapped_runs import VmappedRun
 from bertjax.workdir.exports import check_formats
 from bertjax.workdir.lock import has_checkpoints
 
-# Pairs teach little if more than this share of the chunks has a single sentence. Wikipedia has 0.1 at S=128.
+# Training on pairs has little effect if more than this share of chunks has a single sentence. For Wikipedia at S=128
+# the share is 0.1.
 _MAX_SINGLE_SHARE = 0.5
 
 
 def build_pretraining_setup(
     settings: PretrainingSettings,
-    model: BertConfig,
+    model_config: BertConfig,
     mesh: Mesh,
     distillation: Distillation | None = None,
 ) -> Setup:
-    """Builds the setup of a pre-training without reading any text.
+    """Builds the setup of a pre-training. It reads no text.
 
     Raises:
-      UserError: The mesh does not divide the model.
+      UserError: The model cannot be sharded over the mesh.
     """
-    check_mesh(model, mesh)
+    check_mesh(model_config, mesh)
     return build_setup(
-        BertForPreTraining(model),
+        BertForPreTraining(model_config),
         _objective(with_z_loss(PACKED_PRETRAINING if settings.packing else PRETRAINING, settings.z_loss), distillation),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
@@ -70,7 +71,7 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
 
 
 class Pretraining:
-    """A pre-training in its workdir, which `trainer.fit` runs. The constructor builds the tokenizer and the stores.
+    """A pre-training in its workdir, an experiment for `trainer.fit`. The constructor builds tokenizer and stores.
 
     Args:
       settings: The settings of the run.
@@ -80,11 +81,11 @@ class Pretraining:
 
     Attributes:
       settings: The settings of the run, with all durations in steps.
-      folders: The workdir, as the only element.
-      tokenizer, model, setup: The tokenizer, the model's config and the setup of the run.
+      folders: A list with the workdir.
+      tokenizer, model_config, setup: The tokenizer, the config of the model, and the setup of the run.
       stores, examples: The token stores and the examples drawn from them.
       values: Sums of losses -> the values of a row.
-      resolved: The resolved config, which config.json and every checkpoint hold.
+      resolved: The resolved config, which is saved in config.json and in every checkpoint.
     """
 
     files: Mapping[str, str] = MappingProxyType({})
@@ -100,13 +101,13 @@ class Pretraining:
         check_texts(settings, folder)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.model = settings.model_config(self.tokenizer.vocab_size)
-        check_formats(settings.formats, self.model, vocabulary=self.tokenizer.family)
+        self.model_config = settings.model_config(self.tokenizer.vocab_size)
+        check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
         self._embeddings: EmbeddingRows | None = None
         if settings.embeddings and not has_checkpoints(folder):
-            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model.width)
+            self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
         self.stores = prepare_stores(settings, folder, self.tokenizer)
-        self.setup = build_pretraining_setup(settings, self.model, mesh, distillation)
+        self.setup = build_pretraining_setup(settings, self.model_config, mesh, distillation)
         self.values = (
             functools.partial(pretraining_values, pair=pair_name(settings.pair_options.mode))
             if distillation is None
@@ -127,7 +128,7 @@ class Pretraining:
         self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
 
     def _fingerprints(self) -> dict[str, str]:
-        """Returns the hashes of the data that a resumed run must match."""
+        """Returns the hashes of the data. A resumed run must have the same hashes."""
         store = '+'.join(weighted.store.fingerprint for weighted in self.stores)
         teacher = {} if self._distillation is None else {'teacher': self._distillation.fingerprint}
         return {'tokenizer': self.tokenizer.fingerprint, 'store': store, **teacher}
@@ -139,17 +140,18 @@ class Pretraining:
 
     @property
     def heldout(self) -> Examples | None:
-        """The held-out examples of the first phase; None where no document is held out."""
+        """The held-out examples of the first phase; None if no document is held out."""
         return self.examples.get(self.settings.first_shape, 'heldout', 0) if self.examples.has_heldout else None
 
     def init_state(self) -> TrainState:
         """Returns the state of step 0.
 
-        The parameters are chosen by the teacher, loaded from config.init, or random. The token embeddings may come
-        from config.embeddings.
+        The parameters are the initial parameters of the distillation if it has any, else those of config.init if it is
+        set, else random. The matrix of config.embeddings replaces token embeddings, except in a distillation with
+        initial parameters.
 
         Raises:
-          UserError: The checkpoint of config.init has another size.
+          UserError: The sizes of the model in config.init differ from config.model.
         """
         seed, embeddings = self.settings.run_seeds.init, self._embeddings
         if self._distillation is not None and self._distillation.initial_params is not None:
@@ -157,12 +159,12 @@ class Pretraining:
             return self.setup.create_from(self._distillation.initial_params(), seed)
         state = self.setup.create_from(self._import_params(), seed) if self.settings.init else self.setup.create(seed)
         if embeddings is not None:
-            print(f'{len(embeddings.rows):,} token embeddings begin as in {self.settings.embeddings}')
+            print(f'{len(embeddings.rows):,} token embeddings are initialized from {self.settings.embeddings}')
             state = state.replace(params=set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
         return state
 
     def _import_params(self) -> dict[str, Any]:
-        params, description = initial_params(self.settings, self.model, self.tokenizer)
+        params, description = initial_params(self.settings, self.model_config, self.tokenizer)
         print(description)
         return params
 
@@ -173,10 +175,10 @@ class Pretraining:
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
-        # Held-out rows are never packed, so that every run is evaluated on the same rows.
-        evaluate = jax.jit(make_eval_step(self.setup.model, _objective(PRETRAINING, self._distillation)))
+        # Held-out rows are never packed, so all runs are evaluated on the same rows.
+        evaluate = jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
-        flops = train_flops_per_sequence(self.model, *shape)
+        flops = train_flops_per_sequence(self.model_config, *shape)
         if self._distillation is not None:
             flops += self._distillation.forward_flops(*shape)
 
@@ -206,17 +208,17 @@ class Pretraining:
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts."""
-        model, tokenizer = self.model, self.tokenizer
+        model_config, tokenizer = self.model_config, self.tokenizer
         tokens = sum(weighted.store.split('train').num_tokens for weighted in self.stores)
         heldout = sum(weighted.store.split('heldout').num_documents for weighted in self.stores)
         lines = [] if self._distillation is None else [self._distillation.description]
         lines += [
-            f'{model.num_layers} layers, width {model.width}, {model.num_heads} heads: '
-            f'{parameter_count(model):,} parameters',
+            f'{model_config.num_layers} layers, width {model_config.width}, {model_config.num_heads} heads: '
+            f'{parameter_count(model_config):,} parameters',
             f'{tokenizer.family} vocabulary of {tokenizer.vocab_size:,}; {tokens:,} training tokens; '
             + (f'{heldout:,} documents held out' if heldout else 'NO document held out: nothing will be evaluated'),
             *(
-                f'evaluated on {name}, too: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
+                f'also evaluated on {name}: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
                 for name, split in self.examples.texts.items()
             ),
         ]
@@ -239,7 +241,7 @@ class Pretraining:
 
 
 def _describe_pairs(part: dict[str, Any]) -> str:
-    text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} a pass, {part["plans"]} passes that differ; '
+    text = f'examples ({part["mode"]}): {part["examples_per_plan"]:,.0f} per pass, {part["plans"]} distinct passes; '
     if part['is_next'] is not None:
         text += f'{part["is_next"]:.1%} IsNext, '
         if part['is_next_of_two'] is None:
@@ -248,7 +250,7 @@ def _describe_pairs(part: dict[str, Any]) -> str:
             text += f'{part["is_next_of_two"]:.1%} where a chunk has two sentences or more '
             text += f'({part["one_sentence"]:.1%} have one); '
     if 'examples_per_row' in part:
-        text += f'{part["examples_per_row"]:.2f} packed in a row, {part["rows_per_plan"]:,.0f} rows a pass; '
+        text += f'{part["examples_per_row"]:.2f} per packed row, {part["rows_per_plan"]:,.0f} rows per pass; '
     text += f'{part["real_positions"]:.1%} of positions real'
     if 'examples_per_row' in part:
         text += f' ({part["unpacked_real_positions"]:.1%} unpacked)'
@@ -257,7 +259,7 @@ def _describe_pairs(part: dict[str, Any]) -> str:
 
 
 def _warn_of_pairs(part: dict[str, Any]) -> str:
-    """Returns a warning if most chunks have a single sentence, which cannot be cut into A and B; else ''."""
+    """Returns a warning if most chunks have a single sentence, which cannot be split into A and B; else ''."""
     single = part['one_sentence']
     if single is None or single <= _MAX_SINGLE_SHARE:
         return ''
@@ -266,7 +268,7 @@ def _warn_of_pairs(part: dict[str, Any]) -> str:
         effect = 'their B comes from another document, so NSP learns to answer NotNext and little else'
     else:
         effect = (
-            'they have no B, so SOP learns from the others alone'
+            'they have no B, so SOP learns only from the other chunks'
             if single < 1
             else 'there is no B, so SOP learns nothing'
         )

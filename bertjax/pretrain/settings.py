@@ -1,4 +1,4 @@
-"""The settings of a pre-training, made from its config: text, model, pairs, masks, phases."""
+"""The settings of a pre-training, parsed from its config: text, model, pairs, masks, phases."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ from bertjax.workdir.exports import check_formats
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingPhase(PhaseSettings):
-    """A phase of pre-training with every value resolved."""
+    """A phase of a pre-training, in which every value is resolved."""
 
     seq_len: int
     max_predictions: int
@@ -42,9 +42,9 @@ class _PhaseSpec:
     """An entry of config.phases, before its length is resolved to steps.
 
     Attributes:
-      steps: The length of the phase as the config states it.
+      steps: The length of the phase in the form of the config, such as '90%'.
       reset_optimizer: Whether the phase starts with a new optimizer state.
-      values: {key: value} of the keys of INHERITED, which the phase sets or inherits.
+      values: {key: value} of the keys of INHERITED. The phase sets or inherits each value.
       keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
     """
 
@@ -80,7 +80,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def vocabulary_key(self) -> str:
-        """A text of all settings that a trained vocabulary depends on; runs with equal texts share a vocabulary."""
+        """The settings that a trained vocabulary depends on, as text. Equal keys mean equal vocabularies."""
         smoothed = any(weight == AUTO for _, weight in parse_mixture(self.corpus))
         names = ('format', 'text_key', *(['smoothing'] if smoothed else []))
         options = {name: getattr(self.corpus_options, name) for name in names}
@@ -94,27 +94,34 @@ class PretrainingSettings(PretrainingKeys):
         """Returns the config of a model with a vocabulary of `vocab_size` pieces.
 
         Raises:
-          UserError: The sizes are impossible, or the sequences of a phase are longer than the model's positions.
+          UserError: The sizes are impossible, or a phase has longer sequences than the model has positions.
         """
-        model = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
+        model_config = BertConfig(vocab_size=vocab_size, nsp=self.pair_options.paired, **dataclasses.asdict(self.model))
         for phase in self.phase_specs:
             length = phase.values['seq_len']
-            if length > model.max_positions:
+            if length > model_config.max_positions:
                 raise UserError(
                     f'config.{phase.keys["seq_len"]}',
                     str(length),
-                    f'at most config.model.max_positions = {model.max_positions}',
+                    f'at most config.model.max_positions = {model_config.max_positions}',
                     f'lower it, or set --config.model.max_positions={length}',
                 )
-        return model
+        return model_config
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
-        """Returns the length of the run in steps; `examples_per_epoch` is None without a corpus (run=compile)."""
+        """Returns the length of the run in steps.
+
+        Args:
+          examples_per_epoch: The number of examples in an epoch; None if no corpus is read (run=compile).
+
+        Raises:
+          UserError: The length is in epochs and no corpus is read, or it is less than a step.
+        """
         batch_size = self.phase_specs[0].values['batch_size']
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
-                raise UserError('config.epochs', str(self.epochs), 'config.steps where no corpus is read', 'set steps')
+                raise UserError('config.epochs', str(self.epochs), 'config.steps if no corpus is read', 'set steps')
             key, length = 'epochs', f'{self.epochs} epochs'
         else:
             key, length = 'steps', self.steps
@@ -137,13 +144,13 @@ class PretrainingSettings(PretrainingKeys):
             if abs(shares - 100) > 0.01:
                 found, fix = f'{shares:g}% of the steps', 'correct their steps'
                 raise UserError('config.phases', found, '100% over all phases', fix)
-            lengths[-1] = total - sum(lengths[:-1])  # The last phase takes the steps that rounding leaves.
+            lengths[-1] = total - sum(lengths[:-1])  # The last phase absorbs the rounding errors.
         if sum(lengths) != total:
             raise UserError(
                 'config.phases',
                 f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps',
                 f'config.steps = {total}',
-                'give the phases in percent, or make the two agree',
+                'give the phases in percent, or make the sums equal',
             )
         resolved, first = [], 0
         for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):
@@ -171,7 +178,7 @@ class PretrainingSettings(PretrainingKeys):
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
-            # With fewer predictions, a packed row would be closed before it is full.
+            # A packed row is complete as soon as its predictions are used up, even if it has free positions.
             minimum = int(self.masking.rate * values['seq_len'])
             if self.packing and values['max_predictions'] < minimum:
                 expected = f'at least {minimum} with config.packing: {self.masking.rate:.0%} of seq_len'
@@ -184,22 +191,22 @@ class PretrainingSettings(PretrainingKeys):
         """Describes the attention implementation of the last phase.
 
         Raises:
-          UserError: The implementation that the config names does not support a phase or these devices.
+          UserError: The implementation of config.model.attention does not support a phase or the devices.
         """
-        model = self.model_config(self.vocab.size)
+        model_config = self.model_config(self.vocab.size)
         for phase in self.phase_specs:
             rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
-            description = describe_attention(model, rows, phase.values['seq_len'], self.packing)
+            description = describe_attention(model_config, rows, phase.values['seq_len'], self.packing)
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase needs more memory than the devices have, whatever the text is."""
+        """Raises a UserError if a phase needs more memory than the devices have, regardless of the text."""
         trained = not self.tokenizer and not self.init
-        model = self.model_config(self.vocab.size if trained else 1)
+        model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.phase_specs:
             values = phase.values
             check_memory(
-                model,
+                model_config,
                 mesh,
                 rows=values['batch_size'],
                 parts=values['grad_accum_steps'],
@@ -216,13 +223,13 @@ class PretrainingSettings(PretrainingKeys):
           UserError: A value is impossible; the error names its key.
         """
         self.tracking.check()
-        model = self.model_config(self.vocab.size)
-        if self.corpus_options.segments > model.num_segments:
-            found, fix = str(self.corpus_options.segments), f'raise that to {self.corpus_options.segments}'
-            expected = f'at most config.model.num_segments = {model.num_segments}'
+        model_config = self.model_config(self.vocab.size)
+        if self.corpus_options.segments > model_config.num_segments:
+            found, fix = str(self.corpus_options.segments), f'raise num_segments to {self.corpus_options.segments}'
+            expected = f'at most config.model.num_segments = {model_config.num_segments}'
             raise UserError('config.corpus_options.segments', found, expected, fix)
         trained = not self.tokenizer and not self.init
-        check_formats(self.formats, model, vocabulary=self.vocab.family if trained else '')
+        check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
         self._check_shapes()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
@@ -237,11 +244,11 @@ class PretrainingSettings(PretrainingKeys):
 
 
 def pretraining_settings(config: Mapping[str, Any]) -> PretrainingSettings:
-    """Returns the settings of a config. `PretrainingSettings.check` checks what only matters for training.
+    """Returns the settings of a config. `PretrainingSettings.check` makes further checks, which training requires.
 
     Raises:
       UserError: A value is impossible; the error names its key.
     """
     settings = from_config(PretrainingSettings, config)
-    settings.pair_options  # noqa: B018 - raises a UserError
+    settings.pair_options  # noqa: B018 - Raises a UserError if the options are impossible.
     return settings

@@ -46,23 +46,23 @@ PRINTED_FIGURES += (
     'hidden_loss',
     'attention_loss',
     'embeddings_loss',
-)  # A distillation has these, too.
-# {file or folder of a workdir: its description}.
+)  # Only a distillation has these losses.
+# {file or folder in the workdir: its description}.
 OUTPUT_FILES = {
     **exports.EXPORT_FOLDERS,
-    'checkpoints': 'to continue: start the same command again, with more --config.steps',
+    'checkpoints': 'to train longer, run the same command with more --config.steps',
     'metrics.jsonl': 'every figure; also in tensorboard/ and summary.json',
     'store': 'the text as token ids',
     'tokenizer': 'the vocabulary',
 }
-_CONTEXT = 8  # The number of tokens printed on either side of a filled mask.
+_CONTEXT = 8  # The number of tokens that are printed on either side of a filled mask.
 _NUM_FILLED = 4  # The number of held-out examples with a filled mask.
 
 
 def finish_pretraining(
     folder: pathlib.Path,
     config: Mapping[str, Any],
-    model: BertConfig,
+    model_config: BertConfig,
     tokenizer: Tokenizer,
     params: Any,
     heldout: Examples | None,
@@ -74,17 +74,19 @@ def finish_pretraining(
     Args:
       folder: The workdir.
       config: The resolved config.
-      model, tokenizer, params: The trained model.
-      heldout: Held-out examples, of which some masks are filled; None for none.
-      recipe: The recipe as the command line names it.
-      baselines: The chance baselines that the figures are compared with.
+      model_config, tokenizer, params: The config, the tokenizer and the parameters of the trained model.
+      heldout: Held-out examples, in which some masks are filled; None without held-out text.
+      recipe: The value of --config.
+      baselines: The chance baselines to compare the figures with.
     """
     rows = read_heldout_rows(folder / 'metrics.jsonl')
     if rows and rows[-1]['step'] != config['steps']:
         logging.warning('%s ends at step %d of %d.', folder / 'metrics.jsonl', rows[-1]['step'], config['steps'])
     if config['export']:
-        export_pretraining(folder, config, model, tokenizer, params, rows, split_formats(config['export_formats']))
-    filled = list(_filled_masks(params, model, tokenizer, heldout)) if heldout is not None else []
+        export_pretraining(
+            folder, config, model_config, tokenizer, params, rows, split_formats(config['export_formats'])
+        )
+    filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if heldout is not None else []
     texts = read_text_rows(folder / 'metrics.jsonl')
     goodput = read_goodput(folder)
     summary = {
@@ -104,7 +106,7 @@ def finish_pretraining(
         print_texts(console, texts)
     if filled:
         console.print(
-            '\nmasks filled, one a row: the piece that the model is surest of in brackets, the true one behind',
+            '\nfilled masks: the most probable piece is in brackets, the true piece at the end of the line',
             style='bold',
         )
     for item in filled:
@@ -113,8 +115,8 @@ def finish_pretraining(
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
     print_output_files(console, folder, OUTPUT_FILES, exported=config['export'])
-    print_next_commands(console, _next(folder, config, recipe))
-    if config['export']:  # Last, so that a failed upload loses nothing else.
+    print_next_commands(console, _next_commands(folder, config, recipe))
+    if config['export']:  # The upload is last, because it may fail.
         push_export(folder, config['push_to'], private=config['push_private'])
 
 
@@ -136,7 +138,7 @@ def read_text_rows(metrics: pathlib.Path) -> dict[str, tuple[dict[str, Any], dic
 def export_pretraining(
     folder: pathlib.Path,
     config: Mapping[str, Any],
-    model: BertConfig,
+    model_config: BertConfig,
     tokenizer: Tokenizer,
     params: Any,
     rows: list[dict[str, Any]],
@@ -144,10 +146,15 @@ def export_pretraining(
 ) -> list[pathlib.Path]:
     """Writes a folder in export/ for each format and returns the folders.
 
-    `rows` are the held-out rows; the model card shows the last one.
+    Args:
+      folder: The workdir.
+      config: The resolved config.
+      model_config, tokenizer, params: The config, the tokenizer and the parameters of the model.
+      rows: The held-out rows, of which the model card shows the last one.
+      formats: The formats of config.export_formats.
     """
     content = ExportContent(
-        model=BertForPreTraining(model),
+        module=BertForPreTraining(model_config),
         params=params,
         tokenizer=tokenizer,
         card=_model_card_facts(config, rows),
@@ -159,7 +166,7 @@ def export_pretraining(
 def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns the training facts of the model card; equal runs have equal facts."""
     optimizer, masking = config['optimizer'], config['masking']
-    rate = masking.get('eval_rate', masking['rate'])  # what older runs have not recorded, and did
+    rate = masking.get('eval_rate', masking['rate'])  # Older runs masked all examples at one rate.
     evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
     facts = {
         'steps': config['steps'],
@@ -183,18 +190,22 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     return card
 
 
-def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout: Examples) -> Iterator[dict[str, Any]]:
-    """Yields, for some held-out examples, the prediction at the mask with the most certain one, and the true token."""
+def _filled_masks(
+    params: Any, model_config: BertConfig, tokenizer: Tokenizer, heldout: Examples
+) -> Iterator[dict[str, Any]]:
+    """Yields one filled mask for each of some held-out examples: the mask whose prediction is the most probable."""
     batch = heldout.batch(np.arange(_NUM_FILLED))
-    logits = np.asarray(jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))(params, batch)['mlm_logits'])
+    logits = np.asarray(
+        jax.jit(make_forward(BertForPreTraining(model_config), PRETRAINING))(params, batch)['mlm_logits']
+    )
     for row in range(_NUM_FILLED):
         ids, positions = batch['input_ids'][row], batch['masked_positions'][row]
-        hidden = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
-        if not hidden:
+        masked = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
+        if not masked:
             continue
-        probabilities = softmax(logits[row, hidden])  # [masks, V]
-        surest = int(probabilities.max(-1).argmax())
-        p, best = hidden[surest], int(probabilities[surest].argmax())
+        probabilities = softmax(logits[row, masked])  # [masks, V]
+        most_certain = int(probabilities.max(-1).argmax())
+        p, best = masked[most_certain], int(probabilities[most_certain].argmax())
         position = positions[p]
         left, right = ids[max(position - _CONTEXT, 1) : position], ids[position + 1 : position + 1 + _CONTEXT]
         keep = lambda part: [i for i in part if i not in (tokenizer.pad_id, tokenizer.cls_id)]  # noqa: E731
@@ -202,19 +213,19 @@ def _filled_masks(params: Any, model: BertConfig, tokenizer: Tokenizer, heldout:
             'before': f'… {tokenizer.decode(keep(left))}',
             'after': f'{tokenizer.decode(keep(right))} …',
             'filled': _piece_text(tokenizer, best),
-            'probability': round(float(probabilities[surest, best]), 4),
+            'probability': round(float(probabilities[most_certain, best]), 4),
             'was': _piece_text(tokenizer, int(batch['masked_ids'][row, p])),
         }
 
 
 def _piece_text(tokenizer: Tokenizer, piece: int) -> str:
-    """Returns a readable piece. A byte-level BPE piece is decoded, because its letters stand for bytes."""
+    """Returns a readable piece. A byte-level BPE piece is decoded, because its characters represent bytes."""
     text = tokenizer.decode([piece]).strip() if tokenizer.family == 'bpe' else ''
     return text or tokenizer.pieces[piece]
 
 
 def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: ChanceBaselines) -> None:
-    """Prints the first and the last of the held-out `rows`, and the chance baselines."""
+    """Prints a table of the first and the last held-out row, then the chance baselines."""
     first, last = rows[0], rows[-1]
     table = Table(title='held-out text', title_justify='left')
     for heading in ('', f'step {first["step"]}', f'step {last["step"]}'):
@@ -225,16 +236,21 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chanc
     console.print(table)
     comparisons = []
     if baselines.unigram is not None and last.get('mlm_loss') is not None:
-        comparisons.append(f'an MLM loss of {baselines.unigram:.3f} by how often each piece occurs')
+        comparisons.append(f'an MLM loss of {baselines.unigram:.3f} from the piece frequencies')
     if last['phase'] in baselines.majority:
         share, pair = baselines.majority[last['phase']], baselines.pair.upper()
         comparisons.append(f'an {pair} accuracy of {share:.3f} by always giving the same answer')
     if comparisons:
-        console.print(f'without any context a model reaches {", and ".join(comparisons)}', markup=False)
+        console.print(f'a model without context reaches {", and ".join(comparisons)}', markup=False)
 
 
 def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Prints the first and the last MLM loss and accuracy on each text of `read_text_rows`."""
+    """Prints a table of the first and the last MLM loss and accuracy on each text.
+
+    Args:
+      console: The console.
+      texts: The result of `read_text_rows`.
+    """
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)
@@ -246,8 +262,8 @@ def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict
     console.print(table)
 
 
-def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
-    """Returns commands to run next, without the one that has just run."""
+def _next_commands(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[Command]:
+    """Returns the commands that the summary proposes to run next."""
     config_flag, path = f'--config={shlex.quote(recipe)}', pathlib.Path(recipe.partition(':')[0])
     files = (path.with_name('classify.py'), pathlib.Path('configs/classify.py')) if path.suffix else ()
     classify = next((file for file in files if file.exists()), 'classify')
@@ -256,11 +272,11 @@ def _next(folder: pathlib.Path, config: Mapping[str, Any], recipe: str) -> list[
     same_run = f'{config_flag} --workdir={workdir}'
     commands = [
         Command('a page about this workdir', f'{same_run} --config.run=report', 'report'),
-        Command('a picture of the learning curve', f'{same_run} --config.run=plot', 'plot'),
+        Command('a plot of the learning curve', f'{same_run} --config.run=plot', 'plot'),
     ]
     if config['export']:
         flags = f'--workdir={shlex.quote(f"{name}_labels")} --config.init={workdir} --config.data=TABLE.csv'
-        title = 'a classifier, from a table of your own with the columns text and label'
+        title = 'a classifier from your own table with the columns text and label'
         commands.append(Command(title, f'--config={shlex.quote(str(classify))} {flags}'))
     if config['corpus'] == 'pydoc:' and 'distill' not in config:
         flags = "--workdir=out/mine --config.corpus='texts/*.txt'"

@@ -1,4 +1,4 @@
-"""The tokenizer and the token stores of a pre-training, built or loaded by its settings."""
+"""The tokenizer and the token stores of a pre-training, which are built or loaded."""
 
 import dataclasses
 import os
@@ -25,29 +25,31 @@ from bertjax.workdir.tokenizer import (
     FOLDER,
     TRAINED,
     check_replaceable,
-    keep_checksums,
-    keep_tokenizer,
     load_workdir_tokenizer,
     read_vocabulary_text,
-    remember_text,
+    set_workdir_tokenizer,
+    update_vocabulary_text,
+    write_missing_checksums,
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class WeightedStore:
-    """A token store and its share of the examples."""
+    """A token store and the share of the examples that are drawn from it."""
 
     store: TokenStore
     weight: float
 
 
 def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
-    """Returns the tokenizer of the run, which is also saved to WORKDIR/tokenizer.
+    """Loads or trains the tokenizer of the run and saves it to WORKDIR/tokenizer.
 
-    It is that of config.tokenizer, else that of config.init, else one trained on the corpus.
+    The tokenizer comes from config.tokenizer if that is set, else from config.init if that is set. Otherwise it is
+    trained on the corpus, unless the workdir already has a tokenizer for the same text and settings.
 
     Raises:
-      UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has another tokenizer.
+      UserError: The workdir is inside the corpus, config.data has no token store, or the workdir has a run with another
+        tokenizer.
     """
     if not is_primary():
         return load_workdir_tokenizer(workdir)
@@ -64,57 +66,62 @@ def prepare_tokenizer(settings: PretrainingSettings, workdir: pathlib.Path) -> T
         tokenizer = load_configured_tokenizer(settings, source)
         if settings.vocab.add:
             tokenizer = add_words(tokenizer, str(user_path(settings.vocab.add, 'config.vocab.add')))
-        keep_tokenizer(tokenizer, workdir, source)
+        set_workdir_tokenizer(tokenizer, workdir, source)
         return tokenizer
     reason = _reason_to_train(settings, workdir)
     if reason is None:
         tokenizer = load_workdir_tokenizer(workdir)
-        keep_checksums(workdir)
+        write_missing_checksums(workdir)
         return tokenizer
     check_replaceable(workdir)
     if reason:
-        _say(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
+        print_line(f'the vocabulary in {workdir / FOLDER} was trained on {reason}: it is trained again')
     return train_vocabulary(settings, workdir)
 
 
 def _vocabulary_sources_exist(settings: PretrainingSettings) -> bool:
-    """Whether the files that the vocabulary is made from exist; a run that has begun does not need them."""
+    """Whether the files that the vocabulary is made from exist. A resumed run does not need them."""
     paths = [settings.vocab.add, '' if settings.tokenizer else settings.init]
     return all(os.path.exists(os.path.expanduser(path)) for path in paths if path)
 
 
 def _reason_to_train(settings: PretrainingSettings, workdir: pathlib.Path) -> str | None:
-    """Describes the other text or settings of the workdir's vocabulary if a new one must be trained.
+    """Decides whether a new vocabulary must be trained.
 
-    Returns '' if the workdir has no vocabulary, and None if its vocabulary is used.
+    Returns:
+      None to use the vocabulary of the workdir, or '' if the workdir has no vocabulary. Otherwise, a description of the
+      other text or settings that this vocabulary was trained with.
     """
     path = workdir / FOLDER / TRAINED
     if not path.exists():
         return ''
-    changed = _changed_lines(path.read_text(encoding='utf-8', errors='replace'), settings.vocabulary_key)
+    changed = _changed_names(path.read_text(encoding='utf-8', errors='replace'), settings.vocabulary_key)
     if any(key.startswith('vocab.') for key in changed):
         return 'other settings'
     if has_run(workdir) or (settings.data and 'corpus' not in changed):
-        return None  # The fingerprint of the store is compared when the store is opened.
+        return None  # `open_store` compares the fingerprints.
     other = sorted(changed - {'corpus'})
     if other:
         return f'another value of config.{other[0]}'
     known = read_vocabulary_text(workdir)
-    if known is None:  # The workdir records only the name of the text.
+    if known is None:  # The workdir records only the value of config.corpus.
         return 'another corpus' if changed else None
     text_key = settings.corpus_options.text_key
     sources = [source for spec, _ in parse_mixture(settings.corpus) for source in resolve_sources(spec, text_key)]
-    reason = describe_difference(known, sources, _say)
+    reason = describe_difference(known, sources, print_line)
     if reason is None and find_stale(known, sources):
-        remember_text(workdir, with_current_files(known, sources))
+        update_vocabulary_text(workdir, with_current_files(known, sources))
     return None if reason is None else f'other text ({reason})'
 
 
-def _changed_lines(old_key: str, new_key: str) -> set[str]:
-    """Returns the names whose values differ between two `vocabulary_key`; a name missing in the old one is equal."""
-    before, now = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (old_key, new_key))
-    before = {name: value for name, value in now.items() if name != 'corpus' and not name.startswith('vocab.')} | before
-    return {name for name in before.keys() | now.keys() if before.get(name) != now.get(name)}
+def _changed_names(old_key: str, new_key: str) -> set[str]:
+    """Returns the names whose values differ between two results of `PretrainingSettings.vocabulary_key`.
+
+    If `old_key` lacks a name other than 'corpus' and 'vocab.*', the value counts as unchanged.
+    """
+    old, new = (dict(line.partition(' = ')[::2] for line in text.splitlines()) for text in (old_key, new_key))
+    old = {name: value for name, value in new.items() if name != 'corpus' and not name.startswith('vocab.')} | old
+    return {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
 
 def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> list[pathlib.Path]:
@@ -126,7 +133,13 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
 ) -> list[WeightedStore]:
-    """Opens the token stores of a run without its text. With `verify`, their checksums are verified, see `open_store`.
+    """Opens the token stores of a run. The text of the run is not needed.
+
+    Args:
+      settings: The settings of the run.
+      workdir: The workdir.
+      tokenizer: The tokenizer of the run.
+      verify: Whether to verify the checksums, see `open_store`.
 
     Raises:
       UserError: A store does not exist, or it was built with another tokenizer.
@@ -146,11 +159,11 @@ def open_stores(
 
 
 def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer) -> list[WeightedStore]:
-    """Returns the token stores of the run: that of config.data, or those in WORKDIR/store, which are built if needed.
+    """Opens the token stores of the run: config.data, or else the stores in WORKDIR/store, which are built if needed.
 
     Raises:
-      UserError: There is no text, the text is broken and config.corpus_options.strict is set, or a store was built with
-        another tokenizer.
+      UserError: There is no text, the text is malformed and config.corpus_options.strict is set, or a store was built
+        with another tokenizer.
     """
     if settings.data or not is_primary():
         return open_stores(settings, workdir, tokenizer, verify=is_primary())
@@ -159,7 +172,7 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
         if len(parts) > 1:
             share = f'its size^{settings.corpus_options.smoothing:g}' if weight == AUTO else f'{weight:g}'
             print(f'corpus {number}: {spec}, {share} of the examples')
-        before = _manifest(directory)
+        old_manifest = _read_manifest(directory)
         report = build_store(
             spec,
             directory,
@@ -167,27 +180,27 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
             instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
-            log=_say,
+            log=print_line,
             beam=settings.beam,
         )
-        built = _manifest(directory) != before
+        built = _read_manifest(directory) != old_manifest
         if built or settings.run == 'corpus':
             store = open_store(directory, verify=False)
             for line in [] if built else read_readings(store):  # A build has printed these lines.
-                _say(line)
+                print_line(line)
             print_report(report, warn_long_documents(store))
     stores = open_stores(settings, workdir, tokenizer)
     if any(weight == AUTO for _, weight in parts):
         shares = (f'{spec} {weighted.weight:.1%}' for (spec, _), weighted in zip(parts, stores, strict=True))
-        _say(f'examples by corpus: {", ".join(shares)}')
+        print_line(f'examples by corpus: {", ".join(shares)}')
     return stores
 
 
-def _manifest(directory: pathlib.Path) -> bytes:
+def _read_manifest(directory: pathlib.Path) -> bytes:
     path = directory / 'manifest.json'
     return path.read_bytes() if path.exists() else b''
 
 
-def _say(line: str) -> None:
-    """Prints a line with control characters escaped, because names of files may hold some."""
+def print_line(line: str) -> None:
+    """Prints a line with its control characters escaped, because file names may contain some."""
     print(printable(line))

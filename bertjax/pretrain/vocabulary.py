@@ -1,4 +1,4 @@
-"""The vocabulary of a pre-training: trained on its corpus, or loaded and extended by the user's words."""
+"""The vocabulary of a pre-training: trained on the corpus, or loaded and extended with words of the user."""
 
 import collections
 import contextlib
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from bertjax.corpus.beam.vocabulary import BeamTextStatistics
 
 CANDIDATES = 'candidates.txt'
-COUNTS = 'counts'  # a folder in the workdir that exists while config.beam counts
+COUNTS = 'counts'  # A temporary folder in the workdir, which exists while Beam counts.
 
 
 def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> Tokenizer:
@@ -49,11 +49,11 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     vocab, options = settings.vocab, settings.corpus_options
     parts, read = parse_mixture(settings.corpus), []
     specs = [spec for spec, _ in parts]
-    # Only weights 'auto' smooth the counts. Other weights choose examples, but do not make a word rare in the language.
+    # Only weights 'auto' smooth the counts. Fixed weights affect the choice of examples, not the word frequencies.
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
-        expected = 'the vocabulary whose ids the corpus holds'
+        expected = 'the vocabulary that the ids of the corpus belong to'
         raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
@@ -71,13 +71,14 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
 
 @contextlib.contextmanager
 def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[Callable[[int], None]]:
-    """Shows how much of the corpus has been read; yields a function to call with the amount just read."""
+    """Shows the progress of reading the corpus; yields a function to call with the amount that was just read."""
     sources = [
         source for spec in specs for source in resolve_sources(list_unweighted(spec), settings.corpus_options.text_key)
     ]
     in_bytes = any(source.kind == 'file' for source in sources)
     saving = describe_fast_saving(text_bytes(sources))
-    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':  # Else the build prints it.
+    # The store build prints the same hint for other verbs.
+    if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in sources)
     with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
@@ -115,11 +116,12 @@ def _beam_statistics(
 def _train_on_beam(
     settings: PretrainingSettings, corpora: list[list[str]], workdir: pathlib.Path, shared: dict[str, Any]
 ) -> tuple[Tokenizer, list[KnownText]]:
-    """Trains the tokenizer from the statistics that config.beam gathers; returns it and the texts that were read."""
+    """Trains the tokenizer from statistics that Beam computes; returns the tokenizer and the texts that were read."""
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
     if vocab.family == 'bpe':
-        fix = 'take another family, or leave config.beam empty for run=vocab and a part of the text'
-        raise UserError('config.beam', 'a byte-level BPE to train', 'one that trains from counts or a sample', fix)
+        fix = 'choose another family, or leave config.beam empty for run=vocab and a part of the text'
+        expected = 'a vocabulary that can be trained from counts or a sample'
+        raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
     statistics = _beam_statistics(settings, corpora, workdir)
     if vocab.family == 'symbols':
         counts, read = statistics.symbols(vocab.size + len(special_layout(vocab.unused)))
@@ -134,26 +136,28 @@ def _train_on_beam(
     return build_sentencepiece(sentences, **shared, smoothing=smoothing, **model), read
 
 
-def load_configured_tokenizer(settings: PretrainingSettings, given: str) -> Tokenizer:
-    """Loads the tokenizer that config.tokenizer or config.init names.
+def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
+    """Loads the tokenizer of config.tokenizer or config.init.
 
-    With config.vocab.family=symbols it may be a file with one symbol per line.
+    Args:
+      settings: The settings of the run.
+      source: A tokenizer for `load_tokenizer`. With config.vocab.family=symbols, also a file with one symbol per line.
 
     Raises:
       UserError: The tokenizer cannot be read.
     """
-    if settings.vocab.family == 'symbols' and _is_symbol_file(path := user_path(given, 'config.tokenizer')):
+    if settings.vocab.family == 'symbols' and _is_symbol_file(path := user_path(source, 'config.tokenizer')):
         return read_symbols(path)
-    return load_tokenizer(given)
+    return load_tokenizer(source)
 
 
 def _is_symbol_file(path: epath.Path) -> bool:
-    """Whether the path is, or by its name should be, a file with one symbol per line, not a saved tokenizer."""
+    """Whether the path names a file with one symbol per line, not a saved tokenizer. The file may be missing."""
     return path.suffix not in ('.json', '.model') and (path.is_file() or path.suffix == '.txt')
 
 
 def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
-    """Returns the tokenizer with the words of a file as pieces, and prints their number.
+    """Returns the tokenizer with the words of a file added as pieces, and prints their number.
 
     Raises:
       UserError: See `text.added_words`.
@@ -162,28 +166,33 @@ def add_words(tokenizer: Tokenizer, path: str) -> Tokenizer:
     extended, new = insert_words(tokenizer, words, path)
     appended = extended.vocab_size - tokenizer.vocab_size
     known = f'; {len(words) - new:,} are pieces already' if new < len(words) else ''
-    slots = f'{new - appended:,} in [unused] slots, {appended:,} behind the last piece'
+    slots = f'{new - appended:,} in [unused] slots, {appended:,} after the last piece'
     print(printable(f'{new:,} words of {path}: {slots}{known}'))
     return extended
 
 
 def write_candidates(
-    settings: PretrainingSettings, given: str, workdir: pathlib.Path
+    settings: PretrainingSettings, source: str, workdir: pathlib.Path
 ) -> list[tuple[str, int, list[str]]]:
-    """Writes WORKDIR/candidates.txt: words of config.corpus that the vocabulary `given` splits, for config.vocab.add.
+    """Writes WORKDIR/candidates.txt for config.vocab.add: words of config.corpus that the vocabulary splits.
 
-    A line has a word, its number of occurrences, and its pieces, separated by tabs.
+    Each line has a word, its number of occurrences, and its pieces, separated by tabs.
+
+    Args:
+      settings: The settings of the run.
+      source: The vocabulary, for `load_tokenizer`.
+      workdir: The workdir.
 
     Returns:
       The candidates, see `text.added_words.rank_candidates`.
 
     Raises:
-      UserError: There is no text, or the vocabulary is not WordPiece: other families do not split words.
+      UserError: There is no text, or the vocabulary is not a WordPiece vocabulary.
     """
-    tokenizer = load_tokenizer(given)
+    tokenizer = load_tokenizer(source)
     if tokenizer.family != 'wordpiece':
         fix = 'leave config.vocab.candidates 0'
-        raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {given}', 'WordPiece', fix)
+        raise UserError('config.vocab.candidates', f'the {tokenizer.family} vocabulary {source}', 'WordPiece', fix)
     specs = [spec for spec, _ in parse_mixture(settings.corpus)]
     if settings.beam:
         (counts,), _ = _beam_statistics(settings, [specs], workdir).words(tokenizer.lowercase)

@@ -1,6 +1,7 @@
 """The warm start of a pre-training: the architecture and the weights of config.init.
 
-Words of config.vocab.add get new rows of the token embedding."""
+Words of config.vocab.add get new rows in the token embedding.
+"""
 
 import dataclasses
 import pathlib
@@ -18,7 +19,7 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 
-# Fields of the architecture that the run decides itself: by its tokenizer, its pairs and its precision.
+# Fields of the architecture that depend on the tokenizer, the pairs and the precision of the run, not on config.init.
 _DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
 
 
@@ -27,16 +28,17 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
-    A run that has begun takes the architecture from its config.json instead, so config.init may be gone. It also keeps
-    the layout of its parameter tree, even if the recipe has changed.
+    A resumed run takes the architecture from its config.json, so config.init need not exist any more. It also keeps the
+    layout of its parameter tree, even if the recipe has changed.
 
     Args:
       settings: The settings of the pre-training.
       folder: The workdir.
-      flag_keys: Config keys that the command line sets. Their values must agree with the checkpoint; defaults need not.
+      flag_keys: The config keys that the command line sets. Their values must equal those of the checkpoint, while
+        default values may differ.
 
     Raises:
-      UserError: config.init has no checkpoint, or a value of config.model differs from the checkpoint's.
+      UserError: config.init has no checkpoint, or a value of config.model differs from that of the checkpoint.
     """
     layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
     settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
@@ -67,32 +69,33 @@ def _recorded_fields(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, A
 
 
 def initial_params(
-    settings: PretrainingSettings, model: BertConfig, tokenizer: Tokenizer
+    settings: PretrainingSettings, model_config: BertConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, Any], str]:
-    """Returns the weights of config.init as host arrays in the tree of `model`, and a description to print.
+    """Returns the weights of config.init as host arrays in the tree layout of the model, and a description to print.
 
     Raises:
-      UserError: The checkpoint has another size.
+      UserError: The sizes of the checkpoint differ from those of `model_config`.
     """
     directory = huggingface_directory(settings.init)
-    shared = {'scan_layers': model.scan_layers, 'nsp': model.nsp}
+    shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
-    before = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
+    old_tokenizer = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
     params, lines = imported.params, [imported.describe(directory)]
     for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
-        theirs, ours = getattr(imported.config, name), getattr(model, name)
-        ours = before.vocab_size if name == 'vocab_size' else ours
+        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
+        ours = old_tokenizer.vocab_size if name == 'vocab_size' else ours
         if theirs != ours:
             fix = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
     for name in ('mlp', 'pooler', 'layer_norm_eps', 'causal', 'pre_norm'):
-        theirs, ours = getattr(imported.config, name), getattr(model, name)
-        if theirs != ours and (model.nsp or name != 'pooler'):
+        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
+        if theirs != ours and (model_config.nsp or name != 'pooler'):
             lines.append(
-                f'config.model.{name} is {ours}, where it was {theirs}: --config.model.{name}={theirs} keeps it'
+                f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
+                f'--config.model.{name}={theirs} keeps its value'
             )
-    if before is not tokenizer:
-        new_pieces = find_previous_ids(before, tokenizer)
-        params = add_piece_rows(params, model, new_pieces)
-        lines.append(f'{len(new_pieces):,} words begin as the mean of their pieces')
+    if old_tokenizer is not tokenizer:
+        new_pieces = find_previous_ids(old_tokenizer, tokenizer)
+        params = add_piece_rows(params, model_config, new_pieces)
+        lines.append(f'{len(new_pieces):,} words are initialized with the mean of their pieces')
     return params, '\n'.join(lines)

@@ -36,7 +36,7 @@ def cache_folder() -> pathlib.Path:
 
 @functools.lru_cache(maxsize=1 << 16)
 def copy_object(url: str) -> pathlib.Path:
-    """Returns the local copy of an object, in its version at this process's first request.
+    """Returns the local copy of an object, in the version of this process's first request.
 
     Raises:
       UserError: The object is gone; see also `RemoteFolder` and `fetch`.
@@ -45,7 +45,7 @@ def copy_object(url: str) -> pathlib.Path:
     folder = RemoteFolder(above, url)
     source = folder.info(name)
     if source is None:
-        raise _gone(url)
+        raise _missing_error(url)
     target = _copies_folder(folder, [source]) / name
     if not _is_complete(target, source):
         fetch(folder, source, target)
@@ -55,12 +55,12 @@ def copy_object(url: str) -> pathlib.Path:
 def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Path:
     """Returns the local copy of an object, a folder of objects, or a TensorFlow checkpoint with the files beside it.
 
-    In a workdir with an export, checkpoints and stores are skipped.
+    If `url` is a workdir with an export, its checkpoints and stores are skipped.
 
     Args:
       url: gs://… or s3://…; for a TensorFlow checkpoint, the common prefix of its files.
       where: The config key, for messages.
-      beside: The names of objects in the same folder that are fetched with a single object, if they exist.
+      beside: The names of further objects to fetch if `url` is an object and its folder has them.
 
     Returns:
       The local path. It does not exist if the bucket has nothing at `url`.
@@ -83,7 +83,7 @@ def copy_path(url: str, where: str, beside: Collection[str] = ()) -> pathlib.Pat
 
 
 def _copies_folder(folder: RemoteFolder, objects: Iterable[RemoteObject]) -> pathlib.Path:
-    """Returns the local folder for these versions of these objects; other versions have another folder."""
+    """Returns the local folder for the versions of these objects. Each set of versions has a different folder."""
     rows = sorted([item.name, item.size, item.version] for item in objects)
     key = hashlib.sha256(json.dumps([folder.url, rows]).encode()).hexdigest()[:24]
     return pathlib.Path(cache_folder(), 'objects', key, *split_address(folder.url))
@@ -98,7 +98,7 @@ def _fetch_copies(folder: RemoteFolder, objects: Collection[RemoteObject]) -> pa
 
 
 def _is_complete(target: pathlib.Path, source: RemoteObject) -> bool:
-    """Whether an undamaged copy exists; each process verifies its checksum once."""
+    """Returns whether an undamaged copy exists. Each process verifies its checksum once."""
     if not target.is_file() or target.stat().st_size != source.size or not _checksum_path(target).is_file():
         return False
     state = target, target.stat().st_mtime_ns
@@ -120,19 +120,19 @@ def fetch_all(folder: RemoteFolder, targets: Mapping[RemoteObject, pathlib.Path]
 
 
 def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy: bool = True) -> None:
-    """Fetches an object. Continues a partial file of a killed process, and waits for a process that fetches the same.
+    """Fetches an object. Continues the partial file of a killed process; waits if another process fetches the object.
 
-    The copy is complete when its size and checksum match the bucket's and the object has not changed meanwhile.
+    The copy is complete if the size and the checksum match the bucket's, and the object has not changed meanwhile.
 
     Args:
       folder: The folder of the object.
       source: The object.
       target: The local file.
-      copy: Write a checksum beside the file, for other processes that use this copy.
+      copy: Whether to write a checksum beside the file, for other processes that use this copy.
 
     Raises:
-      UserError: The object changes, or its content differs twice from its checksum; see also `RemoteFolder`.
-      OSError: The disk refuses it; the error has the path and the size.
+      UserError: The object changes, or the content twice does not match the checksum; see also `RemoteFolder`.
+      OSError: The disk refuses the write; the error has the path and the size.
     """
     version = hashlib.sha256(source.version.encode()).hexdigest()[:12]
     part = target.with_name(f'.{target.name}.part-{version}')
@@ -144,8 +144,8 @@ def fetch(folder: RemoteFolder, source: RemoteObject, target: pathlib.Path, copy
                 return
             damage = _fill(folder, source, file, part) and _fill(folder, source, file, part)
             if damage:
-                fix = 'start again when nobody writes to it'
-                raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes of one content', fix)
+                fix = 'start again when no process writes to it'
+                raise UserError(f'{folder}/{source.name}', damage, f'{source.size:,} bytes that do not change', fix)
             os.fsync(file.fileno())
             if copy:  # not `write_atomic`: processes with disabled writes fetch too
                 _checksum_path(target).write_text(content_checksum(part, 'md5'))
@@ -163,16 +163,16 @@ def _fill(folder: RemoteFolder, source: RemoteObject, file: BinaryIO, part: path
             file.write(folder.read(source.name, begin, min(begin + PIECE, source.size)))
             file.flush()
         except FileNotFoundError:
-            raise _gone(f'{folder}/{source.name}') from None
+            raise _missing_error(f'{folder}/{source.name}') from None
     now, damage = folder.info(source.name), None
     if now is None or now.version != source.version:
-        damage = 'another content while it was read'
+        damage = 'content that changed while it was read'
     elif not folder.has_content(source, part):
-        damage = f'other bytes than its checksum {source.checksum} says'
+        damage = f'content that does not match its checksum {source.checksum}'
     if damage:
         file.truncate(0)
     return damage
 
 
-def _gone(url: str) -> UserError:
+def _missing_error(url: str) -> UserError:
     return UserError(url, 'no such object any more', 'the one that was listed', 'start again')

@@ -34,7 +34,7 @@ class Lease:
 
     Args:
       folder: The workdir.
-      mirror: An identifier of the local folder that this process has locked for it.
+      mirror: An identifier of the local mirror folder, which this process has locked.
     """
 
     def __init__(self, folder: RemoteFolder, mirror: str):
@@ -46,7 +46,7 @@ class Lease:
         self._thread = threading.Thread(target=self._keep_renewing, name='lease', daemon=True)
 
     def take(self, log: Callable[[str], None]) -> None:
-        """Takes the lease: at once if it is free or its holder had the same mirror, else when it expires.
+        """Takes the lease: at once if it is free or its holder has the same mirror, else after it expires.
 
         Args:
           log: Called with a line about the holder before waiting.
@@ -55,11 +55,11 @@ class Lease:
           UserError: Another process works in the workdir; see also `RemoteFolder`.
         """
         facts, version = first = _read(self._folder)
-        began = time.monotonic()
+        start = time.monotonic()
         if facts is not None and facts.get('mirror') != self._facts['mirror']:
             holder = _holder_of(facts)
             log(f'{self._folder} was left by {holder}, or is in use: watching it for {EXPIRES_AFTER:.0f} s')
-            while version and time.monotonic() - began < EXPIRES_AFTER:
+            while version and time.monotonic() - start < EXPIRES_AFTER:
                 time.sleep(min(1.0, RENEW_EVERY))
                 facts, version = _read(self._folder)
                 if version and (facts, version) != first:
@@ -75,10 +75,10 @@ class Lease:
         """Checks that the lease is held. Call it before every request that changes the bucket.
 
         A process that was stopped or suspended for a while renews the lease first, which shows whether it still holds
-        it.
+        the lease.
 
         Args:
-          wait: If False, makes no request, and raises ConnectionError instead of renewing.
+          wait: Whether to renew the lease if needed. If False, raises ConnectionError instead, without a request.
 
         Raises:
           LostLeaseError: Another process has taken over.
@@ -93,7 +93,7 @@ class Lease:
         if self._lost:
             raise LostLeaseError(
                 f'stopped: another process works in {self._folder} now; this one has been out of reach for '
-                f'{EXPIRES_AFTER:.0f} s, and publishes nothing any more'
+                f'{EXPIRES_AFTER:.0f} s, and no longer publishes'
             )
 
     def release(self) -> None:
@@ -102,7 +102,7 @@ class Lease:
         if not self._thread.ident:
             return
         self._thread.join()
-        with contextlib.suppress(UserError):  # out of reach: it will expire
+        with contextlib.suppress(UserError):  # the bucket is out of reach: the lease will expire
             if not self._lost and self._is_held():
                 self._folder.remove(NAME)
 
@@ -110,20 +110,22 @@ class Lease:
         return (_read(self._folder)[0] or {}).get('token') == self._token
 
     def _age(self) -> float:
-        """Returns the seconds since the last renewal: the larger of two clocks, as the monotonic one stops while a
-        machine is suspended, and the other one can be set."""
+        """Returns the seconds since the last renewal, by the clock that shows more.
+
+        The monotonic clock stops while a machine is suspended, and the other clock can be set.
+        """
         return max(abs(now - then) for now, then in zip(_clocks(), self._renewed, strict=True))
 
     def _write(self, folder: RemoteFolder, version: str) -> bool:
         """Writes the lease in place of this version ('' for none); returns False if the version has changed."""
-        began = _clocks()
+        start = _clocks()
         self._count += 1
         try:
             folder.write(NAME, json.dumps({**self._facts, 'renewed': self._count}).encode(), replace=version)
         except FileExistsError:
-            if not self._is_held():  # if held, a retried request met its own earlier write
+            if not self._is_held():  # if it is held, a retried request met its earlier write
                 return False
-        self._renewed = began
+        self._renewed = start
         return True
 
     def _renew(self) -> None:
@@ -136,7 +138,7 @@ class Lease:
 
     def _keep_renewing(self) -> None:
         while not self._released.wait(RENEW_EVERY) and not self._lost:
-            with self._renewing, contextlib.suppress(ConnectionError, UserError):  # the next `check` raises them
+            with self._renewing, contextlib.suppress(ConnectionError, UserError):  # the next `check` raises the error
                 self._renew()
 
 

@@ -1,8 +1,8 @@
-"""Synchronise a local folder with the objects below an address: the newer side is copied to the other.
+"""Synchronise a local folder with the objects below an address: the newer side is copied to the other side.
 
-A record file holds the state of each file on both sides when it was published; a file that differs from it has changed.
-A folder that is valid only when complete (a checkpoint, a token store, an exported model) has a marker file. It is
-written after all other files and removed before them, so that a partial folder is never valid.
+A record file holds the state of each file on both sides at its publication. A file that differs from its record has
+changed. A folder that is valid only when complete (a checkpoint, a token store, an exported model) has a marker file.
+The marker is written after all other files and removed before them, so that a partial folder is never valid.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # the only mirrored hidden folder has the trials of a sweep
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # one hidden folder is mirrored: that with the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
@@ -41,17 +41,17 @@ class MirrorRules:
     ignored: str
 
     def marker_of(self, name: str) -> str | None:
-        """Returns the marker file of the folder that a file lies in; None for a file outside such folders."""
+        """Returns the marker file of the folder that contains a file; None for a file outside folders with markers."""
         matches = ((re.match(pattern, name), marker) for pattern, marker in self.markers.items())
         return next((match[0] + marker for match, marker in matches if match), None)
 
     def unit_of(self, name: str) -> str:
-        """Returns the folder with a marker that a file lies in, else the file itself."""
+        """Returns the folder with a marker that contains a file, or the file itself if there is none."""
         marker = self.marker_of(name)
         return marker.rpartition('/')[0] if marker else name
 
     def split_complete(self, names: Collection[str]) -> tuple[list[str], list[str]]:
-        """Splits the mirrored names into valid ones and those in folders without their marker."""
+        """Splits the mirrored names into those of valid files and those in folders without their marker."""
         ignored = re.compile(self.ignored)
         mirrored = [name for name in names if not _HIDDEN.search(name) and not ignored.search(name)]
         incomplete = {name for name in mirrored if (marker := self.marker_of(name)) and marker not in names}
@@ -70,55 +70,58 @@ class Mirror:
     def __init__(self, folder: pathlib.Path, remote: RemoteFolder, rules: MirrorRules):
         self.folder, self.remote, self._rules = folder, remote, rules
         self._path, self._saved, self._saving = folder / RECORD, 0.0, threading.Lock()
-        self._incomplete: list[str] = []  # objects of a killed process
+        self._incomplete: list[str] = []  # objects in folders that a killed process has left without a marker
         self._published: dict[str, tuple[int, int, str]] = read_json_or_none(self._path, _parse_record) or {}
 
     def pull(self) -> None:
         """Copies the state of the bucket to the folder. Nothing is written to the bucket.
 
-        If the folder has a later checkpoint that was never published, local changes win.
+        If the folder has a later checkpoint than the bucket, local changes take precedence.
 
         Raises:
           UserError, OSError: See `cache.fetch`.
         """
-        unit_of, known = self._rules.unit_of, self._published
+        unit_of, published = self._rules.unit_of, self._published
         objects = self.remote.find()
         complete, self._incomplete = self._rules.split_complete(objects)
         objects = {name: objects[name] for name in complete}
         local = self._local_files()
-        changed_locally = {unit_of(name) for name in local if known.get(name, ())[:2] != local[name]}
-        versions = {name: one.version for name, one in objects.items()}
-        known_versions = {name: row[2] for name, row in known.items()}
-        names = objects.keys() | known.keys()
-        to_pull = {unit_of(name) for name in names if versions.get(name) != known_versions.get(name)}
+        changed_locally = {unit_of(name) for name in local if published.get(name, ())[:2] != local[name]}
+        versions = {name: source.version for name, source in objects.items()}
+        published_versions = {name: row[2] for name, row in published.items()}
+        names = objects.keys() | published.keys()
+        to_pull = {unit_of(name) for name in names if versions.get(name) != published_versions.get(name)}
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
-            to_pull = (to_pull - changed_locally) & {unit_of(name) for name in objects}  # the rest is published again
+            to_pull = (to_pull - changed_locally) & {
+                unit_of(name) for name in objects
+            }  # other local changes are published again
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
-            one: self.folder / name
-            for name, one in objects.items()
-            if unit_of(name) in to_pull and known.get(name) != (*(_file_state(self.folder / name) or ()), one.version)
+            source: self.folder / name
+            for name, source in objects.items()
+            if unit_of(name) in to_pull
+            and published.get(name) != (*(_file_state(self.folder / name) or ()), source.version)
         }
-        self._published = {name: row for name, row in known.items() if versions.get(name) == row[2]}
-        markers = {one: path for one, path in targets.items() if self._is_marker(one.name)}
-        before = {one.name: _file_state(path) for one, path in targets.items()}
+        self._published = {name: row for name, row in published.items() if versions.get(name) == row[2]}
+        markers = {source: path for source, path in targets.items() if self._is_marker(source.name)}
+        previous = {source.name: _file_state(path) for source, path in targets.items()}
         try:
-            plain = {one: path for one, path in targets.items() if one not in markers}
+            plain = {source: path for source, path in targets.items() if source not in markers}
             fetch_all(self.remote, plain, copies=False)
             fetch_all(self.remote, markers, copies=False)
         finally:
-            for one, path in targets.items():
-                if (state := _file_state(path)) and state != before[one.name]:
-                    self._published[one.name] = (*state, one.version)
+            for source, path in targets.items():
+                if (state := _file_state(path)) and state != previous[source.name]:
+                    self._published[source.name] = (*state, source.version)
             self._save_record()
 
     def publish(self, *, everything: bool = False) -> tuple[int, int]:
         """Copies the changes of the folder to the bucket: files, then markers, then removals.
 
-        A large file that keeps growing (metrics, a ledger) is published only together with a checkpoint.
+        A large file that grows (metrics, a ledger) is published only together with a checkpoint.
 
         Args:
-          everything: Publish such files in any case.
+          everything: Whether to publish such files without a checkpoint, too.
 
         Returns:
           The number of objects written, and their bytes.
@@ -138,16 +141,16 @@ class Mirror:
         markers = outdated.union(filter(self._is_marker, changed))
         try:
             broken = {rules.unit_of(name) for name in self._upload(inside, local)}
-            # After the checkpoints, so that a ledger reaches at least as far as the checkpoint that relies on it.
+            # After the checkpoints, so that a ledger is never older than the checkpoint that relies on it.
             self._upload([name for name in changed if not rules.marker_of(name)], local)
             self._upload([name for name in sorted(markers) if rules.unit_of(name) not in broken], local)
-            self._remove_lost()
+            self._remove_deleted()
         finally:
             if changed or markers or len(self._published) > len(local):
                 self._save_record()
         return len(changed), sum(local[name][0] for name in changed)
 
-    def _remove_lost(self) -> None:
+    def _remove_deleted(self) -> None:
         """Removes from the bucket the files that the folder no longer has, and the incomplete folders."""
         lost = {name for name in self._published if not (self.folder / name).exists()}
         lost |= {self._rules.marker_of(name) for name in lost} & self._published.keys()
@@ -159,7 +162,7 @@ class Mirror:
                 self.remote.remove(name)
 
     def _upload(self, names: list[str], local: Mapping[str, FileState]) -> list[str]:
-        """Writes files to the bucket, several at a time; returns those that have disappeared meanwhile."""
+        """Writes files to the bucket, several at a time; returns the files that were removed meanwhile."""
 
         def upload(remote: RemoteFolder, name: str) -> str | None:
             try:
@@ -167,7 +170,7 @@ class Mirror:
             except FileNotFoundError:
                 return name
             self._published[name] = (*local[name], written.version)
-            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # so that a killed process need not send it again
+            if time.monotonic() - self._saved > _SAVE_RECORD_EVERY:  # a later process need not send the file again
                 self._save_record()
             return None
 
@@ -196,7 +199,7 @@ class Mirror:
     def _save_record(self) -> None:
         with self._saving:
             self._saved = time.monotonic()
-            # Not `write_atomic`, as processes with disabled writes have a mirror too. A partial record is ignored.
+            # Not `write_atomic`, because processes with disabled writes have a mirror too. A partial record is ignored.
             fresh = self._path.with_name(f'{RECORD}.new')
             fresh.write_text(json.dumps(dict(self._published)) + '\n', encoding='utf-8')
             fresh.replace(self._path)
@@ -215,5 +218,5 @@ def _file_state(path: pathlib.Path) -> FileState | None:
 
 
 def _newest_step(names: Iterable[str]) -> int:
-    """Returns the latest step among names of checkpoints; -1 if there is none."""
+    """Returns the latest step in the names of checkpoints, or -1 if there are no checkpoints."""
     return max((int(match[1]) for name in names if (match := _STEP.match(name))), default=-1)

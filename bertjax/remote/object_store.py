@@ -1,7 +1,7 @@
 """List, read and write the objects below an address gs://BUCKET/PATH or s3://BUCKET/PATH.
 
 gcsfs and s3fs implement the protocols, and find credentials and endpoints like Google's and Amazon's tools. Their
-retries, about half a minute, cover the parts of a large file; `retry` repeats whole requests for longer.
+retries cover the parts of a large file for about half a minute; the module `retry` repeats full requests for longer.
 """
 
 import base64
@@ -26,7 +26,7 @@ ONE_REQUEST = 32 << 20  # bytes; a larger object is written in parts
 PART = 50 << 20  # bytes of a part
 PART_ATTEMPTS = 10  # attempts of s3fs per part, within half a minute; gcsfs makes 6
 _ADDRESS = re.compile(r'(gs|s3)://([^/]+)/?(.*)', re.DOTALL)
-_NO_FILE_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # a name that no file on a disk can have: `a//b`, `../a`
+_NO_FILE_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # names that no local file can have: `a//b`, `../a`
 
 
 def split_address(url: str) -> tuple[str, str, str]:
@@ -40,10 +40,10 @@ class RemoteObject:
     """The metadata of an object.
 
     Attributes:
-      name: The name below the address; '' is the address itself.
+      name: The name below the address; '' for the address itself.
       size: The size in bytes.
-      version: The generation or the ETag, which differs for any other content.
-      checksum: 'crc32c:…' or 'md5:…' of its content; '' if the bucket has none.
+      version: The generation or the ETag, which changes with the content.
+      checksum: The checksum of the content, 'crc32c:…' or 'md5:…'; '' if the bucket has none.
     """
 
     name: str
@@ -80,7 +80,7 @@ def _connect(scheme: str, attempts: int) -> Any:
         system = S3FileSystem(use_listings_cache=False, config_kwargs=once, skip_instance_cache=True)
         system.retries = attempts
         return system
-    # Not fsspec's default for gs://, which queries the type of each bucket over gRPC and needs more rights for it.
+    # Not fsspec's default for gs://, which queries the type of each bucket over gRPC, for which it needs more rights.
     from gcsfs.core import GCSFileSystem
 
     token = 'anon' if os.environ.get('STORAGE_EMULATOR_HOST') else None
@@ -115,7 +115,7 @@ class RemoteFolder(Requester):
         return f'{self._root}/{name}'.rstrip('/')
 
     def find(self) -> dict[str, RemoteObject]:
-        """Returns the objects below the address by name, without names that no file can have, such as `a//b`."""
+        """Returns the objects below the address by name. Names that no file can have, such as `a//b`, are skipped."""
         try:
             listing = self.call(self._system.find, self._root, detail=True)
         except FileNotFoundError:
@@ -155,7 +155,7 @@ class RemoteFolder(Requester):
         Args:
           name: The name of the object.
           data: The content.
-          replace: The version that it must replace; '' if it must not exist. The server checks it if it can.
+          replace: The version to replace; '' if the object must not exist. The server checks the version if it can.
 
         Raises:
           FileExistsError: The object has another version.
@@ -191,7 +191,7 @@ class RemoteFolder(Requester):
     def upload(self, name: str, file: pathlib.Path) -> RemoteObject:
         """Writes the present content of a local file atomically.
 
-        The libraries send a large file in parts. A check that fails stops them between two parts (see `with_check`).
+        The libraries send a large file in parts. A failed check stops them between two parts; see `with_check`.
 
         Raises:
           FileNotFoundError: The file is gone.
@@ -199,7 +199,7 @@ class RemoteFolder(Requester):
         size = file.stat().st_size
         if size <= ONE_REQUEST:
             with file.open('rb') as opened:
-                return self.write(name, opened.read(size))  # excludes data appended meanwhile
+                return self.write(name, opened.read(size))  # not data that are appended meanwhile
 
         from fsspec.callbacks import Callback  # a dependency of s3fs and gcsfs
 
@@ -219,7 +219,7 @@ class RemoteFolder(Requester):
         return self.call(upload)
 
     def _written(self, name: str, size: int, content: bytes | pathlib.Path) -> RemoteObject:
-        """Returns the metadata after writing; raises EOFError, which repeats the request, if they do not match."""
+        """Returns the metadata of a written object. If they do not match, raises EOFError, and `call` retries."""
         written = self.info(name)
         if written is None or written.size != size:
             raise EOFError(f'{written.size if written else 0:,} of {size:,} bytes are there after writing')
@@ -228,7 +228,7 @@ class RemoteFolder(Requester):
         return written
 
     def has_content(self, facts: RemoteObject, content: bytes | pathlib.Path) -> bool:
-        """Whether bytes or a local file match the bucket's checksum; True if it has none."""
+        """Returns whether bytes or a local file match the bucket's checksum; True if the bucket has none."""
         if not facts.checksum or content_checksum(content, facts.checksum.partition(':')[0]) == facts.checksum:
             return True
         # The ETag of an object that S3 encrypts with the user's key looks like an MD5 but is not one.
@@ -238,7 +238,7 @@ class RemoteFolder(Requester):
         return bool(head.get('SSEKMSKeyId') or head.get('SSECustomerAlgorithm'))
 
     def remove(self, name: str) -> None:
-        """Removes an object; it may be gone already."""
+        """Removes an object, if it exists."""
         with contextlib.suppress(FileNotFoundError):
             self.call(self._system.rm_file, self._path(name))
 

@@ -13,12 +13,12 @@ from bertjax.remote.object_store import RemoteFolder, RemoteObject
 
 
 def user_path(path_or_address: epath.PathLike, where: str, beside: Sequence[str] = ()) -> epath.Path:
-    """Expands ~ in a user's path; for an address in a bucket, returns the path of a local copy.
+    """Expands ~ in the path of a user, or copies an address in a bucket and returns the local path.
 
     Args:
       path_or_address: A local path, gs://… or s3://…
       where: The config key, or the path itself, for messages.
-      beside: The names of objects that are copied with a single object, from the same folder in the bucket.
+      beside: The names of further objects to copy from the same folder, if the address is a single object.
 
     Raises:
       UserError: The address is not supported, such as http://…, or cannot be reached.
@@ -60,8 +60,8 @@ def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteO
       where: The config key, for messages.
 
     Returns:
-      The address, the name in reports (that of a local file in the same place) and the metadata of each object; then
-      the kind of the address: 'object', 'folder' or 'pattern'.
+      A list with the address, the name and the metadata of each object, and the kind of the address: 'object',
+      'folder' or 'pattern'. The name is that of a local file in reports.
 
     Raises:
       UserError: There is no object; see also `RemoteFolder`.

@@ -12,8 +12,8 @@ from absl import logging
 from bertjax.errors import StoppedError, UserError
 
 PAUSES = (0.5, 1, 2, 4, 8, 16)  # seconds between attempts; the last one repeats
-FIRST_CONTACT = 30.0  # seconds until giving up on a server that has never answered, as its address may be wrong
-PATIENCE = 1800.0  # seconds until giving up on a server that has answered before
+FIRST_CONTACT = 30.0  # seconds of retries if a server has never answered, because its address may be wrong
+PATIENCE = 1800.0  # seconds of retries if a server has answered before
 WARN_EVERY = 60.0  # seconds
 _AT_ONCE = 8  # requests
 _answered: set[str] = set()  # buckets that have answered this process
@@ -27,7 +27,7 @@ Value = TypeVar('Value')
 
 
 class UnreachableError(UserError):
-    """The server of a bucket did not answer, or cut the connection, until the time limit."""
+    """Until the time limit, the server of a bucket did not answer, or closed the connection."""
 
 
 class DeniedError(UserError):
@@ -35,7 +35,7 @@ class DeniedError(UserError):
 
 
 class _CancelledError(StoppedError):
-    """Another one of several parallel requests has failed."""
+    """Another of the parallel requests has failed."""
 
 
 def http_status(error: Exception) -> int | None:
@@ -53,7 +53,7 @@ def _is_denied(error: Exception) -> bool:
 
 
 def _is_permanent(error: Exception) -> bool:
-    """Whether the server refused the request, or it could not be made, so that a retry is unlikely to succeed."""
+    """Returns whether a retry is unlikely to succeed: the server or the client library has refused the request."""
     status = http_status(error)
     refused = status is not None and 400 <= status < 500 and status not in (408, 429)
     return refused or isinstance(error, (TypeError, ValueError, LookupError, AttributeError))
@@ -63,7 +63,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), '') or type(error).__name__
 
 
-def _in_words(seconds: float) -> str:
+def _format_seconds(seconds: float) -> str:
     return f'{seconds:.0f} s' if seconds < 120 else f'{seconds / 60:.0f} minutes'
 
 
@@ -71,7 +71,7 @@ class Requester:
     """Makes requests for one address.
 
     The limit is on the time since the first failure of a request, not on the number of attempts. A long transfer makes
-    one request per piece, so every piece restarts the time.
+    one request for each piece, so the time restarts with each piece.
 
     Args:
       url: The address.
@@ -88,7 +88,7 @@ class Requester:
         """Returns a copy that calls a check between requests.
 
         It calls `check(True)` before each attempt, and `check(False)`, which must not wait, after each part of a large
-        file. An exception in the check ends the request; an OSError ends only the attempt.
+        file. An exception in the check ends the request, but an OSError ends only the attempt.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -108,10 +108,10 @@ class Requester:
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
         """Returns the results of `work` for each item, several in parallel.
 
-        After an exception or Ctrl-C, the other calls do not retry.
+        After an exception or Ctrl-C, the other calls fail at their next attempt.
 
         Args:
-          work: A function of a requester, a copy of this one that notices such failures, and an item.
+          work: A function of a copy of this requester and an item. The copy checks for failures of other calls.
           items: The items.
         """
         failed = threading.Event()
@@ -155,18 +155,20 @@ class Requester:
                 if _is_denied(error):
                     expected, command = 'credentials that may list, read and write there', _LOGIN[self.url[:2]]
                     found = self._at_url(f'access denied ({_first_line(error)})')
-                    raise DeniedError(self._where, found, expected, f'give them, as with: {command}') from None
+                    raise DeniedError(self._where, found, expected, f'log in, for example with: {command}') from None
                 first_failure = first_failure or time.monotonic()
                 limit, passed = patience, time.monotonic() - first_failure
                 if _is_permanent(error):
                     limit = min(patience, FIRST_CONTACT)
                 if passed >= limit:
-                    found = self._at_url(f'no answer, or half of one, for {_in_words(passed)} ({_first_line(error)})')
+                    found = self._at_url(
+                        f'no answer, or a partial one, for {_format_seconds(passed)} ({_first_line(error)})'
+                    )
                     fix = 'check the network; the same command continues with the files that are complete'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
-                    message = 'no answer, or half of one, from %s (%s): retrying for %s'
-                    details = self.url, _first_line(error), _in_words(limit)
+                    message = 'no answer, or a partial one, from %s (%s): retrying for %s'
+                    details = self.url, _first_line(error), _format_seconds(limit)
                     logging.log_every_n_seconds(logging.WARNING, message, WARN_EVERY, *details)
                 time.sleep(min(limit - passed, PAUSES[min(failures, len(PAUSES) - 1)]))
                 failures += 1

@@ -1,4 +1,4 @@
-"""The page of a benchmark: the table of its tasks, each with a link to its own page."""
+"""The page of a benchmark: a table of its tasks with links to their pages."""
 
 import pathlib
 from collections.abc import Collection
@@ -33,6 +33,6 @@ def benchmark_page(folder: pathlib.Path, linked: Collection[str]) -> str:
         'lacking': {TASKS[task].title: reason for task, reason in lacking.items() if task not in summary['tasks']},
         'submission': SUBMISSION if (folder / SUBMISSION).exists() else '',
     }
-    about = 'Figures in per cent; a task leads to its own page: its curves, its errors, its config.'
+    about = 'Scores in per cent. A task links to its page, with its curves, errors and config.'
     sections = [Section('tasks', 'Tasks', data, about)]
     return render_page(TEMPLATE, f'Benchmark: {folder.resolve().name}', 'GLUE, dev', sections)

@@ -28,7 +28,7 @@ from bertjax.text.tokenizer import load_tokenizer
 from bertjax.workdir.lock import TRIALS
 
 TEMPLATE = 'report.html.j2'
-_MAX_TOKENIZED = 16  # records that are tokenized to show some rows
+_MAX_TOKENIZED = 16  # the most records to tokenize for the rows on the page
 
 
 def build_page(run: Run) -> str:
@@ -63,7 +63,7 @@ def _about(run: Run) -> str:
     model = config['model']
     layers = model['num_layers']
     sizes = f'{layers} layer{"s"[: layers != 1]}, width {model["width"]}, {model["num_heads"]} heads'
-    teacher = f', taught by {config["distill"]["teacher"]}' if run.recorded and run.is_distillation else ''
+    teacher = f', distilled from {config["distill"]["teacher"]}' if run.recorded and run.is_distillation else ''
     return f'{sizes}{teacher}, on {config["data"] or config["corpus"]}'
 
 
@@ -74,16 +74,16 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         stores = open_stores(settings, run.folder, tokenizer, verify=False)
         examples = StoreExamples(settings, stores, tokenizer, run.folder / 'store' / 'plans')
         total = in_steps(run.config['steps'], 'steps') if run.recorded else 0
-        level = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
+        baselines = compute_chance_baselines(settings, stores, examples, total) if run.recorded else ChanceBaselines()
     except UserError as error:  # the metrics can be shown without the text
-        level = ChanceBaselines(pair_name(run.config['pairs']['mode']))
+        baselines = ChanceBaselines(pair_name(run.config['pairs']['mode']))
         note = f'The text and its examples are no longer available: {error}'
-        return [overview(run, level), curves(run, level), Section('corpus', 'Corpus', note=note)]
+        return [overview(run, baselines), curves(run, baselines), Section('corpus', 'Corpus', note=note)]
     names = [spec for spec, _ in parse_mixture(settings.corpus)] if not settings.data else [settings.data]
     get = lambda split: examples.get(settings.first_shape, split, 0)  # noqa: E731
     filled = None
     if run.recorded and not run.predicts:
-        note = 'The teacher trains hidden values only: the head for masks keeps its initial weights.'
+        note = 'The distillation trains hidden values only: the MLM head keeps its initial weights.'
         filled = Section('fillings', 'Held-out masks', note=note)
     elif run.recorded and examples.has_heldout:
         filled = _or_note('fillings', 'Held-out masks', lambda: fillings(run, get('heldout'), tokenizer))
@@ -91,7 +91,7 @@ def _pretraining_sections(run: Run) -> list[Section | None]:
         filled = Section('fillings', 'Held-out masks', note='No document is held out.')
     mode = settings.pair_options.mode
     rows = _or_note('examples', 'Examples', lambda: pretraining_examples(get('train'), tokenizer, mode))
-    return [overview(run, level), curves(run, level), filled, rows, corpus(stores, names)]
+    return [overview(run, baselines), curves(run, baselines), filled, rows, corpus(stores, names)]
 
 
 def _task_sections(run: Run) -> list[Section | None]:
@@ -101,7 +101,7 @@ def _task_sections(run: Run) -> list[Section | None]:
         sections = [sweep(run, trials)]
         if trials:
             best = max(trials, key=lambda item: dev_score(item[1]))[0].name
-            folder, about = run.folder / TRIALS / best, f'Of the best run, {best}.'
+            folder, about = run.folder / TRIALS / best, f'From the best run, {best}.'
     else:
         sections = [overview(run, ChanceBaselines()), figures(run), members(run), curves(run, ChanceBaselines())]
     try:

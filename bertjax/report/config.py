@@ -1,4 +1,4 @@
-"""The config of the run, and how it differs from the recipe."""
+"""The config of the run, and its differences from the recipe."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from bertjax.workdir.differences import comparable_keys, find_differences, forma
 
 
 def config(run: Run) -> Section:
-    """Returns the section of any run."""
+    """Returns the section about the config of any run."""
     data = {
         'recipe': run.recipe,
         'all': [(key, format_literal(value)) for key, value in comparable_keys(run.config).items()],

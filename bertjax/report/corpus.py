@@ -8,7 +8,7 @@ from bertjax.pretrain.text_data import WeightedStore
 
 
 def corpus(stores: list[WeightedStore], names: list[str]) -> Section:
-    """Returns a report for each store; `names` are their parts of config.corpus."""
+    """Returns the section with a report on each store; `names` are the parts of config.corpus, one for each store."""
     reports = []
     for name, weighted in zip(names, stores, strict=True):
         report = weighted.store.report

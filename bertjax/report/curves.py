@@ -1,4 +1,4 @@
-"""Charts of the metrics by step with the chance baselines; run=plot draws them too."""
+"""Charts of the metrics by step, with the chance baselines; run=plot draws the same charts."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,16 +27,16 @@ _TITLES = {
 }
 
 
-def curves(run: Run, levels: ChanceBaselines) -> Section | None:
-    """Returns the section of a run with rows; a sweep has none, but its trials do."""
+def curves(run: Run, baselines: ChanceBaselines) -> Section | None:
+    """Returns the section of a run; None for a run without rows, such as a sweep (its trials have the rows)."""
     if not run.rows:
         return None
     charts = {
-        'large': main_charts(run.rows, levels),
+        'large': main_charts(run.rows, baselines),
         'teacher': teacher_charts(run.rows),
         'small': _training_charts(run.rows),
     }
-    return Section('curves', 'Curves', charts, 'Drag a box to zoom, double-click to see all again.')
+    return Section('curves', 'Curves', charts, 'Drag a box to zoom; double-click to reset the zoom.')
 
 
 def curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, kind: str = 'line') -> Curve | None:
@@ -45,18 +45,18 @@ def curve(name: str, rows: Iterable[Mapping[str, Any]], key: str, color: str, ki
     return Curve(name, *map(list, zip(*points, strict=True)), color, kind) if points else None
 
 
-def main_charts(rows: Rows, levels: ChanceBaselines) -> list[Chart]:
+def main_charts(rows: Rows, baselines: ChanceBaselines) -> list[Chart]:
     """Returns a chart of each loss and accuracy that the rows have, and of the metrics on each split of a task."""
     mlm = _train_and_heldout(rows, 'mlm_loss')
-    if mlm and levels.unigram is not None:
-        name = f'unigram entropy, {levels.unigram:.2f}'
-        mlm.append(Curve(name, [0, rows[-1]['step']], [levels.unigram] * 2, 'red', 'level'))
+    if mlm and baselines.unigram is not None:
+        name = f'unigram entropy, {baselines.unigram:.2f}'
+        mlm.append(Curve(name, [0, rows[-1]['step']], [baselines.unigram] * 2, 'red', 'level'))
     charts = [Chart('Masked language model', mlm, 'loss (nats)')]
     if distillation_names(rows) or not mlm:
         charts.append(Chart('Training objective', _train_and_heldout(rows, 'loss'), 'loss'))
     for key in (f'{pair}_accuracy' for pair in PAIRS):
         if accuracy := _train_and_heldout(rows, key):
-            charts.append(Chart(_TITLES[key], accuracy + _majority(rows, levels), 'accuracy'))
+            charts.append(Chart(_TITLES[key], accuracy + _majority(rows, baselines), 'accuracy'))
     if texts := group_rows_by_text(rows):
         texts['held out of the corpus'] = [row for row in rows if row['split'] == 'heldout']
         key = 'mlm_loss' if mlm else 'loss'
@@ -64,15 +64,15 @@ def main_charts(rows: Rows, levels: ChanceBaselines) -> list[Chart]:
         charts.append(Chart('Held-out texts', lines, 'loss'))
     for split in dict.fromkeys(row['split'] for row in rows):
         if split not in ('train', 'heldout') and not split.startswith(PREFIX):
-            of_split = [row for row in rows if row['split'] == split]
-            keys = [key for key in of_split[-1] if key not in _POSITION]
-            lines = _colored((key.replace('_', ' '), of_split, key) for key in keys)
+            split_rows = [row for row in rows if row['split'] == split]
+            keys = [key for key in split_rows[-1] if key not in _POSITION]
+            lines = _colored((key.replace('_', ' '), split_rows, key) for key in keys)
             charts.append(Chart(f'Metrics on {split}', lines))
     return [chart for chart in charts if chart.curves]
 
 
 def teacher_charts(rows: Rows) -> list[Chart]:
-    """Returns a chart of each unweighted loss of a teacher; one each, as they differ by orders of magnitude."""
+    """Returns one chart for each unweighted distillation loss, as the losses differ by orders of magnitude."""
     charts = [
         Chart(_TITLES.get(key, key), _train_and_heldout(rows, key), key, height=_SMALL)
         for key in distillation_names(rows)
@@ -107,13 +107,13 @@ def _colored(named: Iterable[tuple[str, Rows, str]]) -> list[Curve]:
     return [line for line in drawn if line]
 
 
-def _majority(rows: Rows, levels: ChanceBaselines) -> list[Curve]:
+def _majority(rows: Rows, baselines: ChanceBaselines) -> list[Curve]:
     """Returns the accuracy of a constant answer in each phase."""
     lines, begin = [], 0
     for phase in sorted({row['phase'] for row in rows}):
         end = max(row['step'] for row in rows if row['phase'] == phase)
-        if phase in levels.majority:
-            share = levels.majority[phase]
+        if phase in baselines.majority:
+            share = baselines.majority[phase]
             lines.append(Curve(f'always the same answer, {share:.2f}', [begin, end], [share] * 2, 'red', 'level'))
         begin = end
     return lines

@@ -54,14 +54,14 @@ def _review(run: Run, task: Task, path: pathlib.Path, split: str) -> dict[str, A
     if len(records) != len(rows):
         return f'{len(rows):,} predictions, {len(records):,} records of {split}: the data has changed.'
     try:
-        judged = list(task.judgments(records, rows))
+        judgments = list(task.judgments(records, rows))
     except (LookupError, TypeError, ValueError):
         return f'Another version wrote the predictions for {split}; run=evaluate writes them again.'
-    wrong = sorted((judgment for judgment in judged if judgment.error > 0), key=lambda judgment: -judgment.error)
-    counts = collections.Counter(pair for judgment in judged for pair in judgment.classes)
+    wrong = sorted((judgment for judgment in judgments if judgment.error > 0), key=lambda judgment: -judgment.error)
+    counts = collections.Counter(pair for judgment in judgments for pair in judgment.classes)
     return {
         **_classes(counts, task),
-        'records': len(judged),
+        'records': len(judgments),
         'wrong': len(wrong),
         'worst': [(_answers(judgment), judgment.texts) for judgment in wrong[:_WORST]],
     }

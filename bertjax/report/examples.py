@@ -1,4 +1,4 @@
-"""The input of the model: examples of pre-training with pairs and masks, rows of a task with labels."""
+"""The input of the model: pre-training examples with pairs and masks, or rows of a task with labels."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,8 +20,8 @@ def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) ->
     legend = {'masked': '[MASK]', 'random': 'a random piece instead', 'unchanged': 'left unchanged'}
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
     rows = [(_example_label(batch, row, mode), list(masked_row(batch, row, tokenizer))) for row in range(_ROWS)]
-    unit = 'rows of training, each of several examples' if 'sequence_ids' in batch else 'examples of training'
-    about = f'The first {_ROWS} {unit}, as the model reads them. Below a position to predict stands the hidden piece.'
+    unit = 'training rows, each of several examples,' if 'sequence_ids' in batch else 'training examples'
+    about = f'The first {_ROWS} {unit}, as the model reads them. The hidden piece is below its position.'
     title = 'Pairs and masks' if mode in _PAIRS else 'Masks'
     return Section('examples', title, {'legend': legend, 'rows': rows}, about)
 
@@ -38,7 +38,7 @@ def _example_label(batch: Mapping[str, np.ndarray], row: int, mode: str) -> str:
 
 
 def masked_row(batch: Mapping[str, np.ndarray], row: int, tokenizer: Tokenizer) -> Iterator[Token]:
-    """Yields the tokens of a row of a batch of pre-training."""
+    """Yields the tokens of a row of a pre-training batch."""
     slots = zip(batch['masked_positions'][row], batch['masked_ids'][row], batch['masked_weights'][row], strict=True)
     hidden = {int(position): int(piece) for position, piece, weight in slots if weight}
     for position in range(int(batch['attention_mask'][row].sum())):
@@ -80,6 +80,6 @@ def _task_label(row: Mapping[str, Any], number: int, labels: list[str]) -> str:
     if 'labels' not in row:
         return ''
     label = row['labels'][number]
-    if np.ndim(label):  # several
+    if np.ndim(label):  # a vector of 0 and 1 for several labels
         return ' · ' + (', '.join(labels[i] for i in np.flatnonzero(label)) or 'no label')
     return f' · {labels[int(label)]}' if labels and np.issubdtype(label.dtype, np.integer) else f' · {label:g}'

@@ -1,4 +1,4 @@
-"""Predictions for the same held-out masks before and after the training."""
+"""Predictions for the same held-out masks, before and after training."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ class MaskPredictions:
 def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     """Compares the predictions of a pre-training, from a checkpoint or an export, with those of its step 0.
 
-    The state of step 0 is computed again, as the oldest checkpoint is usually near the end of the run.
+    The state of step 0 is computed again, because the oldest checkpoint is usually near the end of the run.
 
     Raises:
       UserError: There is no model, or it cannot be loaded on this machine.
@@ -69,7 +69,7 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
         probability = filling.true_probability[is_mask].mean()
         shares.append((name, f'{right:,} of {is_mask.sum():,}', f'{probability:.4f}'))
     rows = [(f'held-out example {row}', list(_tokens(batch, row, first, last, tokenizer))) for row in range(_ROWS)]
-    about = f'The prediction for each mask {last_name}; below, the hidden piece, and the prediction {first_name}.'
+    about = f'Each mask shows the prediction {last_name}; below are the hidden piece and the prediction {first_name}.'
     return Section('fillings', 'Held-out masks, before and after', {'shares': shares, 'rows': rows}, about)
 
 
@@ -118,9 +118,11 @@ def _tokens(
             yield token
             continue
         at = row, slots[position]
-        true, before, after = (tokenizer.pieces[ids[at]] for ids in (batch['masked_ids'], first.best, last.best))
+        true, first_piece, last_piece = (
+            tokenizer.pieces[ids[at]] for ids in (batch['masked_ids'], first.best, last.best)
+        )
         title = (
-            f'input {token.text}; {after} has probability {last.best_probability[at]:.3f}, '
+            f'input {token.text}; {last_piece} has probability {last.best_probability[at]:.3f}, '
             f'{true} has {last.true_probability[at]:.3f}; before: {first.true_probability[at]:.3f}'
         )
-        yield Token(after, 'right' if after == true else 'wrong', title, f'was {true}\nbefore {before}')
+        yield Token(last_piece, 'right' if last_piece == true else 'wrong', title, f'was {true}\nbefore {first_piece}')

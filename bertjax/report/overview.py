@@ -13,15 +13,15 @@ from bertjax.writers.console import format_value
 Tiles = dict[str, tuple[str, str]]
 
 
-def overview(run: Run, levels: ChanceBaselines) -> Section:
-    """Returns the section of any run."""
+def overview(run: Run, baselines: ChanceBaselines) -> Section:
+    """Returns the section with the most important figures of any run."""
     train = run.rows_of('train')
     tiles: Tiles = {}
     if run.rows:
         total = run.config.get('steps')
         remark = f'of {total:,}' if isinstance(total, int) and run.steps != total else 'all of them'
         tiles['steps'] = (f'{run.steps:,}', remark)
-    tiles |= _task_tiles(run) if run.is_task else _pretraining_tiles(run, levels)
+    tiles |= _task_tiles(run) if run.is_task else _pretraining_tiles(run, baselines)
     speeds = [row['sequences_per_s'] for row in train if row.get('sequences_per_s')]
     if speeds:
         tiles['speed'] = (f'{statistics.median_high(speeds):,.0f}', 'sequences a second, median')
@@ -30,21 +30,21 @@ def overview(run: Run, levels: ChanceBaselines) -> Section:
     return Section('overview', 'Overview', {'tiles': tiles, 'skipped': skipped, 'has_no_rows': has_no_rows})
 
 
-def _pretraining_tiles(run: Run, levels: ChanceBaselines) -> Tiles:
+def _pretraining_tiles(run: Run, baselines: ChanceBaselines) -> Tiles:
     tiles: Tiles = {}
     heldout = run.rows_of('heldout')
     if heldout:
-        last, accuracy = heldout[-1], f'{levels.pair}_accuracy'
+        last, accuracy = heldout[-1], f'{baselines.pair}_accuracy'
         name, (value, remark) = _loss_tile(heldout)
-        if name == 'MLM loss' and levels.unigram is not None:
-            remark += f'; without context {levels.unigram:.3f}'
+        if name == 'MLM loss' and baselines.unigram is not None:
+            remark += f'; without context {baselines.unigram:.3f}'
         tiles[f'held-out {name}'] = (value, remark)
         if last.get('mlm_accuracy') is not None:
             tiles['held-out MLM accuracy'] = (format_value(last['mlm_accuracy']), _first_value(heldout, 'mlm_accuracy'))
         if last.get(accuracy) is not None:
-            majority = levels.majority.get(last['phase'])
+            majority = baselines.majority.get(last['phase'])
             remark = f'always the same answer: {majority:.3f}' if majority is not None else ''
-            tiles[f'held-out {levels.pair.upper()} accuracy'] = (format_value(last[accuracy]), remark)
+            tiles[f'held-out {baselines.pair.upper()} accuracy'] = (format_value(last[accuracy]), remark)
     for text, rows in group_rows_by_text(run.rows).items():
         name, tile = _loss_tile(rows)
         tiles[f'{name} on {text}'] = tile

@@ -20,7 +20,7 @@ from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import format_value
 from bertjax.writers.jsonl import read_rows
 
-_CURVES = 12  # trials whose training is drawn
+_CURVES = 12  # the most trials in the chart of the training loss
 Finished = Sequence[tuple[Trial, Mapping[str, Any]]]
 
 
@@ -69,13 +69,13 @@ def finished_trials(run: Run) -> Finished:
     for path in (run.folder / TRIALS).glob(f'*/{RESULTS}'):
         with contextlib.suppress(UserError, KeyError):
             results = read_recorded_results(path)
-            dev_score(results)  # raises
+            dev_score(results)  # raises an error for damaged results
             trials.append((Trial(**{field: results[field] for field, _ in AXES.values()}), results))
     return sorted(trials, key=lambda item: item[0])
 
 
 def sweep(run: Run, finished: Finished) -> Section:
-    """Returns charts of the scores and losses, a table row per setting over its seeds, and one per trial."""
+    """Returns charts of the scores and losses, a table of the settings over their seeds, and a table of the trials."""
     if not finished:
         return Section('sweep', 'Sweep', note='No run of the sweep is finished yet.')
     score = finished[0][1]['score']
@@ -112,21 +112,23 @@ def _values(setting: Mapping[str, Any]) -> tuple:
 
 
 def _score_curves(settings: Sequence[Mapping[str, Any]], scores: Mapping[Trial, float]) -> list[Curve]:
-    """Returns curves of the median over seeds by learning rate and points of the trials.
+    """Returns curves of the median score over seeds by learning rate, and the trials as points.
 
-    Each combination of the other values has its own color.
+    Each combination of the other values has a different color.
     """
     curves, colors = [], itertools.cycle(COLORS)
     shape = lambda setting: (setting['trainable'], setting['batch_size'], setting['epochs'])  # noqa: E731
-    for key, group in itertools.groupby([one for one in settings if one['median'] is not None], key=shape):
+    for key, group in itertools.groupby([setting for setting in settings if setting['median'] is not None], key=shape):
         color, name = next(colors), f'{key[0]}, batch {key[1]}' + (f', {key[2]:g} epochs' if key[2] else '')
-        medians = {one['learning_rate']: one['median'] for one in group}
+        medians = {setting['learning_rate']: setting['median'] for setting in group}
         curves.append(Curve(f'{name}: median', list(medians), list(medians.values()), color, 'dots'))
-        of_shape = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
-        if len(of_shape) > len(medians):
-            texts = [f'{name}\nrate {one.learning_rate:g}, seed {one.seed}\n{x:.4f}' for one, x in of_shape.items()]
-            rates = [trial.learning_rate for trial in of_shape]
-            curves.append(Curve(f'{name}: each run', rates, list(of_shape.values()), color, 'points', texts))
+        shape_scores = {trial: score for trial, score in scores.items() if trial.shape == key and math.isfinite(score)}
+        if len(shape_scores) > len(medians):
+            texts = [
+                f'{name}\nrate {trial.learning_rate:g}, seed {trial.seed}\n{x:.4f}' for trial, x in shape_scores.items()
+            ]
+            rates = [trial.learning_rate for trial in shape_scores]
+            curves.append(Curve(f'{name}: each run', rates, list(shape_scores.values()), color, 'points', texts))
     return curves
 
 
@@ -135,6 +137,6 @@ def _loss_charts(run: Run, trials: Sequence[Trial]) -> list[Chart]:
     for trial in trials[:_CURVES]:
         rows = read_rows(run.folder / TRIALS / trial.name / 'metrics.jsonl')
         curves.append(curve(trial.name, [row for row in rows if row['split'] == 'train'], 'loss', next(colors)))
-    curves = [one for one in curves if one]
+    curves = [line for line in curves if line]
     first = f', the first {_CURVES} runs' if len(trials) > _CURVES else ''
     return [Chart(f'Training loss{first}', curves, 'loss')] if curves else []

@@ -1,4 +1,4 @@
-"""Read the run in a workdir, for every section of its page."""
+"""Read the run in a workdir, for the sections of its page."""
 
 import contextlib
 import dataclasses
@@ -31,10 +31,10 @@ class Run:
     Attributes:
       folder: the workdir.
       recipe: the recipe as the command line names it.
-      config: the config of the run, in plain form; that of the command line if nothing was trained in the folder.
+      config: the config of the run, in plain form; if no run trained in the folder, that of the command line.
       recorded: whether `config` was recorded by a run.
       rows: the rows of metrics.jsonl.
-      models: the folders of the evaluated models, unless it is the model of the workdir.
+      models: the folders of the evaluated models; empty for the model of the workdir.
     """
 
     folder: pathlib.Path
@@ -98,7 +98,7 @@ class Run:
 
 
 def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the run in a workdir, finished or not, independent of the recipe on the command line.
+    """Reads the run in a workdir, finished or not. A recorded config replaces that of the command line.
 
     Args:
       config: the config of the command line, in plain form.
@@ -121,7 +121,7 @@ def read_run(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Ru
 
 
 def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: str) -> Run:
-    """Reads the results of run=evaluate for config.init or config.ensemble; the first member's config is used."""
+    """Reads the results of run=evaluate for config.init or config.ensemble; uses the config of the first member."""
     results = read_recorded_results(folder / RESULTS)
     members = [pathlib.Path(member) for member in results.get('ensemble', ())]
     path = next((member / 'config.json' for member in members if (member / 'config.json').exists()), None)
@@ -129,7 +129,9 @@ def _read_evaluation(config: Mapping[str, Any], folder: pathlib.Path, recipe: st
         return Run(folder, recipe, _recorded_config(path), False, [], members)
     if 'task' not in config:
         expected = f'that of the task {results.get("task", "")}, which was evaluated in {folder}'
-        raise UserError('--config', f'{recipe}, a recipe without a task', expected, 'give it, with --config.data')
+        raise UserError(
+            '--config', f'{recipe}, a recipe without a task', expected, 'give that recipe, with --config.data'
+        )
     init = results.get('init') or config['init']
     return Run(folder, recipe, {**config, 'init': init}, False, [], [pathlib.Path(init)] if init else [])
 
@@ -145,14 +147,14 @@ def _recorded_config(path: pathlib.Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Suppresses the prints and logs of reading the data, which the training has already printed."""
-    before = logging.root.manager.disable
+    """Suppresses prints and logs while data are read, because the training has already printed them."""
+    previous = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             yield
     finally:
-        logging.disable(before)
+        logging.disable(previous)
 
 
 def read_lines(path: pathlib.Path) -> list[dict[str, Any]] | None:

@@ -91,7 +91,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         return np.zeros(len(features.tokens), bool)
 
     @abc.abstractmethod
-    def model(self, config: BertConfig) -> BertForTask:
+    def build_module(self, model_config: BertConfig) -> BertForTask:
         """Builds the encoder with the task's head, a `head.module`."""
 
     def sources(self) -> str:
@@ -108,12 +108,12 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def learn(self, records: Sequence[Record]) -> None:
         """Collects the labels from the training records, because the head needs them, and prints their statistics."""
 
-    def learned(self) -> dict[str, Any]:
+    def learned_state(self) -> dict[str, Any]:
         """Returns the results of `learn` and `tune` as a JSON object, which is saved beside the model."""
         return {}
 
-    def restore(self, learned: Mapping[str, Any]) -> None:
-        """Restores the results that `learned` returned in an earlier run."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the result of `learned_state` of an earlier run."""
 
     def huggingface(self) -> dict[str, Any]:
         """Returns the fields of the task (`id2label` ...) for the config.json of an export."""

@@ -1,7 +1,7 @@
 """Adds words to a WordPiece vocabulary: first into its [unusedN] slots, then after the last piece.
 
-WordPiece takes the longest piece first, so an added word is never split, here and in transformers. Words that begin
-with an added word may be split differently than before. All ids except those of the slots keep their meaning.
+An added word is never split, here or in transformers, because WordPiece takes the longest piece first. Words that begin
+with an added word may be split in a new way. All ids except those of the slots keep their pieces.
 """
 
 import heapq
@@ -23,9 +23,9 @@ _FIX = 'give a text file with one word on each line'
 
 
 def read_words(path: epath.PathLike) -> list[tuple[int, str]]:
-    """Reads the words of a file, with their line numbers.
+    """Reads the words of a file and their line numbers.
 
-    A word is the text of a line up to the first tab, so that a file of `rank_candidates` can be read.
+    A word is the text of a line up to the first tab, so the file may be the output of `rank_candidates`.
 
     Raises:
       UserError: The file does not exist, is not text, or has no word.
@@ -43,7 +43,7 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
 
     Args:
       tokenizer: A tokenizer of the family 'wordpiece' with BERT's normaliser.
-      words: The words with their lines in the file `where`.
+      words: (line number, word) for each line of the file `where`.
       where: The file of the words, for messages.
 
     Returns:
@@ -54,7 +54,8 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     """
     if not isinstance(tokenizer, WordPieceTokenizer) or not tokenizer.is_bert:
         found = f"words for a vocabulary of the family {tokenizer.family!r} without BERT's settings"
-        raise UserError(KEY, found, "BERT's WordPiece", 'leave it empty, or train a vocabulary on the new text')
+        fix = 'leave it empty, or train a vocabulary on the new text'
+        raise UserError(KEY, found, "a WordPiece vocabulary with BERT's settings", fix)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pieces, known = list(tokenizer.pieces), set(tokenizer.pieces)
     slots = [i for i in tokenizer.special_ids.tolist() if is_unused(pieces[i]) and i not in tokenizer.added_ids]
@@ -78,29 +79,38 @@ def insert_words(tokenizer: Tokenizer, words: Sequence[tuple[int, str]], where: 
     return tokenizer.with_pieces(pieces), added
 
 
-def find_previous_ids(before: Tokenizer, after: Tokenizer) -> dict[int, list[int]]:
-    """Returns {id of a piece that `insert_words` added: the ids of the word before}."""
-    new = [i for i, piece in enumerate(after.pieces) if i >= before.vocab_size or before.pieces[i] != piece]
-    ids = before.encode([after.pieces[i] for i in new])
+def find_previous_ids(old_tokenizer: Tokenizer, new_tokenizer: Tokenizer) -> dict[int, list[int]]:
+    """Returns {id of a piece that `insert_words` added: the ids that the word had without it}."""
+    new = [
+        i
+        for i, piece in enumerate(new_tokenizer.pieces)
+        if i >= old_tokenizer.vocab_size or old_tokenizer.pieces[i] != piece
+    ]
+    ids = old_tokenizer.encode([new_tokenizer.pieces[i] for i in new])
     return {i: pieces.tolist() for i, pieces in zip(new, ids, strict=True)}
 
 
-def rank_candidates(counts: Mapping[str, int], tokenizer: Tokenizer, most: int) -> list[tuple[str, int, list[str]]]:
-    """Returns the words whose addition would save the most pieces: (word, count, current pieces), the best first.
+def rank_candidates(
+    counts: Mapping[str, int], tokenizer: Tokenizer, max_words: int
+) -> list[tuple[str, int, list[str]]]:
+    """Returns the words that would save the most pieces if they were added, the best first.
 
-    A word that is now [UNK], because a letter has no piece, counts as one more piece.
+    If a word is currently [UNK], its addition counts as saving one piece.
 
     Args:
       counts: The counts of the words of a text, from `vocabulary.count_words`.
-      tokenizer: The tokenizer that splits the words now.
-      most: The maximum number of words.
+      tokenizer: The tokenizer to which the words could be added.
+      max_words: The maximum number of words.
+
+    Returns:
+      (word, count, current pieces) of each word.
     """
     words = [word for word, count in counts.items() if count > 1]
     ranked: list[tuple[int, str, int, Any]] = []
     for word, ids in zip(words, tokenizer.encode(words), strict=True):
         unknown = tokenizer.unk_id in ids  # the whole word is one [UNK]
-        saved = counts[word] * (len(ids) - (not unknown))
-        if saved:
-            ranked.append((-saved, word, counts[word], ids))
-    best = heapq.nsmallest(most, ranked, key=lambda item: item[:2])
+        savings = counts[word] * (len(ids) - (not unknown))
+        if savings:
+            ranked.append((-savings, word, counts[word], ids))
+    best = heapq.nsmallest(max_words, ranked, key=lambda item: item[:2])
     return [(word, count, [tokenizer.pieces[i] for i in ids]) for _, word, count, ids in best]

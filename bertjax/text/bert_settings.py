@@ -1,4 +1,4 @@
-"""Makes, reads, changes and compares the tokenizer.json settings of BERT's WordPiece."""
+"""Makes, changes and compares the tokenizer.json settings of BERT's WordPiece."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ from bertjax.errors import UserError
 from bertjax.text.special import SPECIAL_TOKENS, UNK, is_unused, make_added_tokens, pair_template
 
 PREFIX = '##'
-# Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, whose ids ours must equal;
-# google-research/bert has 200 in tokenization.py.
+# Longer words become one [UNK]. The limit is that of Hugging Face's fast tokenizer, because the ids must be equal. The
+# limit in tokenization.py of google-research/bert is 200.
 MAX_CHARACTERS = 100
-# A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share of bert-base-cased
-# is 0.29, that of bert-base-uncased 0.
+# A vocabulary is cased if more than this share of its pieces has an upper-case letter. The share is 0.29 in
+# bert-base-cased and 0 in bert-base-uncased.
 _CASED_SHARE = 0.005
 
 
@@ -29,7 +29,7 @@ def bert_settings(
     Args:
       pieces: The vocabulary, index = id.
       lowercase: Whether text is lower-cased first.
-      strip_accents: Whether accents are removed; None means if `lowercase`, as in BERT.
+      strip_accents: Whether accents are removed; None takes the value of `lowercase`, as in BERT.
       handle_chinese_chars: Whether each CJK ideograph is a word.
       names: The vocabulary's names of special tokens that differ from BERT's.
     """
@@ -75,7 +75,7 @@ def override_normalizer(
     strip_accents: bool | None = None,
     handle_chinese_chars: bool | None = None,
 ) -> dict[str, Any]:
-    """Returns `settings` with the given options in their BertNormalizer; an option of None stays unchanged.
+    """Returns `settings` with changed options in their BertNormalizer. An option of None is not changed.
 
     Raises:
       UserError: The normaliser is of another kind and `lowercase` contradicts it.
@@ -93,7 +93,7 @@ def override_normalizer(
             where,
             f'a custom normaliser that {"keeps" if lowercase else "lowers"} case',
             f'lowercase={not lowercase}',
-            'leave lowercase unset to take the tokenizer as it is',
+            'leave lowercase unset, so that the case is that of the tokenizer',
         )
     return settings
 
@@ -128,7 +128,7 @@ def is_bert(settings: Mapping[str, Any]) -> bool:
 
 
 def canonical_id_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the part of `settings` that determines ids, in a form that is equal for vocab.txt and tokenizer.json."""
+    """Returns the part of `settings` that determines ids. It is equal for a vocab.txt and its tokenizer.json."""
     normalizer = copy.deepcopy(settings.get('normalizer'))
     for node in _nodes(normalizer):
         if node['type'] == 'BertNormalizer' and node.get('strip_accents') is None:

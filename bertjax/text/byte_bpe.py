@@ -1,7 +1,7 @@
-"""The tokenizer.json settings of byte-level BPE, RoBERTa's tokenizer.
+"""Makes the tokenizer.json settings of byte-level BPE, RoBERTa's tokenizer.
 
-Every byte has a piece, so no text is unknown. A space belongs to the next word and is written Ġ (Radford et al. 2019,
-"Language Models are Unsupervised Multitask Learners", section 2.2; RoBERTa, arXiv 1907.11692, section 4.4).
+Every byte has a piece, so no text is unknown. A space belongs to the word after it and is written as Ġ (Radford et al.
+2019, "Language Models are Unsupervised Multitask Learners", section 2.2; RoBERTa, arXiv 1907.11692, section 4.4).
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,17 @@ def byte_bpe_settings(
     mask_takes_space: bool = True,
     unused: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Makes the `tokenizer.json` of a byte-level BPE.
+    """Makes the settings of a `tokenizer.json` with byte-level BPE.
 
     Args:
       vocab: The ids of the pieces, including special tokens.
       merges: Pairs of pieces, by descending priority.
       names: The vocabulary's names of BERT's special tokens.
       lowercase: Whether text is lower-cased first.
-      prefix_space: Whether a space is put before the text, so that its first word has the same pieces as elsewhere.
-      mask_takes_space: Whether the mask token in a text absorbs the space before it, as in RoBERTa.
-      unused: Reserved pieces, which no text produces.
+      prefix_space: Whether a space is put before the text. Then the first word of a text has the same pieces as inside
+        a text.
+      mask_takes_space: Whether a mask token in a text includes the space before it, as in RoBERTa.
+      unused: The reserved pieces, which no text produces.
     """
     space = {'add_prefix_space': prefix_space, 'trim_offsets': True, 'use_regex': True}
     special = [*(names[token] for token in (CLS, PAD, SEP, UNK, MASK)), *unused]
@@ -59,7 +60,7 @@ def byte_bpe_settings(
 
 
 def read_merges(text: str, where: str) -> list[list[str]]:
-    """Parses a merges.txt: one pair on each line, after a line `#version`.
+    """Parses a merges.txt: an optional first line `#version`, then one pair of pieces on each line.
 
     Raises:
       UserError: A line is not a pair.
@@ -70,8 +71,6 @@ def read_merges(text: str, where: str) -> list[list[str]]:
             continue
         pair = line.split(' ')
         if len(pair) != 2 or not all(pair):
-            raise UserError(
-                f'{where}:{number}', repr(line), 'two pieces with a space between', 'take the original file'
-            )
+            raise UserError(f'{where}:{number}', repr(line), 'two pieces separated by a space', 'use the original file')
         pairs.append(pair)
     return pairs

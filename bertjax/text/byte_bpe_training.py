@@ -1,4 +1,4 @@
-"""Trains a byte-level BPE, deterministic to the byte."""
+"""Trains a byte-level BPE. Equal texts give equal bytes."""
 
 import json
 from collections.abc import Iterable
@@ -14,36 +14,39 @@ from bertjax.text.tokenizer_json import ROBERTA_NAMES, JsonTokenizer
 from bertjax.text.vocabulary import no_text_error, warn_when_small
 
 _BYTES = 256
-# The trainer's time grows with the square of a word's length, so longer words are cut into parts of this many bytes.
+# Longer words are cut into parts of this many bytes, because training time grows with the square of a word's length.
 _MAX_WORD_BYTES = 1_000
 
 
 def train_byte_bpe(
     texts: Iterable[str], *, vocab_size: int, lowercase: bool, unused: int = 0, min_frequency: int = 2
 ) -> JsonTokenizer:
-    """Trains a byte-level BPE with the trainer of `tokenizers`; equal texts give equal bytes.
+    """Trains a byte-level BPE with the trainer of `tokenizers`.
 
-    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. Their number is
-    `vocab_size`, or less, with a warning, if the text is too small. A space is put before each text, and pairs have
-    RoBERTa's two separators.
+    The pieces are <s> <pad> </s> <unk> <mask>, [unusedN], the 256 bytes, then the merges. If the text is too small,
+    there are fewer than `vocab_size` pieces, and a warning is logged. A space is put before each text, and pairs have
+    two separators, as in RoBERTa.
 
     Args:
       texts: A stream of texts, read once.
       vocab_size: The number of pieces, including special tokens and unused slots.
       lowercase: Whether text is lower-cased.
       unused: The number of [unusedN] slots to reserve.
-      min_frequency: Pairs that occur less often are not merged.
+      min_frequency: The minimum count of a pair that is merged.
 
     Raises:
       UserError: The texts are empty, or `vocab_size` is too small for the bytes.
     """
     special = [ROBERTA_NAMES[token] for token in (CLS, PAD, SEP, UNK, MASK)]
     slots = [f'[unused{i}]' for i in range(unused)]
-    least = len(special) + len(slots) + _BYTES
-    if vocab_size < least:
-        found = f'{vocab_size:,}, which does not hold the {_BYTES} bytes'
+    min_size = len(special) + len(slots) + _BYTES
+    if vocab_size < min_size:
+        found = f'{vocab_size:,}, which is too small for the {_BYTES} bytes'
         raise UserError(
-            'config.vocab.size', found, f'at least {least:,}', 'raise it (8,192 for a small corpus, 50,265 for RoBERTa)'
+            'config.vocab.size',
+            found,
+            f'at least {min_size:,}',
+            'raise it (8,192 for a small corpus, 50,265 for RoBERTa)',
         )
     model = tokenizers.Tokenizer(models.BPE())
     if lowercase:

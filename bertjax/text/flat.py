@@ -1,4 +1,4 @@
-"""Flattens the ids of many texts into one array, the layout of a token store."""
+"""Flattens the ids of many texts into one array, as in a token store."""
 
 from collections.abc import Sequence
 

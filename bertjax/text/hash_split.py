@@ -1,4 +1,4 @@
-"""Splits data by hash: the hash of a text decides its side of a split, independent of other texts and their order."""
+"""Splits data by hash. The split of a text depends only on its hash, not on the other texts or their order."""
 
 from typing import Literal
 
@@ -9,5 +9,5 @@ def hash64(digest: bytes, byteorder: Literal['little', 'big'] = 'big') -> int:
 
 
 def hash_threshold(share: float) -> int:
-    """Returns the integer such that `share` (0 to 1) of all 64-bit hashes are below it."""
+    """Returns the threshold below which `share` (0 to 1) of all 64-bit hashes are."""
     return int(share * 2.0**64)

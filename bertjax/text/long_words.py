@@ -1,16 +1,17 @@
 """Shortens words of thousands of characters, such as a base64 dump or a file without white space.
 
-No language has such words, and the time of subword training grows with the square of a word's length.
+No language has such words, and the time of vocabulary training grows with the square of a word's length.
 """
 
 import re
 from collections.abc import Iterable, Iterator
 
-# In characters. A vocabulary is trained on the beginning of longer words. Runs of Chinese without punctuation are
-# shorter than this.
+# The maximum length in characters. A vocabulary is trained only on the beginning of longer words. Runs of Chinese
+# without punctuation are shorter than this.
 MAX_WORD = 10_000
-# Byte-level BPE does not merge across three classes: letters and digits, white space, all other characters. The
-# look-behinds let a match begin only at the start of a run, which keeps the search linear.
+# Byte-level BPE has three classes of characters: letters and digits, white space, and all others. It does not merge
+# characters of different classes. The look-behinds let a match begin only at the start of a run, so that the time of a
+# search is linear.
 _RUN = re.compile(
     rf'(?<![^\W_])([^\W_]{{{MAX_WORD}}})[^\W_]+'
     rf'|(?<!\s)(\s{{{MAX_WORD}}})\s+'
@@ -34,7 +35,7 @@ def shorten_unbroken(text: str) -> str:
 def shorten_ascii_runs(text: str) -> str:
     """Returns the text with each run of ASCII letters and digits cut to MAX_WORD.
 
-    BERT turns a word of more than 100 characters into one [UNK], so the ids stay the same.
+    The ids stay the same, because BERT turns a word of more than 100 characters into one [UNK].
     """
     return _ASCII_RUN.sub(_first_group, text) if len(text) > MAX_WORD else text
 

@@ -1,4 +1,4 @@
-"""Learns byte-pair merges from word counts: the slow part of WordPiece training."""
+"""Learns byte-pair merges from word counts, which is the slow part of WordPiece training."""
 
 import collections
 import heapq
@@ -7,19 +7,20 @@ from collections.abc import Mapping, Sequence
 
 
 def learn_merges(
-    words: Mapping[str, int], start: Sequence[str], *, room: int, min_frequency: int, prefix: str = '##'
+    words: Mapping[str, int], start: Sequence[str], *, max_new_pieces: int, min_frequency: int, prefix: str = '##'
 ) -> list[str]:
     """Returns the pieces that byte-pair merges add to an alphabet, in the order of the merges.
 
     The method is that of Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subword Units
-    (2016), section 3.2, on words in WordPiece's form: `word` starts as `w ##o ##r ##d`. The most frequent pair of
-    neighbours becomes one piece. Ties go to the first pair in code point order, so that equal words give an equal list.
+    (2016), section 3.2. It starts from words in WordPiece's form: `word` is `w ##o ##r ##d`. Each step merges the most
+    frequent pair of neighbours into one piece. Ties go to the first pair in code point order, so that equal words give
+    an equal list.
 
     Args:
-      words: {word: count}. Words with a character outside the alphabet become [UNK] and are left out.
+      words: {word: count}. Words with a character outside the alphabet become [UNK] and are ignored.
       start: The existing pieces, including the alphabet (`a`, `##a`).
-      room: The maximum number of pieces to add.
-      min_frequency: Rarer pairs are not merged.
+      max_new_pieces: The maximum number of pieces to add.
+      min_frequency: The minimum count of a pair that is merged.
       prefix: The prefix of a piece that continues a word.
     """
     pieces, ids = list(start), {piece: index for index, piece in enumerate(start)}
@@ -32,11 +33,12 @@ def learn_merges(
             where[pair].append(index)
     heap = [(-count, pieces[a], pieces[b], a, b) for (a, b), count in pairs.items() if count >= min_frequency]
     heapq.heapify(heap)
-    while heap and len(pieces) < len(start) + room:
+    while heap and len(pieces) < len(start) + max_new_pieces:
         count, left, right, a, b = heapq.heappop(heap)
         current = pairs[a, b]
         if current != -count:
-            # A count that fell is corrected when it is popped; one that rose was pushed again.
+            # The heap entry is out of date. If the count fell, the entry is replaced now. If it rose, a new entry was
+            # pushed already.
             if min_frequency <= current < -count:
                 heapq.heappush(heap, (-current, left, right, a, b))
             continue
@@ -64,7 +66,7 @@ def learn_merges(
 
 
 def _cut(words: Mapping[str, int], ids: Mapping[str, int], prefix: str) -> tuple[list[list[int]], list[int]]:
-    """Returns words as lists of the ids of their characters, and their counts, without words of one character."""
+    """Returns each word as a list of the ids of its characters, and the counts. Words of one character are left out."""
     symbols, counts = [], []
     continued = {piece.removeprefix(prefix): index for piece, index in ids.items() if len(piece) == len(prefix) + 1}
     for word, count in words.items():

@@ -1,4 +1,4 @@
-"""Offsets of pieces in the original text, in Python characters (code points), independent of its normalisation."""
+"""Computes the offsets of pieces in the original text (before normalisation), in Python characters (code points)."""
 
 import re
 import unicodedata
@@ -16,11 +16,11 @@ PieceOffsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 _SURROGATE = re.compile('[\ud800-\udfff]')
 _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
-_AT_ONCE = 1024  # texts; an Encoding of `tokenizers` takes about 200 bytes for each piece
+_AT_ONCE = 1024  # the number of texts to encode at once; an Encoding of `tokenizers` has about 200 bytes per piece
 
 
 def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[PieceOffsets]:
-    """Returns the ids and offsets of the pieces of each text from the offsets of `tokenizers`."""
+    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`."""
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
@@ -37,7 +37,8 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
     """Joins surrogate pairs and replaces lone surrogates.
 
     Returns:
-      The text, and the original index of each character and of the end, int64 [len + 1]; None if the text is unchanged.
+      The text, and the original index of each character and of the end, int64 [len + 1]; None instead of the indices if
+      the text is unchanged.
     """
     if text.isascii() or not _SURROGATE.search(text):
         return text, None
@@ -49,10 +50,10 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
 def trim_spans(
     text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None = None
 ) -> PieceOffsets:
-    """Returns ids and spans as arrays and removes the spaces at both ends of the spans.
+    """Returns ids and spans as arrays, and removes the spaces at both ends of the spans.
 
     A character that no piece covers is added to the piece before it, unless it is a space or a control character. Such
-    characters are combining marks that normalisation removes or composes with the previous letter.
+    a character is a combining mark that normalisation removed or composed with the letter before it.
 
     Args:
       text: The original text.
@@ -77,10 +78,10 @@ def trim_spans(
 
 
 class CharacterMap:
-    """Maps spans of a normalised text back to the text itself."""
+    """Maps spans of a normalised text to spans of the original text."""
 
     def __init__(self, normalizer: normalizers.Normalizer):
-        # Every character becomes a token, whose offsets `tokenizers` reports.
+        # Every character becomes a token, so `tokenizers` reports the offsets of every character.
         self._tokenizer = tokenizers.Tokenizer(models.WordLevel({'?': 0}, unk_token='?'))
         self._tokenizer.normalizer = normalizer
         self._tokenizer.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r'[\s\S]'), 'isolated')

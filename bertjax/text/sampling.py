@@ -1,4 +1,7 @@
-"""Draws a uniform sample of the sentences of a text of any length, which depends on their number and a seed alone."""
+"""Draws a uniform sample of the sentences of a text of any length.
+
+The indices of the sampled sentences depend only on the number of sentences and a seed.
+"""
 
 import itertools
 import random
@@ -9,12 +12,12 @@ from bertjax.text.long_words import shorten_unbroken
 from bertjax.text.sentences import split_sentences
 from bertjax.text.special import replace_surrogates
 
-MAX_SENTENCE = 1_000  # in characters; longer sentences are cut, to bound the memory of the sample
+MAX_SENTENCE = 1_000  # in characters; longer sentences are cut to limit the memory of the sample
 Sampled = TypeVar('Sampled')
 
 
 def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
-    """Yields the sentences of texts in pieces of up to MAX_SENTENCE characters; very long words are cut."""
+    """Yields the sentences of texts in pieces of up to MAX_SENTENCE characters. Very long words are shortened."""
     for sentence in itertools.chain.from_iterable(map(split_sentences, texts)):
         sentence = shorten_unbroken(replace_surrogates(sentence))
         for start in range(0, len(sentence), MAX_SENTENCE):
@@ -22,8 +25,8 @@ def iter_sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def sample(stream: Iterable[Sampled], size: int, seed: int) -> tuple[list[Sampled], int]:
-    """Returns a uniform sample of a stream of unknown length (Vitter 1985, algorithm R), and the length."""
-    # Python guarantees equal numbers in all versions only for random().
+    """Returns a uniform sample of a stream of unknown length, and the length (Vitter 1985, algorithm R)."""
+    # Of Python's random functions, only random() gives the same numbers in all versions.
     draw = random.Random(seed).random
     drawn: list[Sampled] = []
     count = 0

@@ -28,7 +28,7 @@ from bertjax.text.tokenizer_json import sentencepiece_settings
 
 
 class SentencePieceTokenizer:
-    """Converts text to ids by a SentencePiece model. Its special tokens are control symbols, which no text produces.
+    """Converts text to ids with a SentencePiece model. Its special tokens are control symbols, which no text produces.
 
     Args:
       model: The bytes of a *.model file.
@@ -50,13 +50,13 @@ class SentencePieceTokenizer:
         except (RuntimeError, OSError, ValueError) as error:
             raise UserError(
                 where, 'bytes that SentencePiece cannot read', 'a SentencePiece model',
-                'the file is damaged or of another kind: use the original, or train one with --config.run=vocab',
+                'use the original file, or train a vocabulary with --config.run=vocab',
             ) from error  # fmt: skip
         self._unicode = unicode_normalizer(read_settings(model).rule)
         self._characters = CharacterMap(self._unicode)
         self.vocab_size = processor.get_piece_size()
         self.pieces = [processor.id_to_piece(index) for index in range(self.vocab_size)]
-        # ALBERT has SentencePiece's names for the first two.
+        # In ALBERT, the first two special tokens have SentencePiece's names.
         known = set(self.pieces)
         self._names = {t: n for t, n in ((PAD, '<pad>'), (UNK, '<unk>')) if t not in known and n in known}
         ids = check_pieces(self.pieces, where, self._names)
@@ -75,7 +75,7 @@ class SentencePieceTokenizer:
         )
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
+        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
@@ -93,7 +93,7 @@ class SentencePieceTokenizer:
 
     def _prepare(self, text: str) -> str:
         if text.isascii():
-            return text  # the model's character map lower-cases it
+            return text  # the character map of the model lower-cases it
         try:
             return self._unicode.normalize_str(text)
         except UnicodeEncodeError:
@@ -108,7 +108,7 @@ class SentencePieceTokenizer:
     def save(self, directory: epath.PathLike) -> None:
         """Writes tokenizer.model, and tokenizer.json with tokenizer_config.json for transformers' AutoTokenizer.
 
-        Both give equal ids, except that transformers turns a special token's name in a text into the token.
+        Both give the same ids, with one exception: in transformers, a special token's name in a text becomes the token.
         """
         directory = epath.Path(directory)
         config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)
@@ -127,5 +127,5 @@ class SentencePieceTokenizer:
 
 
 def _threads() -> int:
-    """Returns the number of threads: 1 in a worker process, one for each core (-1) in the main process."""
+    """Returns the number of threads: 1 in a worker process; -1, which means one for each core, in the main process."""
     return 1 if multiprocessing.parent_process() else -1

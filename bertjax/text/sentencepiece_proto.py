@@ -1,4 +1,4 @@
-"""Reads the protocol buffer of a SentencePiece *.model file: settings that the library does not expose, and scores."""
+"""Reads the protocol buffer of a SentencePiece *.model file: scores, and settings that the library does not expose."""
 
 import dataclasses
 import struct
@@ -23,10 +23,10 @@ class ModelSettings:
     """Settings of a SentencePiece model.
 
     Attributes:
-      kind: UNIGRAM, BPE, or another of TrainerSpec.ModelType.
+      kind: The type of the model: UNIGRAM, BPE, or another value of TrainerSpec.ModelType.
       byte_fallback: Whether unknown characters become bytes.
-      usual_spaces: Whether spaces are treated as by default: one is put before the text, repeated ones are removed,
-        and each becomes SPACE.
+      usual_spaces: Whether the model has the default treatment of spaces: a space is put before the text, repeated
+        spaces are removed, and each space becomes SPACE.
       rule: The name of the normalisation, such as 'nmt_nfkc'.
       charsmap: The compiled character map of the normalisation.
     """
@@ -55,9 +55,9 @@ def read_settings(model: bytes) -> ModelSettings:
 def unicode_steps(rule: str) -> list[str]:
     """Returns the normalisers (names in `tokenizers.normalizers`) to apply before the character map of a model.
 
-    SentencePiece's map composes a fixed table of short sequences, but `tokenizers` applies the map to graphemes, so
-    the two differ on decomposed Vietnamese or Korean. They agree on text that is already in NFKC (and lower case), and
-    this step does not change SentencePiece's result.
+    The character map is a fixed table of short sequences. SentencePiece applies it to text, but `tokenizers` applies it
+    to graphemes, so their results differ for decomposed Vietnamese or Korean. The results are equal if the text is
+    already in NFKC (and in lower case). These normalisers do not change the result of SentencePiece.
     """
     return {
         'nmt_nfkc': ['NFKC'],
@@ -75,9 +75,9 @@ def unicode_normalizer(rule: str) -> normalizers.Sequence:
 def round_scores(model: bytes) -> bytes:
     """Returns the model with rounded scores.
 
-    SentencePiece sums scores over a whole text in float32; other implementations sum over words or in float64. If two
-    segmentations of a word have nearly equal sums, rounding errors decide between them, differently in each
-    implementation and at each position. Rounded scores have exact sums, so the same segmentation wins everywhere.
+    SentencePiece sums scores over a whole text in float32. Other implementations sum over words or in float64. If two
+    segmentations of a word have nearly equal sums, rounding errors decide between them, and the choice depends on the
+    implementation and on the position in the text. Rounded scores have exact sums, so the choice is always the same.
     """
     rounded = bytearray(model)
     for number, piece, start in decode_fields(model):

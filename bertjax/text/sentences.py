@@ -1,24 +1,24 @@
-"""A rule-based sentence splitter: one regular expression finds candidates, cheap checks accept or reject each.
+"""A rule-based sentence splitter. One regular expression finds candidates, and fast checks accept or reject each.
 
-It never changes, drops or reorders a character other than white space, so a mistake costs a boundary but no text. The
-rules are for English and languages with the same punctuation; they also know the full stops of Chinese, Japanese,
-Hindi, Arabic and Urdu. In doubt the splitter does not split, because a long sentence harms a sentence pair less than
-half a sentence does.
+The splitter never changes, drops or reorders characters other than white space. So an error moves a boundary but loses
+no text. The rules are for English and languages with the same punctuation. They also cover the full stops of Chinese,
+Japanese, Hindi, Arabic and Urdu. In case of doubt the splitter does not split, because in a sentence pair half a
+sentence is worse than a long sentence.
 """
 
 import re
 
-# Increased with every change that cuts a text differently. A store records the version; old stores are not cut again.
+# Increase it with every change that splits a text differently. A store records the version. Old stores are not rebuilt.
 RULES_VERSION = 3
 
-_LOOK_BACK = 32  # the most characters inspected before a stop; the bound keeps the time linear
+_LOOK_BACK = 32  # the maximum number of characters to inspect before a stop, so that the time stays linear
 
 _CLOSERS = '"\'”’»›)\\]}'
 _CJK_CLOSERS = '"\'”’」』】〕）》〉］'
 _STOPS, _CJK_STOPS = '.!?…‼⁇⁈⁉؟۔।॥', '。！？｡'
-# A run of stops, then closing quotes, brackets and footnote marks, then white space. The expression begins with one
-# set of characters, which `re` finds ten times faster than alternatives. The look-behinds match a run only at its first
-# stop; they and the possessive quantifiers keep the time linear on a million dots.
+# A run of stops, then closing quotes, brackets and footnote marks, then white space. The expression begins with a
+# single set of characters, because `re` finds a set ten times faster than alternatives. The look-behinds match a run
+# only at its first stop. They and the possessive quantifiers keep the time linear, even for a million dots.
 _CANDIDATE = re.compile(
     rf'([{_STOPS}{_CJK_STOPS}])(?:'
     rf'(?<=[{_STOPS}])(?<![.!?…][{_STOPS}])([{_STOPS}]*+)(?:[{_CLOSERS}]|\[[^\]\s]{{1,12}}\])*+\s++'
@@ -29,11 +29,11 @@ _NEXT_WORD = re.compile(r'[\s"\'“‘„«‹(\[{¿¡*•–—-]*([^\W_]*)(\.?
 _OPENERS = '"\'“‘„«‹([{—–-'
 # A number after an abbreviation such as `fig.`: 3, S3, IV.
 _NUMBER = re.compile(r'[A-Z]{0,2}\d|[IVXLCDM]+$')
-# The beginning of a decimal with a stray space, as in `P < 0. 05`.
+# The beginning of a decimal number with a wrong space, as in `P < 0. 05`.
 _BROKEN_DECIMAL = re.compile(r'[<>=≤≥±]\s?-?\d+$')
-# U.S, a.m, Ph.D, J.-P: short parts separated by stops (the last stop is the candidate).
+# Short parts separated by stops, such as U.S, a.m, Ph.D, J.-P (the last stop is the candidate).
 _DOTTED = re.compile(r'(?:[^\W\d_]{1,4}\.-?)+[^\W\d_]{1,4}')
-# The number of a list item at the start of a sentence: 1. or 2.3. or (a. or IV.
+# The number of a list item at the start of a sentence, such as 1. or 2.3. or (a. or IV.
 _ENUMERATOR = re.compile(r'[(\[]?(?:\d+(?:\.\d+)*|[A-Za-z]|[IVXLCDM]+)')
 
 
@@ -41,20 +41,20 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# A name always follows.
+# Titles: a name always follows.
 _TITLES = _words(
     'Mr Mrs Ms Mx Messrs Mmes Dr Drs Prof Profs Gen Col Lt Sgt Capt Cmdr Cdr Maj Adm Cpl Pvt Brig Rev Revd Hon Gov Sen '
     'Sens Rep Reps Pres Msgr Supt Insp Det Mme Mlle Mt Mts Ft Fr Amb Atty Sec Secy Treas Herr Hr Frl Sig Sta Sto'
 )
-# The sentence always continues (written here in lower case; the case of the text does not matter).
+# Abbreviations after which the sentence always continues. They match in any case.
 _NEVER = _words('e.g i.e cf vs viz approx incl excl esp eg ie v resp feat ft chr')
-# An abbreviation if a number follows, else an ordinary word (`He said no. She left.`).
+# Abbreviations only if a number follows; else they are ordinary words (`He said no. She left.`).
 _BEFORE_NUMBERS = _words(
     'no nos nr vol vols p pp fig figs ch chap chaps sec secs sect art arts eq eqs eqn eqns ver vers op opp pt pts col '
     'cols fol ex exs ca c b d fl r par para pars bk tab tabs tbl app appx suppl ref refs ed edn ser n nn l ll lib thm '
     'lem cor prop def alg max avg tel ext apt rm pat rs abb bd kap env jan feb mar apr jun jul aug sep sept oct nov dec'
 )
-# It ends a sentence only if one of _STARTERS follows, words that begin sentences more often than names.
+# Abbreviations that end a sentence only if one of _STARTERS follows.
 _EITHER = _words(
     'Inc Ltd Co Cos Corp Bros Jr Sr Esq St Ste Ave Blvd Rd Sq Hwy Pkwy Dept Univ Assn Assoc Bldg Est Ed Eds ed eds al '
     'etc trans rev repr Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Nov Dec Mon Tue Tues Wed Thu Thur Thurs Fri Sat Sun '
@@ -63,6 +63,7 @@ _EITHER = _words(
     'J Am Brit Med Lett Rev Phys Chem Biol Math Soc Acad Trans Wm Geo Chas Thos Jas Jos Robt Benj Saml Edw Alex sp spp '
     'ssp subsp var cv'
 )
+# Words that begin sentences more often than names.
 _STARTERS = _words(
     'The It He She They We You I This That These Those There Here His Her Their Its Our My Your But And Or So Yet If '
     'When While Where As At After Before In On For From By With However Although Though Since Because Then Thus Also '
@@ -71,7 +72,7 @@ _STARTERS = _words(
 )
 
 _ABBREVIATIONS = _TITLES | _NEVER | _BEFORE_NUMBERS | _EITHER
-_LONG = 7  # letters; more than any abbreviation has
+_LONG = 7  # in letters; every abbreviation is shorter
 
 
 def split_sentences(paragraph: str) -> list[str]:
@@ -85,7 +86,7 @@ def split_sentences(paragraph: str) -> list[str]:
         stop, more_stops, quotation = match.groups()
         following = paragraph[end]
         if more_stops is None:
-            # `「行こう。」と言った`: the sentence continues after the quotation.
+            # In `「行こう。」と言った`, the sentence continues after the quotation.
             if quotation and following in 'とっ':
                 continue
         elif following.isalpha() and following.islower():
@@ -106,9 +107,9 @@ def split_sentences(paragraph: str) -> list[str]:
 
 
 def _ends_plainly(text: str, start: int, at: int) -> bool:
-    """Returns whether an ordinary word stands before the stop at `at`, which a capital follows.
+    """Returns whether the word before the stop at `at` is an ordinary word. A capital letter must follow the stop.
 
-    Such a stop ends the sentence from `start`. This cheap check decides most stops; `_ends` decides the others.
+    Such a stop ends the sentence that begins at `start`. This fast check decides most stops, `_ends` the others.
     """
     if at - start > _LONG and text[at - _LONG : at].isalpha():
         return True
@@ -119,7 +120,15 @@ def _ends_plainly(text: str, start: int, at: int) -> bool:
 
 
 def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
-    """Returns whether the sentence from `start` ends with the `stop` at `stop_at`; the next text is at `next_at`."""
+    """Returns whether the sentence that begins at `start` ends with the stop at `stop_at`.
+
+    Args:
+      text: The paragraph.
+      start: The index of the first character of the sentence.
+      stop_at: The index of the stop.
+      stop: The run of stops.
+      next_at: The index of the text after the stop and white space.
+    """
     match = _NEXT_WORD.match(text, next_at)
     following = match[1]
     if following[:1].islower():
@@ -144,6 +153,6 @@ def _ends(text: str, start: int, stop_at: int, stop: str, next_at: int) -> bool:
         return False
     initial = len(word) == 1 and word.isupper()
     if initial or word in _EITHER or _DOTTED.fullmatch(word):
-        # `J. A. Smith`: `A` looks like a sentence starter, but it is the next initial.
+        # In `J. A. Smith`, `A` looks like a sentence starter, but it is an initial.
         return following in _STARTERS and not match[2]
     return True

@@ -1,7 +1,7 @@
-"""Smooths the shares of corpora of different sizes, so that a small language has more than its share by size.
+"""Smooths the shares of corpora of different sizes, so that a small language has a larger share than by size.
 
-A corpus of size n has a share in proportion to n^power, as in multilingual BERT (google-research/bert, multilingual.md:
-power 0.7, for the examples and for the vocabulary).
+The share of a corpus of size n is proportional to n^power, as in multilingual BERT (google-research/bert,
+multilingual.md: power 0.7, for the examples and for the vocabulary).
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,21 +9,21 @@ from fractions import Fraction
 
 
 def smoothed_shares(sizes: Sequence[float], power: float) -> list[float]:
-    """Returns the smoothed shares of corpora, which add up to 1. An empty corpus has the share 0.
+    """Returns the smoothed shares of corpora. Their sum is 1, and an empty corpus has the share 0.
 
     Args:
-      sizes: The tokens, characters or sentences of each corpus; not all 0.
-      power: 1 for shares by size, 0 for equal shares.
+      sizes: The number of tokens, characters or sentences of each corpus; not all 0.
+      power: The exponent: 1 for shares by size, 0 for equal shares.
     """
-    raised = [float(size) ** power if size else 0.0 for size in sizes]
-    return [x / sum(raised) for x in raised]
+    powers = [float(size) ** power if size else 0.0 for size in sizes]
+    return [x / sum(powers) for x in powers]
 
 
 def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[str, int]:
-    """Returns the counts of words in a mixture of corpora by `smoothed_shares` of their characters, sorted by word.
+    """Returns the counts of words in a mixture of corpora, sorted by word.
 
-    The counts of the corpus that loses most by smoothing are unchanged, and those of the others are increased, so that
-    no word is rounded to 0.
+    The shares of the corpora are the `smoothed_shares` of their numbers of characters. Smoothing only increases counts,
+    so that no count is rounded to 0: the counts of the corpus whose share shrinks most are unchanged.
 
     Args:
       counts: {word: count} of each corpus.
@@ -32,26 +32,30 @@ def smoothed_counts(counts: Sequence[Mapping[str, int]], power: float) -> dict[s
     sizes = [sum(len(word) * count for word, count in words.items()) for words in counts]
     shares = smoothed_shares(sizes, power)
     gains = [share / size if size else 0.0 for share, size in zip(shares, sizes, strict=True)]
-    least = min(gain for gain in gains if gain)
+    min_gain = min(gain for gain in gains if gain)
     total: dict[str, int] = {}
     for words, gain in zip(counts, gains, strict=True):
-        # The factor is an exact fraction, in thousandths, so that the counts do not depend on the order of additions.
-        factor = Fraction(round(1000 * gain / least), 1000)
+        # The factor is an exact fraction (in thousandths), so that the counts do not depend on the order of additions.
+        factor = Fraction(round(1000 * gain / min_gain), 1000)
         for word, count in words.items():
             total[word] = total.get(word, 0) + round(count * factor)
     return dict(sorted(total.items()))
 
 
-def smoothed_sample(samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, most: int) -> list[str]:
-    """Returns at most `most` sentences of several corpora by `smoothed_shares`; those of a small corpus may repeat.
+def smoothed_sample(
+    samples: Sequence[Sequence[str]], sizes: Sequence[int], power: float, max_sentences: int
+) -> list[str]:
+    """Returns at most `max_sentences` sentences of several corpora, in `smoothed_shares` of their numbers of sentences.
+
+    The sentences of a small corpus may repeat.
 
     Args:
       samples: The sentences drawn from each corpus, in random order.
       sizes: The number of sentences of each corpus.
       power: See `smoothed_shares`.
-      most: The maximum number of sentences in all.
+      max_sentences: The maximum number of sentences in all.
     """
-    total = min(most, sum(map(len, samples)))
+    total = min(max_sentences, sum(map(len, samples)))
     mixed: list[str] = []
     for sample, share in zip(samples, smoothed_shares(sizes, power), strict=True):
         count = round(total * share)

@@ -29,10 +29,10 @@ def is_unused(piece: str) -> bool:
 
 
 def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Finds the five special tokens among `pieces` (index = id).
+    """Checks a vocabulary and finds its five special tokens.
 
     Args:
-      pieces: The vocabulary.
+      pieces: The vocabulary, index = id.
       where: The file, for messages.
       names: The vocabulary's names of special tokens that differ from BERT's, e.g. {'[PAD]': '<pad>'}.
 
@@ -54,8 +54,7 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
                 f'{where}:{index + 1}',
                 f'{piece!r} a second time (first as entry {ids[piece] + 1})',
                 'every piece once',
-                'the file is damaged or was edited by hand: use the original vocabulary, or train one with '
-                '--config.run=vocab',
+                'use the original vocabulary, or train one with --config.run=vocab',
             )
     missing = [name for name in names.values() if name not in ids]
     if missing:
@@ -63,16 +62,16 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
             where,
             f'{len(pieces):,} pieces without {" ".join(missing)}',
             f'a BERT vocabulary with {" ".join(names.values())}',
-            'is this the file of another model? Name a BERT vocabulary, or train one with --config.run=vocab',
+            'give the path of a BERT vocabulary, or train one with --config.run=vocab',
         )
     return {token: ids[name] for token, name in names.items()}
 
 
 @contextlib.contextmanager
 def wrap_tokenizer_errors(where: str) -> Iterator[None]:
-    """Turns any error about a tokenizer's file, from here or a library, into a UserError that names the file.
+    """Converts any error about the file of a tokenizer to a UserError that names the file.
 
-    A tokenizer.json may have any form, and each library reads a different part of it at a different time.
+    A tokenizer.json may have any content, and each library reads a different part of it at a different time.
     """
     try:
         yield
@@ -80,11 +79,13 @@ def wrap_tokenizer_errors(where: str) -> Iterator[None]:
         raise
     except BaseException as error:  # a panic in Rust is not an Exception
         found = f'settings that cannot be used ({type(error).__name__}: {error})'
-        raise UserError(where, found, 'the tokenizer of a BERT', 'take the original file') from error
+        raise UserError(where, found, 'the tokenizer of a BERT', 'use the original file') from error
 
 
 def check_ids(settings: Mapping[str, Any], where: str) -> None:
-    """Checks that every id of a tokenizer.json is below its number of pieces: `tokenizers` allocates up to the largest.
+    """Checks that every id of a tokenizer.json is below the number of pieces.
+
+    A large id would make `tokenizers` allocate too much memory.
 
     Raises:
       UserError: An id is not an integer from 0 to the number of pieces - 1.
@@ -95,13 +96,13 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
         if type(number) is not int or not 0 <= number < count:
             found = f'the id {format_value(number)} for one of {count:,} pieces'
             expected = f'0 to {count - 1:,}, without gaps or repetitions'
-            raise UserError(where, found, expected, 'the vocabulary is damaged: take the original file')
+            raise UserError(where, found, expected, 'the vocabulary is damaged: use the original file')
 
 
-def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], more: Sequence[int] = ()) -> np.ndarray:
-    """Returns the sorted ids (int32) of the special tokens `ids`, the [unusedN] slots among `pieces`, and `more`."""
+def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], other_ids: Sequence[int] = ()) -> np.ndarray:
+    """Returns the sorted ids (int32) of special tokens (`ids`), of the [unusedN] slots in `pieces`, and `other_ids`."""
     unused = (index for index, piece in enumerate(pieces) if is_unused(piece))
-    return np.array(sorted({*ids.values(), *unused, *more}), dtype=np.int32)
+    return np.array(sorted({*ids.values(), *unused, *other_ids}), dtype=np.int32)
 
 
 def hash_settings(settings: Mapping) -> str:
@@ -116,7 +117,7 @@ def replace_surrogates(text: str) -> str:
 
 
 def make_added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]:
-    """Returns the `make_added_tokens` of a tokenizer.json for special tokens (id, name), sorted by id."""
+    """Returns the `added_tokens` of a tokenizer.json for special tokens (id, name), sorted by id."""
     flags = {'single_word': False, 'lstrip': False, 'rstrip': False, 'normalized': False, 'special': True}
     return [{'id': index, 'content': name, **flags} for index, name in sorted(tokens)]
 
@@ -124,7 +125,7 @@ def make_added_tokens(tokens: Iterable[tuple[int, str]]) -> list[dict[str, Any]]
 def pair_template(ids: Mapping[str, int], names: Mapping[str, str], separators: int = 1) -> dict[str, Any]:
     """Returns the `post_processor` of a tokenizer.json: [CLS] A [SEP] in segment 0, B [SEP] in segment 1.
 
-    With two `separators` it is RoBERTa's, [CLS] A [SEP] [SEP] B [SEP].
+    With two `separators`, a pair is [CLS] A [SEP] [SEP] B [SEP], as in RoBERTa.
     """
     cls, sep = names.get(CLS, CLS), names.get(SEP, SEP)
 
@@ -163,5 +164,5 @@ def tokenizer_config(names: Mapping[str, str], **settings: Any) -> dict[str, Any
 
 
 def to_json(settings: Mapping[str, Any]) -> str:
-    """Returns `settings` as the text of a file, with the keys in their order."""
+    """Returns `settings` as the text of a JSON file. The keys keep their order."""
     return json.dumps(settings, ensure_ascii=False, indent=2) + '\n'

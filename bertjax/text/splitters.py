@@ -1,4 +1,4 @@
-"""The sentence splitters for config.corpus_options.sentences: our rules, and pysbd for more languages."""
+"""The sentence splitters for config.corpus_options.sentences: `sentences.py`, and pysbd for more languages."""
 
 import importlib.metadata
 import itertools
@@ -15,12 +15,12 @@ Splitter = Callable[[str], list[str]]
 
 _WHERE = 'config.corpus_options.sentences'
 _NAME = re.compile(rf'{RULES}|{PYSBD}(?::[a-z]{{2}})?')
-# pysbd's time grows with the square of the length: half a second for this many characters, an hour for a megabyte.
+# The time of pysbd grows with the square of the length: half a second for this many characters, an hour for a megabyte.
 _MAX_PIECE = 10_000
 
 
 def check_splitter(name: str) -> None:
-    """Checks the name of a splitter. `build_splitter` checks that its package is installed.
+    """Checks the name of a splitter, but not whether its package is installed; see `build_splitter`.
 
     Raises:
       UserError: The name is not valid.
@@ -31,7 +31,7 @@ def check_splitter(name: str) -> None:
 
 
 def build_splitter(name: str) -> Splitter:
-    """Returns the function that cuts a paragraph into sentences.
+    """Returns the function that splits a paragraph into sentences.
 
     Args:
       name: 'rules', 'pysbd' (English) or 'pysbd:LANGUAGE'.
@@ -43,7 +43,7 @@ def build_splitter(name: str) -> Splitter:
 
 
 def splitter_version(name: str) -> str:
-    """Returns the splitter and its version for a store's record: 'rules 3', 'pysbd 0.3.4'; UNKNOWN if not installed."""
+    """Returns the splitter and its version, such as 'rules 3' or 'pysbd 0.3.4'; UNKNOWN if it is not installed."""
     if name == RULES:
         return f'{RULES} {RULES_VERSION}'
     try:
@@ -53,12 +53,12 @@ def splitter_version(name: str) -> str:
 
 
 class _Pysbd:
-    """pysbd (Sadvilkar and Neumann, 2020, arXiv 2010.09657), used so that it changes no character."""
+    """Splits with pysbd (Sadvilkar and Neumann, 2020, arXiv 2010.09657), without changing a character."""
 
     def __init__(self, language: str):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter('ignore')  # its code has regular expressions that are not raw strings
+                warnings.simplefilter('ignore')  # pysbd has regular expressions that are not raw strings
                 import pysbd
                 from pysbd.languages import LANGUAGE_CODES
         except ImportError:
@@ -72,16 +72,16 @@ class _Pysbd:
     def __call__(self, paragraph: str) -> list[str]:
         sentences: list[str] = []
         for piece in _pieces(paragraph):
-            # A piece is longer only if the rules found no end in it.
+            # Pieces are longer only where the rules find no end of a sentence.
             sentences += self._split(piece) if len(piece) < 2 * _MAX_PIECE else split_sentences(piece)
         return sentences
 
     def _split(self, text: str) -> list[str]:
-        """Splits a text; falls back to the rules if pysbd fails or changes a character."""
+        """Splits a text. Uses the rules instead if pysbd fails or changes a character."""
         try:
-            # `segment` would search for each sentence from the beginning of the text.
+            # `segment` is slower, because it searches for each sentence from the beginning of the text.
             pieces = self._segmenter.processor(text).process()
-        except Exception:  # pysbd is a chain of regular expressions, which can fail in any way
+        except Exception:  # pysbd may raise any error
             return split_sentences(text)
         lengths = [len(''.join(sentence.split())) for sentence in pieces]
         if ''.join(''.join(pieces).split()) != ''.join(text.split()):
@@ -90,7 +90,7 @@ class _Pysbd:
 
 
 def _pieces(paragraph: str) -> Iterator[str]:
-    """Yields a long paragraph in pieces of about _MAX_PIECE characters, which end where the rules end a sentence."""
+    """Yields a long paragraph in pieces of about _MAX_PIECE characters. Pieces end where the rules end a sentence."""
     if len(paragraph) <= _MAX_PIECE:
         yield paragraph
         return
@@ -107,7 +107,7 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 
 def _cut_at(text: str, lengths: Sequence[int]) -> Iterator[str]:
-    """Yields the text in stripped parts whose numbers of characters other than white space are `lengths`."""
+    """Yields the text in stripped parts. Part i has `lengths[i]` characters that are not white space."""
     indices = [index for index, char in enumerate(text) if not char.isspace()]
     ends = list(itertools.accumulate(lengths, initial=0))
     for first, last in itertools.pairwise(ends):

@@ -1,4 +1,4 @@
-"""A vocabulary of symbols, such as codes, products or visual words. White space separates symbols; each has one id."""
+"""A vocabulary of symbols, such as codes, products or visual words. Each symbol between white space is one id."""
 
 import collections
 import heapq
@@ -35,10 +35,10 @@ _FIX = 'give a text file with one symbol on each line'
 
 
 class SymbolTokenizer:
-    """Converts text to ids by a table: a tokenizer.json with a WordLevel model that splits at white space.
+    """Converts text to ids with a table: the WordLevel model of a tokenizer.json that splits at white space.
 
     Args:
-      settings: The parsed tokenizer.json, see `symbol_settings`.
+      settings: The parsed tokenizer.json; see `symbol_settings`.
       where: The file, for messages.
       names: The vocabulary's names of special tokens that differ from BERT's.
 
@@ -79,7 +79,7 @@ class SymbolTokenizer:
         return [np.array(encoding.ids, np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
+        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
@@ -102,7 +102,7 @@ class SymbolTokenizer:
 
 
 def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
-    """Returns the tokenizer.json of a table of `pieces` (index = id), which include BERT's special tokens."""
+    """Returns the tokenizer.json of a table of `pieces` (index = id). The pieces include BERT's special tokens."""
     ids = {piece: index for index, piece in enumerate(pieces)}
     return {
         'version': '1.0',
@@ -118,7 +118,9 @@ def symbol_settings(pieces: Sequence[str]) -> dict[str, Any]:
 
 
 def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
-    """Reads a vocabulary from a file with one symbol on each line; missing special tokens come first, in BERT's order.
+    """Reads a vocabulary from a file with one symbol on each line.
+
+    Special tokens that are missing from the file are put before the symbols, in BERT's order.
 
     Raises:
       UserError: The file does not exist or is not text, a line is not a single symbol, or a symbol occurs twice.
@@ -128,8 +130,8 @@ def read_symbols(path: epath.PathLike) -> SymbolTokenizer:
         if symbol.split() != [symbol]:
             raise UserError(f'{path}:{number}', repr(symbol), 'one symbol without white space', 'correct the line')
     check_pieces([*symbols, *(name for name in SPECIAL_TOKENS if name not in symbols)], str(path))
-    lacking = [name for name in SPECIAL_TOKENS if name not in symbols]
-    return SymbolTokenizer(symbol_settings([*lacking, *symbols]), str(path))
+    missing = [name for name in SPECIAL_TOKENS if name not in symbols]
+    return SymbolTokenizer(symbol_settings([*missing, *symbols]), str(path))
 
 
 def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> SymbolTokenizer:
@@ -147,7 +149,7 @@ def train_symbols(texts: Iterable[str], *, vocab_size: int, unused: int = 0) -> 
 
 
 def count_symbols(texts: Iterable[str]) -> dict[str, int]:
-    """Counts the symbols of up to MAX_WORD characters."""
+    """Counts the symbols of texts. Symbols longer than MAX_WORD characters are ignored."""
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         symbols = text.split()

@@ -1,4 +1,4 @@
-"""The protocol of all tokenizers, and a loader that recognises the family of a file or directory."""
+"""The interface of all tokenizers, and a loader that recognises the family of a file or directory."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -24,16 +24,16 @@ class Tokenizer(Protocol):
     """The interface of all tokenizers.
 
     Attributes:
-      family: 'wordpiece', 'sentencepiece', 'bpe' (byte-level) or 'symbols'.
+      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level) or 'symbols'.
       lowercase: Whether text is lower-cased first.
       vocab_size: V, the number of pieces.
       pieces: The V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
       separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
-      special_ids: int32, sorted, the ids never drawn as a random replacement: the special tokens, [unusedN] slots and
-        control symbols.
+      special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
+        them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.
-      fingerprint: The sha256 (hex) of everything that determines ids.
+      fingerprint: The sha256 (hex) of all settings that determine ids.
     """
 
     family: str
@@ -57,11 +57,11 @@ class Tokenizer(Protocol):
         """Returns the ids of all texts in one array (int32), and the number of ids of each text (int64)."""
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the start and end of each piece in the text. Slower than `encode`.
+        """Returns the ids of `encode` and the start and end of each piece in the text. It is slower than `encode`.
 
-        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece, without the
-        space before it, but with the marks that normalisation removed. The span of a piece that is only a space is
-        empty. If a character was expanded into several pieces, they share its span.
+        Offsets count Python characters of the original text. `text[start:end]` is the text of the piece. It excludes
+        the space before the piece, and includes the combining marks that normalisation removed. The span of a piece
+        that is only a space is empty. If one character became several pieces, they have the same span.
 
         Returns:
           (ids, starts, ends) of each text, int32 [N] each, starts and ends ascending.
@@ -71,7 +71,7 @@ class Tokenizer(Protocol):
         """Returns readable text, including special tokens."""
 
     def save(self, directory: epath.PathLike) -> None:
-        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load; the bytes are reproducible."""
+        """Writes a directory that `load_tokenizer` and transformers' AutoTokenizer load. The bytes are reproducible."""
 
 
 def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Tokenizer:
@@ -79,15 +79,15 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
 
     Args:
       path: A vocab.txt, a tokenizer.json, a SentencePiece *.model, a vocab.json with a merges.txt beside it, a
-        directory that holds one of these files (Hugging Face's or ours), or the path of a TensorFlow checkpoint. In a
-        directory, tokenizer.model comes before tokenizer.json, then vocab.txt, then vocab.json.
-      lowercase: Whether to lower-case; None takes it from the tokenizer_config.json beside the file, then from
-        tokenizer.json, then from the pieces: a vocabulary without upper-case letters is uncased.
+        directory with one of these files, or the path of a TensorFlow checkpoint. If a directory has several of them,
+        the first of tokenizer.model, tokenizer.json, vocab.txt and vocab.json is used.
+      lowercase: Whether to lower-case text. None takes the value from the tokenizer_config.json beside the file, else
+        from tokenizer.json, else from the pieces: a vocabulary without upper-case letters is uncased.
 
     Raises:
-      UserError: The path does not exist, or does not hold a vocabulary for BERT.
+      UserError: The path does not exist, or has no vocabulary for BERT.
     """
-    file = _find(user_path(path, str(path), _COMPANION_FILES))
+    file = _find_vocabulary(user_path(path, str(path), _COMPANION_FILES))
     config = _read_config(file.parent)
     with wrap_tokenizer_errors(str(file)):
         if file.suffix == '.model':
@@ -102,7 +102,7 @@ def load_tokenizer(path: epath.PathLike, lowercase: bool | None = None) -> Token
     return tokenizer
 
 
-def _find(path: epath.Path) -> epath.Path:
+def _find_vocabulary(path: epath.Path) -> epath.Path:
     """Returns the vocabulary file of `path`."""
     if not path.exists() and (path.parent / f'{path.name}.index').exists():  # the path of a TensorFlow checkpoint
         path = path.parent
@@ -113,7 +113,7 @@ def _find(path: epath.Path) -> epath.Path:
             return file
         raise UserError(
             str(path), 'a directory without a vocabulary', f'one of {", ".join(names)} in it',
-            'name the directory or file of a tokenizer, or train one with --config.run=vocab',
+            'give the directory or file of a tokenizer, or train one with --config.run=vocab',
         )  # fmt: skip
     if not path.exists():
         raise UserError(
@@ -125,11 +125,11 @@ def _find(path: epath.Path) -> epath.Path:
 
 
 def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None) -> Tokenizer:
-    # Like transformers: lines end at \n, \r\n or \r, and U+0085 or U+2028 are ordinary pieces.
+    # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
     names = _special_names(config)
-    check_pieces(pieces, str(file), names)  # here, because the dictionary of bert_settings loses repetitions
+    check_pieces(pieces, str(file), names)  # checked before bert_settings, whose dictionary removes repetitions
     if lowercase is None:
         lowercase = config.get('do_lower_case')
     settings = bert_settings(
@@ -148,7 +148,7 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
     if not isinstance(model, dict) or not isinstance(model.get('vocab'), dict | list):
         raise UserError(
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
-            'name the tokenizer.json, not the configuration beside it',
+            'give the path of the tokenizer.json, not of the configuration beside it',
         )  # fmt: skip
     where, names = str(file), _special_names(config)
     if model.get('type') == 'WordLevel':
@@ -191,13 +191,13 @@ def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tok
         kinds = {True: 'lowers', False: 'keeps'}
         raise UserError(
             where, f'a model that {kinds[tokenizer.lowercase]} case', f'one that {kinds[lowercase]} it',
-            'its pieces were trained this way: leave lowercase unset, or train another with --config.run=vocab',
+            'the case of a trained vocabulary is fixed: leave lowercase unset, or train one with --config.run=vocab',
         )  # fmt: skip
     return tokenizer
 
 
 def _special_names(config: dict[str, Any]) -> dict[str, str]:
-    """Returns the names of BERT's special tokens in a tokenizer_config.json."""
+    """Returns the names that a tokenizer_config.json gives to BERT's special tokens."""
     names = {}
     for key, token in (('pad', PAD), ('unk', UNK), ('cls', CLS), ('sep', SEP), ('mask', MASK)):
         value = config.get(f'{key}_token')
@@ -236,11 +236,8 @@ def _read_bytes(file: epath.Path) -> bytes:
     return data
 
 
-_COMPANION_FILES = (
-    'tokenizer_config.json',
-    'merges.txt',
-    'config.json',
-)  # read together with a single file in a bucket
-_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # several scripts, so that most vocabularies produce [UNK]
-_ORIGINAL = 'take the original file'
-_FIX = 'name a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'
+# The files that are downloaded with a single file in a bucket.
+_COMPANION_FILES = ('tokenizer_config.json', 'merges.txt', 'config.json')
+_TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has several scripts, so that most vocabularies produce [UNK]
+_ORIGINAL = 'use the original file'
+_FIX = 'give a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

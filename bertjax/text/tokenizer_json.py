@@ -1,4 +1,4 @@
-"""The tokenizer of a tokenizer.json with SentencePiece or byte-level BPE, and the export of SentencePiece to one."""
+"""The tokenizer of a tokenizer.json with SentencePiece or byte-level BPE, and the export of SentencePiece models."""
 
 import base64
 import json
@@ -34,16 +34,16 @@ from bertjax.text.special import (
     tokenizer_config,
 )
 
-# The names of BERT's special tokens in RoBERTa and its descendants.
+# The names of BERT's special tokens in RoBERTa and models based on it.
 ROBERTA_NAMES = MappingProxyType({PAD: '<pad>', UNK: '<unk>', CLS: '<s>', SEP: '</s>', MASK: '<mask>'})
-_BYTE_SPACE = 'Ġ'  # represents a space in byte-level BPE
+_BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 
 
 class JsonTokenizer:
-    """Converts text to ids by a tokenizer.json whose unigram or BPE model marks the start of words.
+    """Converts text to ids with a tokenizer.json whose unigram or BPE model marks the start of words.
 
-    SentencePiece marks it with U+2581, byte-level BPE with Ġ. The ids are those of transformers, so a special token's
-    name in a text becomes the token.
+    SentencePiece marks the start of a word with U+2581, byte-level BPE with Ġ. The ids equal those of transformers, so
+    the name of a special token in a text becomes the token.
 
     Args:
       settings: The parsed tokenizer.json.
@@ -76,9 +76,9 @@ class JsonTokenizer:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         except Exception as error:  # `tokenizers` raises bare Exception
             raise UserError(
-                where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'take the original file'
+                where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'use the original file'
             ) from error
-        # Special tokens are added elsewhere, and the post-processor of byte-level BPE shifts offsets.
+        # Other code adds the special tokens, and the post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = sorted(ids_of, key=ids_of.__getitem__)
@@ -107,12 +107,12 @@ class JsonTokenizer:
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
+        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
-        # `tokenizers` gives the space that it puts before the text the offsets of the first character.
+        # `tokenizers` puts a space before the text, and reports the offsets of the first character for it.
         space = self._tokenizer.token_to_id(self._space)
         return [
             (ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in locate(self._tokenizer, texts)
@@ -177,10 +177,10 @@ def sentencepiece_settings(
         charsmap = base64.b64encode(settings.charsmap).decode()
         steps.append({'type': 'Precompiled', 'precompiled_charsmap': charsmap})
     steps += [
-        # SentencePiece strips and folds only U+0020; its character map turns all other white space into U+0020.
+        # SentencePiece strips and merges only U+0020. Its character map turns all other white space into U+0020.
         {'type': 'Replace', 'pattern': {'Regex': '^ +| +$'}, 'content': ''},
         {'type': 'Replace', 'pattern': {'Regex': ' {2,}'}, 'content': ' '},
-        # Metaspace would not put its prefix before a text that starts with a literal U+2581.
+        # Unlike Prepend, Metaspace adds no prefix to a text that starts with a literal U+2581.
         {'type': 'Prepend', 'prepend': SPACE},
         {'type': 'Replace', 'pattern': {'String': ' '}, 'content': SPACE},
     ]
@@ -201,10 +201,10 @@ def sentencepiece_settings(
 def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -> list[list[str]]:
     """Returns the merges of a BPE model, by descending priority.
 
-    SentencePiece stores no merges: it joins the neighbours that form the piece with the highest score. So every way to
-    cut a piece into two pieces is a merge. If two merges compete in a text, SentencePiece applies the left one, but
-    this order prefers the one with the longer left half. The results differ only in texts such as `ababa`, where the
-    halves overlap.
+    A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
+    score. So every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
+    text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
+    the longer left half. The results differ only in texts such as `ababa`, where the halves overlap.
     """
     ordinary = {piece for index, piece in enumerate(pieces) if index not in special}
     order = sorted((-scores[index], index) for index, piece in enumerate(pieces) if piece in ordinary)

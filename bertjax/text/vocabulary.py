@@ -1,4 +1,4 @@
-"""Trains WordPiece and SentencePiece vocabularies, deterministic to the byte, in memory independent of corpus size."""
+"""Trains WordPiece and SentencePiece vocabularies. Equal texts give equal bytes. Memory does not grow with the text."""
 
 import collections
 import heapq
@@ -22,12 +22,12 @@ from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# The most distinct words in memory, about 300 MB; at the limit the rarer half is dropped.
+# The maximum number of distinct words in memory (about 300 MB). Beyond it, the rarer half is dropped.
 MAX_WORDS = 2_000_000
-# In characters; longer chunks between ASCII white space (Chinese paragraphs) are not cached.
+# The maximum length, in characters, of a cached chunk between ASCII white space. Chinese paragraphs are longer.
 _MAX_CHUNK = 64
-# The 1,000 most frequent characters get a piece (as in `tokenizers`), and more if those cover less than 99.95 % of the
-# text (Chinese; the share is SentencePiece's default).
+# The 1,000 most frequent characters become pieces (as in `tokenizers`). If they cover less than 99.95 % of the text
+# (SentencePiece's default share), for example of Chinese, more characters become pieces.
 _ALPHABET = 1_000
 _COVERAGE = 0.9995
 # A vocabulary that covers a smaller share of the text's characters is an error.
@@ -44,11 +44,12 @@ def train_wordpiece(
     min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
-    """Trains a WordPiece vocabulary by byte-pair merges of words, as Hugging Face's trainer does.
+    """Trains a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
 
-    Hugging Face's trainer breaks ties in the order of a hash table, so two runs differ; here equal texts give equal
-    bytes. The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ##
-    forms, then the merges. Their number is `vocab_size`, or less, with a warning, if the text is too small.
+    Hugging Face's trainer breaks ties in the order of a hash table, so two runs differ. This function breaks ties in
+    code point order, so equal texts give equal bytes. The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS],
+    [SEP], [MASK], the characters, their ## forms, then the merges. If the text is too small, there are fewer than
+    `vocab_size` pieces, and a warning is logged.
 
     Args:
       texts: A stream of texts, read once.
@@ -56,8 +57,8 @@ def train_wordpiece(
       vocab_size: The number of pieces, including special tokens and unused slots.
       lowercase: Whether text is lower-cased and accents are removed.
       unused: The number of [unusedN] slots to reserve.
-      min_frequency: Pairs that occur less often are not merged.
-      smoothing: The power of a mixture, see `text/smoothing.py`.
+      min_frequency: The minimum count of a pair that is merged.
+      smoothing: The exponent of a mixture; see `text/smoothing.py`.
 
     Raises:
       UserError: The texts are empty, or `vocab_size` is too small for their characters.
@@ -82,7 +83,7 @@ def build_wordpiece(
     min_frequency: int = 2,
     smoothing: float = 1.0,
 ) -> WordPieceTokenizer:
-    """Makes the vocabulary of `train_wordpiece` from the `count_words` of each corpus."""
+    """Makes the vocabulary of `train_wordpiece` from the result of `count_words` for each corpus."""
     special = special_layout(unused)
     if not any(counts):
         fix = 'set config.vocab.family=sentencepiece or bpe for text without spaces, or check the path and format'
@@ -91,16 +92,18 @@ def build_wordpiece(
         )
     words = smoothed_counts(counts, smoothing) if len(counts) > 1 else counts[0]
     pieces = special + _alphabet(words, vocab_size - len(special), vocab_size)
-    pieces += learn_merges(words, pieces, room=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX)
+    pieces += learn_merges(
+        words, pieces, max_new_pieces=vocab_size - len(pieces), min_frequency=min_frequency, prefix=PREFIX
+    )
     warn_when_small(len(pieces), vocab_size)
     return WordPieceTokenizer(bert_settings(pieces, lowercase=lowercase))
 
 
 def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
-    """Counts the words of texts, split as by BERT; the rarest are dropped if there are too many.
+    """Counts the words of texts as BERT splits them. If there are too many, the rarest words are dropped.
 
-    ASCII white space always separates words, and BERT's normaliser works on single characters. So each distinct chunk
-    between white space is split only once, which is ten times as fast as splitting all text.
+    ASCII white space always separates words, and BERT's normaliser works on single characters. So it is enough to split
+    each distinct chunk between white space once, which is ten times as fast as splitting all text.
     """
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -139,8 +142,8 @@ def count_words(texts: Iterable[str], lowercase: bool) -> dict[str, int]:
     return dict(sorted(words.items()))
 
 
-def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
-    """Returns the characters that get a piece, then the ## forms of those that occur inside words, each sorted."""
+def _alphabet(words: dict[str, int], max_entries: int, vocab_size: int) -> list[str]:
+    """Returns the characters that become pieces, then the ## forms of those that can continue a word, each sorted."""
     counts: collections.Counter[str] = collections.Counter()
     for word, count in words.items():
         for character in word:
@@ -149,18 +152,18 @@ def _alphabet(words: dict[str, int], room: int, vocab_size: int) -> list[str]:
     total, covered, entries = sum(counts.values()), 0, 0
     plain, inside = [], []
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        # Each punctuation mark and CJK ideograph is a word, without a ## form.
+        # A punctuation mark or a CJK ideograph is always a separate word, so it has no ## form.
         joins = len(pre_tokenizer.pre_tokenize_str(normalizer.normalize_str('a' + character))) == 1
         entries += 1 + joins
         rare = covered >= _COVERAGE * total
-        if entries > room or (rare and (len(plain) >= _ALPHABET or entries > room // 2)):
+        if entries > max_entries or (rare and (len(plain) >= _ALPHABET or entries > max_entries // 2)):
             break
         plain.append(character)
         inside += [PREFIX + character] * joins
         covered += count
     if covered < _MIN_COVERAGE * total:
         raise UserError(
-            'config.vocab.size', f'{vocab_size:,}, which holds the characters of {covered / total:.1%} of the text',
+            'config.vocab.size', f'{vocab_size:,}, whose characters cover only {covered / total:.1%} of the text',
             f'room for the special tokens, {len(counts):,} different characters and pieces made of them',
             'raise it (8,192 for a small corpus, 30,522 for BERT), or reserve fewer unused slots',
         )  # fmt: skip
@@ -180,20 +183,20 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
-    Text is normalised by SentencePiece's nmt_nfkc (nmt_nfkc_cf, with case folding, if `lowercase`). The special tokens
-    and [unusedN] slots are control symbols, which no text produces, and come first, in BERT's order. The number of
-    pieces is `vocab_size`, or less, with a warning, if the sample is too small.
+    Text is normalised by SentencePiece's nmt_nfkc, or by nmt_nfkc_cf, which folds case, if `lowercase`. The special
+    tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
+    If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
       texts: A stream of texts, read once.
       others: The streams of the other corpora of a mixture.
       vocab_size: The number of pieces, including special tokens and unused slots.
-      model_type: 'unigram' (Kudo 2018) or 'bpe'.
+      model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
       unused: The number of [unusedN] slots to reserve.
       seed: The seed of the sample.
-      sample_sentences: The size of the sample; unigram training needs 3 KB of memory for each English sentence.
-      smoothing: The power of a mixture, see `text/smoothing.py`.
+      sample_sentences: The size of the sample. Unigram training needs 3 KB of memory for each English sentence.
+      smoothing: The exponent of a mixture; see `text/smoothing.py`.
 
     Raises:
       UserError: The texts are empty, or `vocab_size` is too small for their characters.
@@ -220,7 +223,7 @@ def build_sentencepiece(
     sample_sentences: int = 500_000,
     smoothing: float = 1.0,
 ) -> SentencePieceTokenizer:
-    """Makes the model of `train_sentencepiece` from the `sampling.sample` of the sentences of each corpus."""
+    """Makes the model of `train_sentencepiece` from the result of `sampling.sample` for each corpus."""
     rule = 'nmt_nfkc_cf' if lowercase else 'nmt_nfkc'
     sentences = drawn[0][0]
     if len(drawn) > 1 and any(size for _, size in drawn):
@@ -239,18 +242,18 @@ def build_sentencepiece(
             hard_vocab_limit=False,
             normalization_rule_name=rule,
             character_coverage=_COVERAGE,
-            # In bytes; NFKC can expand a character to 18 bytes.
+            # In bytes, although MAX_SENTENCE is in characters: NFKC can expand a character to 18 bytes.
             max_sentence_length=100 * MAX_SENTENCE,
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # Sums are computed per thread, so another number of threads would change their last digits.
+            # Each thread computes a partial sum, so the number of threads changes the last digits of the sums.
             num_threads=8,
             minloglevel=2,
         )
     except RuntimeError as error:
         raise UserError(
-            'config.vocab.size', f'{vocab_size:,}, which SentencePiece refuses ({error})',
+            'config.vocab.size', f'{vocab_size:,}, which SentencePiece does not accept ({error})',
             'room for the special tokens and every character of the text',
             'raise it (8,000 for a small corpus, 32,000 for a large one), or give more text',
         ) from error  # fmt: skip
@@ -263,12 +266,12 @@ _SENTENCEPIECE_NAMES = {'pad': PAD, 'unk': UNK, 'bos': CLS, 'eos': SEP}
 
 
 def no_text_error() -> UserError:
-    """Returns the error of a trainer without text."""
+    """Returns the error for training without text."""
     return UserError('corpus', 'no text', 'text to train a vocabulary on', 'check the path and format of the corpus')
 
 
 def warn_when_small(size: int, requested: int) -> None:
-    """Warns that a text gave fewer pieces than requested."""
+    """Warns if a text gave fewer pieces than requested."""
     if size < requested:
         logging.getLogger(__name__).warning(
             'vocabulary: %s pieces instead of %s, because no more pieces repeat in the text; more text gives more',

@@ -1,4 +1,4 @@
-"""WordPiece, BERT's tokenizer, encoded by `nanotoken` if it is installed, else by the slower `tokenizers`."""
+"""WordPiece, BERT's tokenizer. It uses `nanotoken` if it is installed, else the slower `tokenizers`."""
 
 import itertools
 import json
@@ -35,17 +35,17 @@ try:
 except ImportError:
     nanotoken = None
 
-# The bytes of English text per second that one core encodes without and with `nanotoken`, see docs/performance.md.
+# The speed of one core without and with `nanotoken`, in bytes of English text per second; see docs/performance.md.
 _SLOW, _FAST = 1.3e6, 17e6
-_MUCH_TEXT = 50e6  # in bytes
+_MUCH_TEXT = 50e6  # in bytes; `describe_fast_saving` is silent about smaller texts
 INSTALL_FAST = "pip install 'bertjax[fast]'"
 
 
 class WordPieceTokenizer:
-    """Converts text to ids by greedy longest match on words, as in BERT.
+    """Converts text to ids. Each word is split by greedy longest match, as in BERT.
 
-    The ids equal those of transformers' `BertTokenizerFast`: the name of a special token in a text, such as '[MASK]' or
-    '[SEP]', becomes that token, because checkpoints were fine-tuned this way.
+    The ids equal those of transformers' `BertTokenizerFast`. So the name of a special token in a text, such as '[MASK]'
+    or '[SEP]', becomes that token, because checkpoints were fine-tuned this way.
 
     Args:
       settings: The parsed content of a `tokenizer.json` whose model is WordPiece (see `bert_settings.py`).
@@ -53,7 +53,7 @@ class WordPieceTokenizer:
       names: The vocabulary's names of special tokens that differ from BERT's.
 
     Attributes: See `bertjax.text.tokenizer.Tokenizer`, and
-      added_ids: The ids of the file's `added_tokens`, outside the model.
+      added_ids: The ids in `added_tokens` of the file. They are not part of the WordPiece model.
       is_bert: Whether Hugging Face's BertTokenizer would make these settings from the vocabulary alone.
 
     Raises:
@@ -63,7 +63,7 @@ class WordPieceTokenizer:
     family = 'wordpiece'
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
-        # Truncation and padding are for a model's input, not for a corpus.
+        # Truncation and padding are only for the input of a model.
         settings = {**settings, 'truncation': None, 'padding': None}
         self._settings, self._where, self._names = settings, where, dict(names or {})
         self.pieces = _pieces_of(settings, where)
@@ -74,7 +74,7 @@ class WordPieceTokenizer:
         self.added_ids = frozenset(token['id'] for token in added)
         self.special_ids = find_special_ids(self.pieces, ids, [token['id'] for token in added if token.get('special')])
         self.is_bert = is_bert(settings)
-        # Runs of letters and digits may be shortened if no special token can begin or end inside one.
+        # Runs of letters and digits may be shortened if no special token can begin or end inside a run.
         self._shortens_runs = self.is_bert and not any(t['content'][i].isalnum() for t in added for i in (0, -1))
         prefix = settings['model'].get('continuing_subword_prefix', PREFIX)
         self.continues_word = np.array([p.startswith(prefix) and len(p) > len(prefix) for p in self.pieces], dtype=bool)
@@ -89,13 +89,13 @@ class WordPieceTokenizer:
         return [ids[start:end] for start, end in itertools.pairwise(itertools.accumulate(lengths.tolist(), initial=0))]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts, and the number of each text; see `Tokenizer.encode_flat`."""
+        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
         texts = list(texts)
         if self._shortens_runs and max(map(len, texts), default=0) > MAX_WORD:  # a long run is one [UNK]
             texts = list(map(shorten_ascii_runs, texts))
         try:
             return self._encode(texts)
-        except (UnicodeEncodeError, TypeError):  # a lone surrogate, in nanotoken and in tokenizers
+        except (UnicodeEncodeError, TypeError):  # raised for a lone surrogate by nanotoken and tokenizers, respectively
             return self._encode([replace_surrogates(text) for text in texts])
 
     def _encode(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -113,16 +113,16 @@ class WordPieceTokenizer:
         return locate(self._reference, texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text: pieces joined to words, including special tokens."""
+        """Returns readable text: the pieces, including special tokens, joined to words."""
         return (self._fast or self._reference).decode([int(index) for index in ids], skip_special_tokens=False)
 
     def normalize(self, text: str) -> str:
-        """Returns the normalised text, only for tokenizers that are `is_bert`."""
+        """Returns the normalised text. The tokenizer must be `is_bert`."""
         options = {name: value for name, value in self._settings['normalizer'].items() if name != 'type'}
         return tokenizers.normalizers.BertNormalizer(**options).normalize_str(text)
 
     def with_pieces(self, pieces: Sequence[str]) -> 'WordPieceTokenizer':
-        """Returns the same tokenizer with other pieces; the added tokens must keep their ids."""
+        """Returns this tokenizer with other pieces. The added tokens must keep their ids."""
         vocabulary = {piece: index for index, piece in enumerate(pieces)}
         settings = {**self._settings, 'model': {**self._settings['model'], 'vocab': vocabulary}}
         return WordPieceTokenizer(settings, self._where, self._names)
@@ -133,7 +133,7 @@ class WordPieceTokenizer:
         normalizer = self._settings.get('normalizer') or {}
         config = tokenizer_config(
             self._names,
-            # BertTokenizer rebuilds all settings from this file, so it is used only if the file can express them.
+            # BertTokenizer rebuilds all settings from vocab.txt and this file, which is possible only if `is_bert`.
             tokenizer_class='BertTokenizer' if self.is_bert else 'PreTrainedTokenizerFast',
             do_lower_case=self.lowercase,
             strip_accents=normalizer.get('strip_accents'),
@@ -157,13 +157,15 @@ def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
             where,
             f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}',
             'ids from 0 without gaps or repetitions',
-            'the vocabulary is damaged: take the original file',
+            'the vocabulary is damaged: use the original file',
         )
     return pieces
 
 
 def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | None]:
-    """Loads nanotoken, or `tokenizers` if nanotoken is missing or cannot express the settings; the ids are the same.
+    """Loads nanotoken, or `tokenizers` if nanotoken is missing or does not support the settings.
+
+    Both libraries give the same ids.
 
     Returns:
       The nanotoken tokenizer or None, and the `tokenizers` tokenizer or None.
@@ -183,14 +185,17 @@ def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | 
         ) from error  # fmt: skip
     if reason:
         logging.getLogger(__name__).warning(
-            '%s: encoding with the slower `tokenizers` because nanotoken cannot: %s', where, reason
+            '%s: using the slower `tokenizers`, because nanotoken does not support this file: %s', where, reason
         )
     return None, reference
 
 
 def describe_fast_saving(size: float) -> str:
-    """Returns a line on the time that the extra `fast` would save on `size` bytes; '' if installed or not useful."""
+    """Returns a line about the time that the extra `fast` would save on `size` bytes.
+
+    Returns '' if the extra is installed or would save little.
+    """
     if nanotoken is not None or size <= _MUCH_TEXT:
         return ''
-    before, after = format_duration(size / _SLOW), format_duration(size / _FAST)
-    return f'the extra `fast` would encode this text in about {after} of processor time instead of {before}'
+    slow_time, fast_time = format_duration(size / _SLOW), format_duration(size / _FAST)
+    return f'the extra `fast` would encode this text in about {fast_time} of processor time instead of {slow_time}'

@@ -45,7 +45,7 @@ class StepLowering:
         ) -> tuple[TrainState, Any]:
             setup, phase = self._setup, self._phase
             return make_train_step(
-                setup.model,
+                setup.module,
                 setup.objective,
                 setup.optimizer,
                 self._schedule(rate),
@@ -97,7 +97,7 @@ class StepLowering:
     def _gradients(self, params: Any, batch: Any, first: jax.Array, seed: jax.Array, *teacher: Any) -> Gradients:
         setup, phase = self._setup, self._phase
         return make_gradients(
-            setup.model,
+            setup.module,
             setup.objective,
             grad_accum_steps=phase.grad_accum_steps,
             dropout_seed=seed,
@@ -114,7 +114,7 @@ class StepLowering:
             first_step=self._phase.first_step,
             trained=setup.trained,
             layer_decay=setup.layer_decay,
-            num_layers=setup.model.config.num_layers,
+            num_layers=setup.module.config.num_layers,
         )(state, gradients)
 
     def _schedule(self, rate: jax.Array) -> Schedule:

@@ -65,7 +65,7 @@ class Setup:
     """The parts of a training that do not depend on a phase.
 
     Attributes:
-      model: The module, which takes `objective.inputs`.
+      module: The Flax module of the model, which takes `objective.inputs`.
       objective: The training objective.
       optimizer: The optimiser, from optim.make_optimizer.
       mesh: The devices of all arrays.
@@ -79,7 +79,7 @@ class Setup:
       compiled: The programs of the current phase, see `compiled_steps.compile_steps`.
     """
 
-    model: nn.Module
+    module: nn.Module
     objective: Objective
     optimizer: optax.GradientTransformation
     mesh: Mesh
@@ -143,7 +143,7 @@ class Setup:
 
 
 def build_setup(
-    model: nn.Module,
+    module: nn.Module,
     objective: Objective,
     optimizer: optax.GradientTransformation,
     mesh: Mesh,
@@ -157,7 +157,7 @@ def build_setup(
     """Builds a setup: shapes, then shardings, without arrays.
 
     Args:
-      model: The module.
+      module: The Flax module of the model.
       objective: The training objective.
       optimizer: The optimiser.
       mesh: The devices.
@@ -168,15 +168,15 @@ def build_setup(
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
-    init = make_init(model, optimizer, inputs, trained, objective.init_aux)
+    init = make_init(module, optimizer, inputs, trained, objective.init_aux)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
     exchange = parts = None
     if should_shard(zero1, mesh):
         if is_data_parallel(mesh):
             state = jax.tree.map(shard_over_data, state)
-            exchange = GradientExchange(state.params, model.config.dtype)
+            exchange = GradientExchange(state.params, module.config.dtype)
         else:
             parts = ShardedMoments(partition(state.params, trained)[0])
             state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
-    return Setup(model, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange, parts)
+    return Setup(module, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange, parts)

@@ -1,4 +1,4 @@
-"""The differences between two configs in plain form, key by key, in the syntax of the command line."""
+"""The differences between two configs in plain form, with values in the syntax of the command line."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +13,12 @@ _ABSENT = object()
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """A key with different values in two configs, as text; '-' stands for a missing key."""
+    """A key with different values in two configs.
+
+    Attributes:
+      key: The config key.
+      before, after: The values in the two configs, as text; '-' if the key is missing.
+    """
 
     key: str
     before: str
@@ -26,7 +31,7 @@ def format_literal(value: Any) -> str:
 
 
 def comparable_keys(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the keys of a config, sorted, without `run` (the verb) and the values that a run determined."""
+    """Returns the sorted keys of a config, without `run` (the verb) and the values that a run computes."""
     return {
         key: value
         for key, value in sorted(flatten(config).items())
@@ -45,7 +50,12 @@ def find_differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> lis
 
 
 def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a config with its durations in steps, like those of `run`, the config.json of a similar run."""
+    """Returns a config with its durations in steps, so that it can be compared with the config.json of a run.
+
+    Args:
+      config: The config of a recipe.
+      run: The config.json of a run.
+    """
     resolved = dict(config)
     is_task, steps = 'task' in resolved, run['steps']
     per_epoch = steps / run['epochs'] if is_task and run['epochs'] else None
@@ -62,7 +72,7 @@ def resolve_like(config: Mapping[str, Any], run: Mapping[str, Any]) -> dict[str,
         if isinstance(run[key], int) and (not any(relative) or (relative[0] and total) or (relative[1] and per_epoch)):
             resolved[key] = in_steps(resolved[key], key, total=total, steps_per_epoch=per_epoch)
     if is_task and run.get('max_padded_lengths') and not resolved['max_padded_lengths']:
-        resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 means that the length of the run decides.
+        resolved['max_padded_lengths'] = run['max_padded_lengths']  # 0 lets the run choose a value.
     if is_task and resolved.get('packing') == 'auto':
         resolved['packing'] = run.get('packing', 'off')
     return resolved

@@ -1,4 +1,4 @@
-"""The export of a content model to WORKDIR/export, with a folder for each format of config.export_formats."""
+"""The export of a model to WORKDIR/export, with a folder for each format of config.export_formats."""
 
 import dataclasses
 import pathlib
@@ -21,17 +21,18 @@ class ExportContent:
     """A model to export, and the content of its model card.
 
     Attributes:
-      model: The Flax module with its config.
+      module: The Flax module of the model, with its config.
       params: The parameters.
       tokenizer: The tokenizer.
       head: The head of a task's model; None for a pre-training model.
       task: The fields of the task for config.json (`id2label` ...).
-      extra_files: {name: text} of further files that belong to the model.
+      extra_files: {name: text} of further files of the model.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
-      dtype, values, files: Details of the Hugging Face directory that the model comes from, see `export_huggingface`.
+      dtype, values, files: Details of the Hugging Face directory that the model was loaded from, see
+        `export_huggingface`.
     """
 
-    model: BertForPreTraining | BertForTask
+    module: BertForPreTraining | BertForTask
     params: Any
     tokenizer: Tokenizer
     card: Mapping[str, Any]
@@ -47,10 +48,10 @@ class ExportContent:
     @property
     def config(self) -> BertConfig:
         """The config of the model."""
-        return self.model.config
+        return self.module.config
 
 
-# Each format is imported by its own writer and check: a training does not need the others.
+# Each writer and each check imports its format lazily, because most runs need only one format.
 
 
 def _write_hf(content: ExportContent, directory: pathlib.Path) -> None:
@@ -78,7 +79,7 @@ def _write_orbax(content: ExportContent, directory: pathlib.Path) -> None:
 
     head = None
     if content.head is not None:
-        head = {**head_facts(content.model), **saved_head(content.head, content.task)}
+        head = {**head_facts(content.module), **saved_head(content.head, content.task)}
     export_orbax(
         content.params,
         content.config,
@@ -105,13 +106,13 @@ def _write_google(content: ExportContent, directory: pathlib.Path) -> None:
 def _write_stablehlo(content: ExportContent, directory: pathlib.Path) -> None:
     from bertjax.convert.stablehlo import export_stablehlo
 
-    export_stablehlo(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
+    export_stablehlo(content.params, content.module, content.tokenizer, directory, extra_files=content.extra_files)
 
 
 def _write_onnx(content: ExportContent, directory: pathlib.Path) -> None:
     from bertjax.convert.onnx import export_onnx
 
-    export_onnx(content.params, content.model, content.tokenizer, directory, extra_files=content.extra_files)
+    export_onnx(content.params, content.module, content.tokenizer, directory, extra_files=content.extra_files)
 
 
 _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
@@ -122,7 +123,7 @@ _WRITERS: dict[str, Callable[[ExportContent, pathlib.Path], None]] = {
     'onnx': _write_onnx,
 }
 FORMATS = tuple(_WRITERS)
-# {folder in the workdir: the description that is printed}.
+# {folder in the workdir: its description in the summary of a run}.
 EXPORT_FOLDERS = {
     'export/hf': 'for transformers: from_pretrained(...)',
     'export/orbax': 'the parameters for other JAX programs',
@@ -142,25 +143,25 @@ def check_formats(
     config: BertConfig,
     *,
     vocabulary: str = '',
-    model: BertForTask | None = None,
+    module: BertForTask | None = None,
     head: Head | None = None,
 ) -> None:
-    """Checks that every format can hold the model. It is cheap, so that it can be called before training starts.
+    """Checks that every format can hold the model. The check is cheap, so it runs before the training.
 
     Args:
       formats: The formats of config.export_formats; empty if nothing is exported.
       config: The config of the model.
       vocabulary: The family of the tokenizer; '' if it is not known yet.
-      model, head: The module and the head of a task's model.
+      module, head: The Flax module and the head of a task's model.
 
     Raises:
       UserError: A format cannot hold the model.
     """
     if 'hf' in formats or 'google' in formats:
-        if model is None:
+        if module is None:
             check_exportable(config)
         else:
-            check_head_exportable(model, head)
+            check_head_exportable(module, head)
     if 'google' in formats:
         from bertjax.convert.google.save import check_google, check_google_vocabulary
 
@@ -170,7 +171,7 @@ def check_formats(
     if 'onnx' in formats:
         from bertjax.convert.onnx import check_onnx
 
-        check_onnx(config, model)
+        check_onnx(config, module)
 
 
 def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collection[str]) -> list[pathlib.Path]:
@@ -192,32 +193,36 @@ def write_exports(content: ExportContent, folder: pathlib.Path, formats: Collect
 
 
 def write_export(content: ExportContent, directory: pathlib.Path, name: str) -> None:
-    """Writes or replaces a directory in the format `name`; this process must be able to read all parameters."""
+    """Writes or replaces a directory in the format `name`. This process must be able to read all parameters."""
     _WRITERS[name](content, directory)
 
 
 def check_push_to(name: str, formats: Collection[str]) -> None:
-    """Checks, before compute is spent, that a push to config.push_to can succeed; '' means no push.
+    """Checks before the training that a push to config.push_to can succeed.
+
+    Args:
+      name: config.push_to; '' for no push.
+      formats: The formats of config.export_formats; empty if nothing is exported.
 
     Raises:
-      UserError: There is nothing to push, or see `convert/hub.py:check_push`.
+      UserError: The format 'hf' is not exported; also see `convert/hub.py:check_push`.
     """
     if not name:
         return
     if 'hf' not in formats:
-        found = f'{name}, where {",".join(formats) or "nothing"} is exported'
+        found = f'{name}, with {",".join(formats) or "no format"} exported'
         fix = 'set --config.export_formats=hf, or leave config.push_to out'
-        raise UserError('config.push_to', found, 'hf, the format that is pushed', fix)
+        raise UserError('config.push_to', found, 'an export in the format hf, which is pushed', fix)
     check_push(name)
 
 
 def push_export(folder: pathlib.Path, name: str, *, private: bool) -> None:
-    """Pushes WORKDIR/export/hf to `name`, unless that is ''."""
+    """Pushes WORKDIR/export/hf to `name`, unless `name` is ''."""
     if name and is_primary():
         print(f'pushed to {push(folder / "export" / "hf", name, private=private)}')
 
 
 def exported_model(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the first export of a workdir that a model can be loaded from; None if there is none."""
+    """Returns the first export in a workdir from which a model can be loaded; None if no such export exists."""
     paths = (folder / 'export' / name for name in ('hf', 'orbax', 'google'))
     return next((path for path in paths if path.is_dir()), None)

@@ -1,4 +1,4 @@
-"""Readers of the JSON files that a run recorded. A file of another form is an error that names it."""
+"""Readers of the JSON files of a run. A malformed file raises a UserError with its path."""
 
 import pathlib
 from collections.abc import Mapping
@@ -21,7 +21,8 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
 
     Args:
       path: The file.
-      recipe: The config of a pre-training, or of a task of the same kind, in plain form.
+      recipe: The config of a recipe, in plain form. The run must be of the same kind: a pre-training, or a task of this
+        kind.
 
     Raises:
       UserError: The file is damaged or of another kind, a key is missing or unknown, or a value is out of range.
@@ -49,10 +50,15 @@ def _check_task(saved: Mapping[str, Any], recipe: Mapping[str, Any], path: pathl
 
 
 def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
-    """Checks that the recorded `task` is of this kind.
+    """Checks the kind of a recorded task.
+
+    Args:
+      task: The recorded options of the task.
+      kind: The expected kind.
+      path: The file that records the task.
 
     Raises:
-      UserError: It is of another kind.
+      UserError: The task is of another kind.
     """
     if task.get('kind') != kind:
         expected = f'{task.get("kind")!r}, as in {path}'
@@ -60,11 +66,14 @@ def check_kind(task: Mapping[str, Any], kind: str, path: pathlib.Path) -> None:
 
 
 def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
-    """Reads task.json: the options of the 'task', its 'learned' state, the config of the 'encoder', and the 'seq_len'.
+    """Reads task.json.
+
+    Its keys are 'task', the options of the task; 'learned', its learned state; 'encoder', the config of the encoder;
+    and 'seq_len'.
 
     Args:
       path: The file.
-      task: The task of the config, into which the learned state is restored as a check.
+      task: The task of the config. The learned state is restored into it as a check.
 
     Raises:
       UserError: The file is damaged.
@@ -89,7 +98,7 @@ def read_recorded_task(path: pathlib.Path, task: Task) -> dict[str, Any]:
 
 
 def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
-    """Reads results.json, the figures of the splits of a run.
+    """Reads results.json of a run, which has the figures of its splits.
 
     Raises:
       UserError: The file is damaged.
@@ -108,7 +117,7 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check(value: Any, form: Any, where: str) -> None:
-    """Raises a UserError if the type of `value`, or of a value below it, differs from that of `form`."""
+    """Raises a UserError if the type of `value`, or of a nested value, differs from that in `form`."""
     number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
     if type(value) is not type(form) and not number:
         raise UserError(where, format_value(value), _KINDS[type(form)], _RESTORE)

@@ -1,4 +1,4 @@
-"""The lock of a workdir, and the checks whether it holds a run or a sweep."""
+"""The lock of a workdir, and checks for a run or a sweep in it."""
 
 import contextlib
 import pathlib
@@ -9,20 +9,20 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import lock_directory
 from bertjax.parallel.distributed import check_shared_folder
 
-TRIALS = 'cells'  # the folder in the workdir of a sweep with the trials
-EXPORTED = 'export/cell.txt'  # the file in the workdir of a sweep that names the exported trial
+TRIALS = 'cells'  # The folder with the trials in the workdir of a sweep.
+EXPORTED = 'export/cell.txt'  # The file in the workdir of a sweep that names the exported trial.
 
 
 @contextlib.contextmanager
 def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterator[None]:
-    """Creates and locks the workdirs while a verb reads or writes them.
+    """Creates the workdirs, and locks them within the context.
 
     Args:
-      workdirs: The workdirs; one may occur several times.
-      results_only: Whether the verb only adds results. A new workdir that stays empty after an error is then removed.
+      workdirs: The workdirs, which may have duplicates.
+      results_only: Whether the verb only adds results. If so, a new workdir that is empty after an error is removed.
 
     Raises:
-      UserError: Another process works in a workdir, or the processes of a run see different folders.
+      UserError: Another process works in a workdir, or the processes of a run do not share the folder.
     """
     new = [workdir for workdir in workdirs if results_only and not workdir.exists()]
     with contextlib.ExitStack() as locks:
@@ -40,19 +40,19 @@ def lock_workdir(*workdirs: pathlib.Path, results_only: bool = False) -> Iterato
 
 
 def has_run(workdir: pathlib.Path) -> bool:
-    """Whether the workdir has a run or a sweep, so that its tokenizer must not be replaced."""
+    """Whether the workdir has a run or a sweep. If so, its tokenizer must not be replaced."""
     return has_checkpoints(workdir) or (workdir / TRIALS).exists()
 
 
 def has_checkpoints(workdir: pathlib.Path) -> bool:
-    """Whether the workdir has a run, so that its tokenizer and store must not be replaced.
+    """Whether the workdir has a run. If so, its tokenizer and token store must not be replaced.
 
-    An unfinished first checkpoint, left by a kill, does not count: such a run begins anew.
+    A single unfinished checkpoint does not count, because a killed run with no other checkpoint starts anew.
     """
     return any_checkpoint(workdir / 'checkpoints')
 
 
 def exported_trial(workdir: pathlib.Path) -> str | None:
-    """Returns the trial of a sweep whose model is in export/; None without a sweep or before the first export."""
+    """Returns the name of the trial whose model is in export/; None without a sweep or before the first export."""
     path = workdir / EXPORTED
     return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None

@@ -1,7 +1,7 @@
-"""A workdir in a bucket: the program works in a local folder, its mirror.
+"""A workdir in a bucket, which has a local mirror that the program works in.
 
-Before a verb starts, the mirror is made equal to the bucket; while the verb runs and at its end, changes are published.
-Each process of a run has its own mirror: the primary process publishes, and the others fetch.
+Before a verb starts, the mirror is made equal to the bucket. Changes are published while the verb runs and at its end.
+Each process of a run has its own mirror. The primary process publishes changes, and the other processes fetch them.
 """
 
 import _thread
@@ -34,14 +34,14 @@ _IN_ALL_PROCESSES = (PreemptedError, NonFiniteError)  # All processes of a run r
 
 _MARKERS = {
     r'(?:.*/)?checkpoints/\d+/': checksums.FILE,
-    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # checkpoints of the trials of a sweep
+    r'\.unfinished/[^/]+/\d+/': checksums.FILE,  # Checkpoints of the trials of a sweep.
     r'(?:.*/)?(?:store/(?:\d+/)?|heldout/[^/]+/)(?!plans/|\d+/)': 'manifest.json',
     r'(?:.*/)?export/hf/': huggingface.CONFIG,
     r'(?:.*/)?export/orbax/': orbax.MODEL,
     r'(?:.*/)?export/google/': google.CONFIG,
     r'(?:.*/)?export/stablehlo/': stablehlo.FUNCTIONS,
 }
-# Unfinished builds and saves, and pairing plans, which are quick to rebuild.
+# Unfinished builds and saves, and pairing plans, which can be rebuilt quickly.
 _IGNORED = r'(^|/)(partial|plans)/|\.unfinished$|\.orbax-checkpoint-tmp'
 _RULES = MirrorRules(_MARKERS, _IGNORED)
 _DOCTOR_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(export/|\.unfinished/|checkpoints/\d+/(?!{checksums.FILE}$))')
@@ -49,17 +49,22 @@ _READ_ONLY_RULES = MirrorRules(_MARKERS, rf'{_IGNORED}|(^|/)(checkpoints|\.unfin
 
 
 class UnpublishedError(StoppedError):
-    """Some results of the run are only in its local mirror, not in the bucket."""
+    """Some results of the run are in its local mirror, but not in the bucket."""
 
 
 @contextlib.contextmanager
 def mirrored_workdir(url: str, use: str) -> Iterator[str]:
-    """Yields the local folder in which a verb works on the workdir `url`; for `use`, see `Verb.bucket`.
+    """Yields the local mirror of a workdir in a bucket.
+
+    Args:
+      url: The workdir.
+      use: How the verb uses the workdir, see `Verb.bucket`.
 
     Raises:
-      UserError: Before the body: the bucket is missing, denied or unreachable, or another run works in the workdir.
+      UserError: The bucket is missing, denied or unreachable, or another run works in the workdir. The error is raised
+        before the body.
       OtherStoppedError: Another process of this run raised an error.
-      UnpublishedError, LostLeaseError: After the body: not all results are in the bucket.
+      UnpublishedError, LostLeaseError: Some results are not in the bucket. The error is raised after the body.
     """
     remote = RemoteFolder(url, '--workdir')
     name = remote.url.rpartition('/')[2]
@@ -77,7 +82,7 @@ def mirrored_workdir(url: str, use: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _read_only_mirror(remote: RemoteFolder, name: str, *, inspect: bool) -> Iterator[pathlib.Path]:
-    """Yields a temporary mirror. With `inspect` it has more files, and errors of the bucket are ignored."""
+    """Yields a temporary mirror. With `inspect`, it has more files, and errors of the bucket are ignored."""
     with tempfile.TemporaryDirectory(prefix='bertjax-') as top:
         mirror = Mirror(pathlib.Path(top, name), remote, _DOCTOR_RULES if inspect else _READ_ONLY_RULES)
         make_directory(mirror.folder)
@@ -97,7 +102,7 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
     """
     lease = Lease(remote, _mirror_id(home))
     publisher = Publisher(Mirror(folder, remote.with_check(lease.check), _RULES), lease)
-    ended = None
+    body_error = None
     with contextlib.ExitStack() as stack:
         with separate_workdirs(publisher.hand_over):
             with primary_first():
@@ -105,69 +110,72 @@ def _publish_mirror(folder: pathlib.Path, remote: RemoteFolder, home: pathlib.Pa
                 lease.take(print)
                 stack.callback(lease.release)
                 publisher.mirror.pull()
-            print(f'{remote}, worked on in {folder}', flush=True)
+            print(f'{remote} is mirrored in {folder}', flush=True)
             try:
                 with publisher:
                     yield
             except BaseException as error:
-                ended = error
-        _finish(publisher, ended)
+                body_error = error
+        _finish(publisher, body_error)
 
 
 @contextlib.contextmanager
 def _fetch_mirror(mirror: Mirror) -> Iterator[None]:
-    """In the other processes: fetches what the primary process has published, each time it hands over."""
+    """Fetches the published changes each time the primary process hands over; only in the other processes."""
 
     @contextlib.contextmanager
     def fetch() -> Iterator[None]:
         mirror.pull()
         yield
 
-    ended = None
+    body_error = None
     with separate_workdirs(fetch):
         with primary_first():
             pass
         try:
             yield
         except _IN_ALL_PROCESSES as error:
-            ended = error
+            body_error = error
     with primary_first():  # Raises if the primary process could not publish everything.
         pass
-    if ended is not None:
-        raise ended
+    if body_error is not None:
+        raise body_error
 
 
 def _mirror_id(home: pathlib.Path) -> str:
-    """Returns a random identity of the mirror, because two machines may have the same name."""
+    """Returns a random id of the mirror. Host names are not used, because they need not be unique."""
     path = home / 'identity'
     if not path.exists():
         write_atomic(path, secrets.token_hex(8))
     return path.read_text(encoding='utf-8')
 
 
-def _finish(publisher: 'Publisher', ended: BaseException | None) -> None:
-    """Publishes the rest and raises the error of the body; the other processes wait if their body ended, too."""
+def _finish(publisher: 'Publisher', body_error: BaseException | None) -> None:
+    """Publishes the remaining changes, and raises `body_error`, the error of the body.
+
+    The other processes wait for this if their bodies have ended, too.
+    """
     try:
-        all_ended = ended is None or isinstance(ended, _IN_ALL_PROCESSES)
+        all_ended = body_error is None or isinstance(body_error, _IN_ALL_PROCESSES)
         with primary_first() if all_ended else contextlib.nullcontext():
             count, size = publisher.finish()
     except StoppedError as failure:
-        if ended is not None and not isinstance(ended, (KeyboardInterrupt, PreemptedError)):
-            logging.warning('%s', failure)  # The error of the body came first, so it is raised.
-            raise ended from None
-        raise failure from ended
+        if body_error is not None and not isinstance(body_error, (KeyboardInterrupt, PreemptedError)):
+            logging.warning('%s', failure)  # The error of the body is raised, because it came first.
+            raise body_error from None
+        raise failure from body_error
     if count:
         print(f'published to {publisher.mirror.remote}: {count:,} objects, {size / 1e6:,.1f} MB', flush=True)
-    if ended is not None:
-        raise ended
+    if body_error is not None:
+        raise body_error
 
 
 class Publisher:
     """A thread that publishes a mirror within its context, and stops the run if publishing fails.
 
-    It makes one pass at a time over the newest files: a checkpoint that is superseded before it was sent is skipped,
-    and the training never waits. It interrupts the run as Ctrl-C does if the time for retries is over, if writing
-    is denied, or if another process has taken the workdir; `finish` then raises the reason.
+    The thread makes passes over the newest files, so it skips a checkpoint that is superseded before it was sent. The
+    training never waits for it. If the time for retries is over, writing is denied, or another process has taken the
+    workdir, the thread interrupts the run like Ctrl-C, and `finish` raises the reason.
     """
 
     def __init__(self, mirror: Mirror, lease: Lease):
@@ -191,31 +199,34 @@ class Publisher:
                     self.mirror.publish()
             except (UserError, StoppedError, OSError) as error:
                 self._failure = error
-                if not self._ended.is_set():  # Otherwise `finish` is about to raise the error.
+                if not self._ended.is_set():  # After the end, `finish` raises the error.
                     _thread.interrupt_main()
                 return
 
     @contextlib.contextmanager
     def hand_over(self) -> Iterator[None]:
-        """Publishes everything; the bucket does not change during the body. Raises the errors of `finish`."""
+        """Publishes all files, and keeps the bucket unchanged during the body. Raises the errors of `finish`."""
         with self._pass_lock:
             self.finish()
             yield
 
     def finish(self) -> tuple[int, int]:
-        """Publishes all remaining files while the thread does not run; returns the numbers of objects and bytes.
+        """Publishes all remaining files. The thread must not be making a pass.
+
+        Returns:
+          The numbers of published objects and bytes.
 
         Raises:
-          UnpublishedError: A file cannot be published; the mirror keeps it.
+          UnpublishedError: A file cannot be published. It stays in the mirror.
           LostLeaseError: Another process has taken the workdir.
         """
         try:
             if self._failure is not None:
                 raise self._failure
-            self._lease.check()  # Also checked if nothing is left to publish.
+            self._lease.check()  # `publish` checks the lease only if there is a file to publish.
             return self.mirror.publish(everything=True)
         except (UserError, OSError) as error:
             raise UnpublishedError(
-                f'stopped: not all of the run is in {self.mirror.remote} ({error}). All of it is in '
-                f'{self.mirror.folder}: the same command on this machine publishes it, and continues'
+                f'stopped: not all of the run is in {self.mirror.remote} ({error}). The complete run is in '
+                f'{self.mirror.folder}: run the same command on this machine to publish it and to continue'
             ) from None

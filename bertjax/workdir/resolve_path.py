@@ -14,39 +14,39 @@ from bertjax.workdir.tokenizer import check_export
 
 
 class PathKind(enum.Enum):
-    """The kinds of a path, in the order in which they are checked."""
+    """The kind of a path, in the order of the checks."""
 
-    MODEL = 'the directory of a model, of any format of convert/formats.py'
-    EXPORTED = 'a workdir with an export'
-    CHECKPOINTS = 'a workdir with checkpoints, and no export'
-    BEGUN = 'a workdir without a model yet'
-    HUB = 'nothing here, but a name that the hub may have'
-    NOTHING = 'nothing that is a model'
+    MODEL = 'a model directory in any format of convert/formats.py'
+    EXPORT = 'a workdir with an export'
+    CHECKPOINTS = 'a workdir with checkpoints, but no export'
+    NO_MODEL_YET = 'a workdir without a model'
+    HUB = 'a name that may exist on the hub, but no local path'
+    UNKNOWN = 'any other path'
 
 
 def classify_path(path: str) -> PathKind:
-    """Classifies a path, local or remote, or a name, without contacting the hub."""
+    """Returns the kind of a local path, a remote path or a hub name. The function does not contact the hub."""
     folder = pathlib.Path(path)
     if (folder / 'config.json').exists() and (folder / 'model.safetensors').exists():
         return PathKind.MODEL
     if exported_model(folder) is not None:
-        return PathKind.EXPORTED
+        return PathKind.EXPORT
     if has_checkpoints(folder):
         return PathKind.CHECKPOINTS
     if read_json_or_none(folder / 'config.json', lambda facts: {'run', 'model'} <= facts.keys()):
-        return PathKind.BEGUN
+        return PathKind.NO_MODEL_YET
     if is_model(path):
         return PathKind.MODEL
-    return PathKind.HUB if hub_name(path) and not folder.exists() else PathKind.NOTHING
+    return PathKind.HUB if hub_name(path) and not folder.exists() else PathKind.UNKNOWN
 
 
 def huggingface_directory(init: str, where: str = 'config.init') -> str:
-    """Returns the folder of the model that `init` names.
+    """Returns the folder of a model.
 
     Args:
-      init: The folder of a model in any format of convert/formats.py, a bertjax workdir (its export is returned), or
-        the name of a model on the hub (it is downloaded).
-      where: The config key that holds `init`, for error messages.
+      init: A model directory in any format of convert/formats.py, a bertjax workdir, whose export is returned, or the
+        name of a model on the hub, which is downloaded.
+      where: The config key of `init`, for error messages.
 
     Raises:
       UserError: `init` is none of these.
@@ -58,22 +58,22 @@ def huggingface_directory(init: str, where: str = 'config.init') -> str:
     kind = classify_path(init)
     if kind is PathKind.MODEL:
         return init
-    if kind is PathKind.EXPORTED:
+    if kind is PathKind.EXPORT:
         exported = exported_model(pathlib.Path(init))
         check_export(pathlib.Path(init), exported)
         return str(exported)
     if kind is PathKind.HUB:
         return pull(init, where)
     if kind is PathKind.CHECKPOINTS:
-        fix = 'export it first: the command of its training with --config.run=export'
+        fix = 'export it first: run the command of its training with --config.run=export'
         raise UserError(where, f'{init}, a workdir without an export', 'a saved model', fix)
-    if kind is PathKind.BEGUN:
-        fix = 'start the training again: a model is there from its first checkpoint on'
+    if kind is PathKind.NO_MODEL_YET:
+        fix = 'start the training again, which saves a model with its first checkpoint'
         raise UserError(where, f'{init}, a workdir without a model yet', 'a checkpoint or an export', fix)
     moved = '' if pathlib.Path(init).exists() else moved_name(init)
     raise UserError(
         where,
         init,
-        'a directory of Hugging Face, of google-research/bert or of our export, a bertjax workdir, or org/name',
-        f'did you mean {moved}?' if moved else 'give such a folder; --config.run=export writes it for a finished run',
+        'a Hugging Face, google-research/bert or bertjax model directory, a bertjax workdir, or org/name',
+        f'did you mean {moved}?' if moved else 'name one of these; --config.run=export exports a finished run',
     )

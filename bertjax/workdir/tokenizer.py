@@ -1,7 +1,7 @@
-"""WORKDIR/tokenizer: the tokenizer of the run, which is complete or absent, and verified at every start.
+"""WORKDIR/tokenizer: the tokenizer of the run, which is verified at every start.
 
-Its `saved.json` holds the checksums of the other files, and the text that a trained vocabulary was trained on. It is
-written after the other files and removed before them.
+The file `saved.json` has the checksums of the other files, and the text that a trained vocabulary was trained on. It is
+written after the other files and removed before them, so a tokenizer with this file is complete.
 """
 
 import json
@@ -31,11 +31,11 @@ def save_tokenizer(
     Args:
       tokenizer: The new tokenizer.
       workdir: The workdir of the run.
-      key: `PretrainingSettings.vocabulary_key` of a trained vocabulary; '' for any other.
+      key: `PretrainingSettings.vocabulary_key` of a trained vocabulary; '' for any other vocabulary.
       text: The text that the vocabulary was trained on.
 
     Raises:
-      UserError: The workdir has a run with another tokenizer, whose folder was lost.
+      UserError: The workdir has a run with another tokenizer, whose folder is missing.
     """
     directory = workdir / FOLDER
     recorded = _recorded_fingerprint(workdir)
@@ -47,17 +47,17 @@ def save_tokenizer(
         path.unlink(missing_ok=True)
     old_inodes = {path: path.stat().st_ino for path in _files(directory)}
     tokenizer.save(directory)
-    for path in _files(directory):  # Remove the files of another family, which might be loaded first.
+    for path in _files(directory):  # Remove the files of another family, which could take precedence when loading.
         if path.stat().st_ino == old_inodes.get(path):
             path.unlink()
     _write_saved(directory, text)
     if key:
-        # Written last: its presence marks the vocabulary as complete, and its content has the settings.
+        # This file is written last, because its existence marks a completely trained vocabulary.
         write_atomic(directory / TRAINED, key)
 
 
-def complete_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
-    """Saves a tokenizer again that a kill left without checksums, and perhaps without a file."""
+def _resave_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path) -> None:
+    """Saves an incomplete tokenizer again. After a kill, its checksums and other files may be missing."""
     tokenizer.save(workdir / FOLDER)
     _write_saved(workdir / FOLDER)
 
@@ -67,7 +67,7 @@ def _files(directory: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _write_saved(directory: pathlib.Path, text: Sequence[KnownText] | None = None, files: dict | None = None) -> None:
-    """Writes saved.json with the checksums `files`, or else those of the present files."""
+    """Writes saved.json with the checksums `files`, or the checksums of the existing files if `files` is None."""
     if files is None:
         files = {path.name: {'bytes': path.stat().st_size, 'sha256': checksum(path)} for path in _files(directory)}
     facts = {'files': files, 'text': None if text is None else identity.to_json(text)}
@@ -83,28 +83,28 @@ def _read_saved(directory: pathlib.Path) -> dict[str, Any] | None:
 
 
 def read_vocabulary_text(workdir: pathlib.Path) -> list[KnownText] | None:
-    """Returns the text that the workdir's vocabulary was trained on; None if that is not recorded."""
+    """Returns the text that the workdir's vocabulary was trained on; None if the text is not recorded."""
     saved = _read_saved(workdir / FOLDER)
     return saved and saved['text']
 
 
-def remember_text(workdir: pathlib.Path, text: Sequence[KnownText]) -> None:
-    """Records the present dates and paths of the text that the workdir's vocabulary was trained on."""
+def update_vocabulary_text(workdir: pathlib.Path, text: Sequence[KnownText]) -> None:
+    """Updates the recorded dates and paths of the text that the workdir's vocabulary was trained on."""
     directory = workdir / FOLDER
-    # The old checksums stay, because the files are not verified yet.
+    # The old checksums are written again, because the files are not verified yet.
     _write_saved(directory, text, _read_saved(directory)['files'])
 
 
 def is_complete(workdir: pathlib.Path) -> bool:
-    """Whether a tokenizer was saved completely."""
+    """Whether the workdir has a completely saved tokenizer."""
     return _read_saved(workdir / FOLDER) is not None
 
 
 def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
-    """Loads the tokenizer of the workdir.
+    """Loads and verifies the tokenizer of the workdir.
 
     Raises:
-      UserError: A file differs from the saved one.
+      UserError: A file has changed since it was saved.
     """
     directory = workdir / FOLDER
     saved = _read_saved(directory)
@@ -120,14 +120,18 @@ def load_workdir_tokenizer(workdir: pathlib.Path) -> Tokenizer:
     return tokenizer
 
 
-def keep_checksums(workdir: pathlib.Path) -> None:
-    """Writes the checksums of a tokenizer without any; call it after `load_workdir_tokenizer`."""
+def write_missing_checksums(workdir: pathlib.Path) -> None:
+    """Writes the checksums of a tokenizer that has none. Call the function after `load_workdir_tokenizer`."""
     if not is_complete(workdir):
         _write_saved(workdir / FOLDER)
 
 
 def check_export(workdir: pathlib.Path, exported: pathlib.Path) -> None:
-    """Checks that the export of a run still has the vocabulary of the run.
+    """Checks that an export has the vocabulary of its run.
+
+    Args:
+      workdir: The workdir of the run.
+      exported: The folder of the export.
 
     Raises:
       UserError: A file differs from the one in WORKDIR/tokenizer.
@@ -145,21 +149,21 @@ def _check_files(directory: pathlib.Path, files: dict[str, dict[str, Any]]) -> N
     for name in _FILES:
         path = directory / name
         if name not in files and path.exists():
-            raise _changed_error(path, 'a file that was not saved there', 'none of that name')
+            raise _changed_error(path, 'an unexpected file', 'no file of this name')
         if name in files and not path.is_file():
-            raise _changed_error(path, 'no such file', f'the one that was saved, of {files[name]["bytes"]:,} bytes')
+            raise _changed_error(path, 'no such file', f'the saved file of {files[name]["bytes"]:,} bytes')
         if name in files and checksum(path) != files[name]['sha256']:
-            raise _changed_error(path, 'other content', f'what was saved (sha256 {files[name]["sha256"][:16]}…)')
+            raise _changed_error(path, 'other content', f'the saved file (sha256 {files[name]["sha256"][:16]}…)')
 
 
 def _changed_error(path: pathlib.Path, found: str, expected: str) -> UserError:
     folder = path if path.name == FOLDER else path.parent
-    fix = f'restore it, or remove the folder {folder}: the same training command makes it again, and refuses another'
+    fix = f'restore it, or remove the folder {folder} and run the same training command, which recreates and checks it'
     return UserError(str(path), found, expected, fix)
 
 
 def _recorded_fingerprint(workdir: pathlib.Path) -> str | None:
-    """Returns the fingerprint of the tokenizer that the workdir's run began with; None if it is not recorded."""
+    """Returns the fingerprint of the tokenizer at the start of the workdir's run; None if it is not recorded."""
     if not has_run(workdir):
         return None
     return read_json_or_none(workdir / 'config.json', lambda facts: facts['fingerprints']['tokenizer'])
@@ -171,36 +175,36 @@ def check_replaceable(workdir: pathlib.Path) -> None:
     if saved.exists() and has_run(workdir):
         raise UserError(
             'the tokenizer',
-            f'another one in config.tokenizer or config.init, or other settings of config.vocab, than that of {saved}',
-            'the one that the checkpoints beside it were trained with',
-            f'set --config.tokenizer={saved} to continue with that, or start anew in another --workdir',
+            f'another tokenizer in config.tokenizer or config.init, or other settings of config.vocab, than in {saved}',
+            'the tokenizer of the checkpoints in this workdir',
+            f'set --config.tokenizer={saved} to continue with it, or start anew in another --workdir',
         )
 
 
-def keep_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, given: str = '') -> None:
+def set_workdir_tokenizer(tokenizer: Tokenizer, workdir: pathlib.Path, source: str = '') -> None:
     """Saves `tokenizer` to WORKDIR/tokenizer unless it is already there.
 
     Args:
       tokenizer: The tokenizer of the run.
       workdir: The workdir of the run.
-      given: The source of the tokenizer, which is printed if it replaces another one.
+      source: The source of the tokenizer. It is printed if the tokenizer replaces another one.
 
     Raises:
       UserError: See `load_workdir_tokenizer` and `check_replaceable`.
     """
     saved = _load_if_any(workdir)
-    # A run continues with the separators that it began with.
+    # A resumed run keeps its separators.
     if (
         saved is not None
         and saved.fingerprint == tokenizer.fingerprint
         and (saved.separators == tokenizer.separators or has_run(workdir))
     ):
         if not is_complete(workdir):
-            complete_tokenizer(tokenizer, workdir)
+            _resave_tokenizer(tokenizer, workdir)
         return
     check_replaceable(workdir)
     if saved is not None:
-        print(printable(f'{given or "the tokenizer"} replaces another one in {workdir / FOLDER}'))
+        print(printable(f'{source or "the tokenizer"} replaces another tokenizer in {workdir / FOLDER}'))
     save_tokenizer(tokenizer, workdir)
 
 

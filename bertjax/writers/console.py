@@ -1,4 +1,4 @@
-"""Shows the progress of training: a progress bar on a terminal, occasional lines elsewhere."""
+"""Show the progress of training: a progress bar on a terminal, occasional lines elsewhere."""
 
 import contextlib
 import dataclasses
@@ -14,7 +14,7 @@ from bertjax.terminal import Console, invocation
 from bertjax.writers.writer import Row
 
 _POSITION = ('step', 'split', 'phase', 'examples')  # the fields of a row that are not metrics
-# The short names are unambiguous, because each accuracy follows its loss.
+# The short names are unambiguous, because each accuracy is printed after its loss.
 _SHORT_NAMES = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy', 'sop_accuracy': 'accuracy'}
 
 
@@ -94,21 +94,23 @@ def format_value(value: float | None) -> str:
     return '-' if value is None or not math.isfinite(value) else f'{value:.3f}'
 
 
-def print_output_files(console: Console, folder: pathlib.Path, places: Mapping[str, str], *, exported: bool) -> None:
+def print_output_files(
+    console: Console, folder: pathlib.Path, descriptions: Mapping[str, str], *, exported: bool
+) -> None:
     """Prints the existing output files of a workdir.
 
     Args:
       console: The console.
       folder: The workdir.
-      places: {path within the workdir: description}.
+      descriptions: {path within the workdir: description}.
       exported: Whether to print the files of an export.
     """
     console.print('\noutput files', style='bold')
-    names = [name for name in places if (folder / name).exists() and (exported or not name.startswith('export/'))]
+    names = [name for name in descriptions if (folder / name).exists() and (exported or not name.startswith('export/'))]
     paths = {name: display_path(folder / name) for name in names}
     width = max(map(len, paths.values()), default=0)
     for name, path in paths.items():
-        console.print(f'  {path:{width}}  {places[name]}', markup=False)
+        console.print(f'  {path:{width}}  {descriptions[name]}', markup=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +129,7 @@ class Command:
 
 
 def print_next_commands(console: Console, commands: Sequence[Command]) -> None:
-    """Prints commands, with the invocation by which this program was started."""
+    """Prints commands, with the invocation that started this program."""
     console.print('what to run next', style='bold')
     for command in commands:
         needs = f' (needs the extra {command.extra!r})' if command.extra else ''

@@ -1,4 +1,4 @@
-"""Append-only JSON lines, which are cut back to the step of the checkpoint when a run resumes."""
+"""Append-only files of JSON lines, which are truncated to the step of the checkpoint when a run resumes."""
 
 import errno
 import json
@@ -15,7 +15,7 @@ from bertjax.files.write_guard import writes_are_disabled
 
 
 class JsonLines:
-    """An append-only file with one JSON object on each line. Each has a `step` that never decreases."""
+    """An append-only file with one JSON object on each line. Each object has a `step`, which never decreases."""
 
     def __init__(self, path: str | os.PathLike):
         self.path = pathlib.Path(path)
@@ -58,10 +58,10 @@ class JsonLines:
                 self.close()
 
     def truncate_after(self, step: int) -> int:
-        """Cuts the lines whose step is greater than `step`, and an incomplete last line. Returns the bytes cut.
+        """Removes the lines whose step is greater than `step`, and an incomplete last line; returns the bytes removed.
 
-        The file is read backwards from the end, so that the cost depends on the removed lines only. The cut is one
-        atomic truncation.
+        The file is read backwards from the end, so that the cost depends on the removed lines only. One atomic
+        truncation removes them.
         """
         self.close()
         if writes_are_disabled() or not self.path.exists():
@@ -75,7 +75,7 @@ class JsonLines:
 
     @staticmethod
     def _find_cut(file: Any, size: int, step: int, block: int = 1 << 16) -> int:
-        """Returns the byte from which the file is cut."""
+        """Returns the size in bytes of the file after the truncation."""
         start, end, tail = size, size, b''  # `tail` holds the bytes from `start`; the bytes from `end` are cut
         while end > 0:
             newline = tail.rfind(b'\n', 0, max(end - start - 1, 0))  # the end of the line before the last
@@ -113,7 +113,7 @@ def _parse_row(line: bytes) -> dict[str, Any] | None:
 def read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Returns the rows of a metrics.jsonl, in order.
 
-    Invalid lines are left out with a warning that names them; an incomplete last line is left out without a warning.
+    Invalid lines are skipped with a warning that names them; an incomplete last line is skipped without a warning.
     """
     if not path.exists():
         return []

@@ -20,10 +20,10 @@ class Service(Protocol):
     """The client of a tracker for one run; one thread makes all calls."""
 
     def refusal(self) -> UserError | None:
-        """Returns an error if the tracker cannot be used before the user does something; else None."""
+        """Returns an error if the user has to do something before the tracker can be used; else None."""
         ...
 
-    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
+    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """Starts a run, or continues the run of an earlier process.
 
         Args:
@@ -31,7 +31,7 @@ class Service(Protocol):
           name: The display name of the run.
           folder: The workdir, for files that the tracker writes.
           config: The resolved config.
-          known: The id of the run to continue, from an earlier `start`; '' starts a new run.
+          run_id: The id of the run to continue, from an earlier `start`; '' starts a new run.
 
         Returns:
           The id of the run.
@@ -51,13 +51,13 @@ class WandB:
     """Weights & Biases. The x-axis is the value `step`, because W&B's own counter cannot go back to a checkpoint."""
 
     def refusal(self) -> UserError | None:
-        """Checks for a key, because wandb would otherwise ask for one in the middle of the training."""
+        """Checks for an API key, because wandb would otherwise prompt for it during the training."""
         import wandb
 
         mode = os.environ.get('WANDB_MODE') or wandb.setup().settings.mode
-        found = 'no key to log in with'
+        found = 'no API key to log in with'
         try:
-            # verify=False: a training does not wait for the network to check the key.
+            # verify=False: do not wait for the network to check the key.
             if mode in ('offline', 'disabled', 'dryrun') or wandb.login(prompt=False, verify=False):
                 return None
         except wandb.Error as error:
@@ -65,11 +65,11 @@ class WandB:
         fix = 'run `wandb login`, or set WANDB_MODE=offline'
         return UserError('config.tracker', f"'wandb' and {found}", 'a login, or offline mode', fix)
 
-    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
+    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """See Service."""
         import wandb
 
-        identity = known or secrets.token_hex(4)
+        run_id = run_id or secrets.token_hex(4)
         settings = wandb.Settings(
             silent=True,
             console='off',
@@ -82,16 +82,16 @@ class WandB:
         self._run = wandb.init(
             project=project,
             name=name,
-            id=identity,
+            id=run_id,
             dir=folder,
             config=flatten(config),
             resume='allow',
-            reinit='create_new',  # several runs of a sweep train together
+            reinit='create_new',  # the runs of a sweep train at the same time
             settings=settings,
         )
         self._run.define_metric('step')
         self._run.define_metric('*', step_metric='step')
-        return identity
+        return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """See Service."""
@@ -103,25 +103,25 @@ class WandB:
 
 
 class MLflow:
-    """MLflow, through its client, which has no global state, so that the runs of a sweep stay separate."""
+    """MLflow. Its client has no global state, which separates the runs of a sweep."""
 
     def refusal(self) -> UserError | None:
         """See Service."""
         return None
 
-    _MAX_PARAMS = 100  # the server's limit of parameters in a request
-    _MAX_CHARACTERS = 500  # the limit of a parameter's value that every server version accepts
+    _MAX_PARAMS = 100  # the server's limit on the parameters in a request
+    _MAX_CHARACTERS = 500  # the longest value of a parameter that every server version accepts
 
-    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
+    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """See Service."""
         from mlflow import MlflowClient
         from mlflow.entities import Param
 
         self._client = MlflowClient()
-        if known:
-            self._client.update_run(known, status='RUNNING')
-            self._id = known
-            return known
+        if run_id:
+            self._client.update_run(run_id, status='RUNNING')
+            self._id = run_id
+            return run_id
         existing = self._client.get_experiment_by_name(project)
         experiment = existing.experiment_id if existing else self._client.create_experiment(project)
         self._id = self._client.create_run(experiment, run_name=name).info.run_id
@@ -154,21 +154,21 @@ class Trackio:
         """See Service."""
         return None
 
-    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], known: str) -> str:
+    def start(self, project: str, name: str, folder: str, config: Mapping[str, Any], run_id: str) -> str:
         """See Service."""
         import trackio
 
-        identity = known or f'{name}-{secrets.token_hex(3)}'
+        run_id = run_id or f'{name}-{secrets.token_hex(3)}'
         self._run = trackio.init(
             project,
-            name=identity,
+            name=run_id,
             config=flatten(config),
             resume='allow',
             embed=False,
             auto_log_gpu=False,
             auto_log_cpu=False,
         )
-        return identity
+        return run_id
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """See Service."""

@@ -16,8 +16,8 @@ _FLUSH_SECONDS = 30
 class TensorBoard:
     """A writer of scalars `SPLIT/NAME`; the first row opens the file.
 
-    It writes in the caller's thread. tensorboardX's SummaryWriter has a background thread, and blocks forever after
-    this thread has died of a full disk.
+    It writes in the caller's thread. tensorboardX's SummaryWriter writes in a background thread instead, and blocks
+    forever after a full disk has ended that thread.
     """
 
     def __init__(self, directory: str | os.PathLike):
@@ -41,7 +41,7 @@ class TensorBoard:
         if self._events is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._events = EventsWriter(str(self.directory / 'events'))
-            # A session start makes TensorBoard discard the rows of this and later steps.
+            # A session start makes TensorBoard discard earlier rows of this step and of later steps.
             start = SessionLog(status=SessionLog.START)
             self._events.write_event(Event(wall_time=time.time(), step=row['step'], session_log=start))
         for name, value in row.items():
@@ -65,7 +65,7 @@ class TensorBoard:
 
 @contextlib.contextmanager
 def _without_torch() -> Iterator[None]:
-    """Hides PyTorch from tensorboardX, which would import it, in seconds, for tensors that rows do not have."""
+    """Keeps tensorboardX from importing PyTorch, which takes seconds and which rows do not need."""
     hides = 'torch' not in sys.modules
     if hides:
         sys.modules['torch'] = None

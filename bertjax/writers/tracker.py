@@ -19,8 +19,8 @@ from bertjax.writers.services import SERVICES, Service
 from bertjax.writers.writer import Row
 
 FILE = 'tracker.json'  # in the workdir; identifies the tracker and its run
-_CLOSE_SECONDS = 60.0  # the time that the end of a training waits for unsent rows
-_MAX_QUEUED = 100_000  # the most rows that wait for a tracker that does not answer
+_CLOSE_SECONDS = 60.0  # the longest wait for unsent rows at the end of a training
+_MAX_QUEUED = 100_000  # the most rows that wait while a tracker does not answer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Tracking:
     run: str
 
     def check(self) -> None:
-        """Checks, before anything is computed, that the tracker can be used.
+        """Checks that the tracker can be used. Call it before any computation.
 
         Raises:
           UserError: The package of the tracker is not installed, or the tracker needs a login.
@@ -76,7 +76,7 @@ class Tracker:
         return f'the tracker {self._tracking.service}'
 
     def truncate_after(self, step: int) -> None:
-        """Starts a new run if the training starts again from the beginning; sent rows of later steps stay."""
+        """Plans a new run if `step` is below 0; otherwise the sent rows of later steps stay."""
         self._fresh = step < 0
 
     def write(self, row: Row) -> None:
@@ -126,12 +126,16 @@ class Tracker:
     def _start(self) -> None:
         path = self._folder / FILE
         identity = {'tracker': self._tracking.service, 'project': self._tracking.project}
-        known = read_json_or_none(path, lambda facts: {**facts, 'run': str(facts['run'])})
-        same = known is not None and not self._fresh and {**known, **identity} == known
+        previous = read_json_or_none(path, lambda facts: {**facts, 'run': str(facts['run'])})
+        is_same = previous is not None and not self._fresh and {**previous, **identity} == previous
         run = self._service.start(
-            self._tracking.project, self._name, os.fspath(self._folder), self._config, known['run'] if same else ''
+            self._tracking.project,
+            self._name,
+            os.fspath(self._folder),
+            self._config,
+            previous['run'] if is_same else '',
         )
-        if not same or run != known['run']:
+        if not is_same or run != previous['run']:
             write_atomic(path, json.dumps({**identity, 'run': run}, indent=2) + '\n')
 
 

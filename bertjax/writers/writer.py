@@ -10,12 +10,12 @@ Row = Mapping[str, Any]
 
 
 class Writer(Protocol):
-    """Takes rows in the order of their steps. Any method may raise; see `Writers`."""
+    """A consumer of rows, in the order of their steps. Any method may raise an error; see `Writers`."""
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of later steps than `step`, which an earlier process wrote.
+        """Discards the rows of an earlier process whose step is greater than `step`.
 
-        It is called once, before the first row; the run continues at `step`, or starts if it is -1.
+        It is called once, before the first row. The run continues at `step`; if `step` is -1, it starts.
         """
         ...
 
@@ -24,11 +24,11 @@ class Writer(Protocol):
         ...
 
     def sync(self) -> None:
-        """Makes the written rows survive a loss of power; it is called before a checkpoint."""
+        """Makes the written rows survive a loss of power. It is called before each checkpoint."""
         ...
 
     def close(self) -> None:
-        """Flushes and closes; no row follows."""
+        """Flushes and closes the writer; no row follows."""
         ...
 
 

@@ -76,7 +76,7 @@ def main(doing: str, folder: pathlib.Path) -> None:
         # The results are kept, because freed memory would be reused and hide growth.
         state, of_state = peak(read(checkpoints.restore, setup.state))
         own, of_params = peak(read(checkpoints.restore_params, setup.state.params))
-        export = functools.partial(export_huggingface, own, setup.model.config, NoTokenizer(), folder / 'hf', card={})
+        export = functools.partial(export_huggingface, own, setup.module.config, NoTokenizer(), folder / 'hf', card={})
         _, of_export = peak(export)
         del state
         checkpoints.close()

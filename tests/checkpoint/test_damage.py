@@ -36,19 +36,19 @@ DAMAGES = {
     'one bit of the position': (lambda directory: flip_bit(largest(directory / 'position')), 'another checksum'),
     'no JSON': (
         lambda directory: (directory / checksums.FILE).write_bytes(b'\xff{'),
-        'as it was written',
+        'damaged or missing',
     ),
     'an empty record': (
         lambda directory: (directory / checksums.FILE).write_bytes(b''),
-        'as it was written',
+        'damaged or missing',
     ),
     'a record without end': (
         lambda directory: (directory / checksums.FILE).write_text('[' * 100_000),
-        'as it was written',
+        'damaged or missing',
     ),
     'another record': (
         lambda directory: (directory / checksums.FILE).write_text('[1]'),
-        'as it was written',
+        'damaged or missing',
     ),
 }
 

@@ -55,8 +55,8 @@ def test_a_card_has_the_fields_of_the_hub(small_config):
     headings = [line.removeprefix('## ') for line in text.splitlines() if line.startswith('## ')]
     assert headings == ['How to use', 'Intended use', 'Training data', 'Training', 'Limitations']
     assert "ask = pipeline('fill-mask', model='us/new')\nask(f'A sentence with a {ask.tokenizer.mask_token}" in text
-    assert '[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)' in text and 'more than 32 pieces' in text
-    assert 'It started from [google-bert/bert-base-uncased](' in text and 'PATH' not in text
+    assert '[nyu-mll/glue](https://huggingface.co/datasets/nyu-mll/glue)' in text and 'more than 32 tokens' in text
+    assert 'Training started from [google-bert/bert-base-uncased](' in text and 'PATH' not in text
     other = model_card(small_config(), 'BertForMultipleChoice', {}, 7, pipeline='multiple-choice')
     assert 'import pipeline' not in other and "from_pretrained('PATH')" in other
 

@@ -104,11 +104,11 @@ def test_a_name_without_its_organisation(short: str, name: str):
 
 def test_names_that_do_not_exist_on_the_hub(tmp_path, monkeypatch):
     for name in ('bert-mine', 'bert', 'all-texts', 'gpt2'):
-        with pytest.raises(UserError, match='give such a folder'):
+        with pytest.raises(UserError, match='name one of these'):
             huggingface_directory(name)
     monkeypatch.chdir(tmp_path)
     (tmp_path / 'bert-base-uncased').mkdir()  # a folder of that name that is not a model
-    with pytest.raises(UserError, match='give such a folder'):
+    with pytest.raises(UserError, match='name one of these'):
         huggingface_directory('bert-base-uncased')
 
 
@@ -138,21 +138,21 @@ def test_models_that_cannot_be_pulled(hub, tmp_path):
     names = ('org/none', 'org/gated', 'org/model@v7', 'out/my--run')
     said, _ = ask(hub, tmp_path, *(['pull', [name, 'config.init']] for name in names))
     assert (
-        'config.init: found org/none, which is not a local path, and on the hub no such model, or a private one'
-        in said[0]
+        'config.init: found org/none, which is not a local path, and which on the hub is unknown or private' in said[0]
     )
     assert (
-        'and on the hub a gated model that you have no access to' in said[1] and 'accept its terms at http' in said[1]
+        'and which on the hub is a gated model that you have no access to' in said[1]
+        and 'accept its terms at http' in said[1]
     )
-    assert "and on the hub no revision 'v7'" in said[2]
+    assert "and which on the hub is without a revision 'v7'" in said[2]
     assert (
-        'found out/my--run, which is not a local path, and on the hub nothing' in said[3]
+        'found out/my--run, which is not a local path, and which on the hub is not a valid name' in said[3]
         and 'check the path' in said[3]
     )
     offline, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_HUB_OFFLINE='1')
-    assert 'which is not a local path, and on the hub cannot be looked up: HF_HUB_OFFLINE is set' in offline[0]
+    assert 'which is not a local path, and which on the hub is not available: HF_HUB_OFFLINE is set' in offline[0]
     gone, _ = ask(hub, tmp_path, ['pull', ['org/model', 'config.init']], HF_ENDPOINT='http://127.0.0.1:9')
-    assert 'cannot be looked up: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
+    assert 'not available: the hub cannot be reached (' in gone[0] and len(gone[0].splitlines()) == 1
 
 
 def test_pushing(hub, tmp_path):
@@ -175,7 +175,7 @@ def test_pushing(hub, tmp_path):
     none, _ = ask(hub, tmp_path, ['check_push', ['us/new']])
     assert 'config.push_to: found us/new, and no token of the hub' in none[0] and 'hf auth login' in none[0]
     wrong, _ = ask(hub, tmp_path, ['check_push', ['us/new']], token='hf_other')
-    assert 'and a token that the hub refuses' in wrong[0]
+    assert 'and a token that the hub rejects' in wrong[0]
     calls = [['check_push', ['us/new']], ['push', [str(tmp_path / 'hf'), 'us/new', False]]]
     gone, _ = ask(hub, tmp_path, *calls, token=TOKEN, HF_ENDPOINT='http://127.0.0.1:9')
     assert 'and the hub cannot be reached (' in gone[0] and f'the export is complete in {tmp_path / "hf"}' in gone[1]

@@ -102,7 +102,7 @@ def test_the_kind_of_a_directory(exported):
     [
         ({**DISTIL, 'causal': True}, None, 'config.model.causal: found True'),
         ({**DISTIL, 'layer_norm_eps': 1e-5}, None, 'config.model.layer_norm_eps: found 1e-05'),
-        ({'num_segments': 0}, None, 'config.pairs.mode: found a head on pairs'),
+        ({'num_segments': 0}, None, 'config.pairs.mode: found a pair head'),
         ({'num_segments': 0}, SEQUENCE_CLASSIFICATION, "config.model.pooler: found 'tanh'"),
         ({'pooler': 'relu'}, None, "config.model.pooler: found 'relu'"),
     ],

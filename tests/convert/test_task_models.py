@@ -214,7 +214,7 @@ def test_layers_between_encoder_and_head_are_drawn(tokenizer, small_config, make
             TOKEN_CLASSIFICATION,
             {},
             {'bilstm_units': 4},
-            r'config.task.bilstm_units: found 4 .*ted 0, as BertForToken',
+            r'config.task.bilstm_units: found 4 .*ted 0, because the head of BertForToken',
         ),
         (TOKEN_CLASSIFICATION, {}, {'layers': 'sum_all'}, r"config.task.layers: found 'sum_all' .*expected 'last'"),
         (TOKEN_CLASSIFICATION, {'pre_norm': True}, {}, 'config.model.pre_norm'),

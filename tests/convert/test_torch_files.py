@@ -114,5 +114,5 @@ def test_without_torch(saved, monkeypatch):
     directory = saved[0]
     (directory / BIN).write_bytes(b'')
     monkeypatch.setitem(sys.modules, 'torch', None)
-    with pytest.raises(UserError, match=f'{BIN}: found a file that only PyTorch reads safely.*pip install'):
+    with pytest.raises(UserError, match=f'{BIN}: found a file that only PyTorch can read safely.*pip install'):
         load_pretraining_model(directory)

@@ -27,7 +27,7 @@ def test_a_finished_store_is_rebuilt_after_a_change(tmp_path, vocabulary, caplog
     path.write_bytes(as_text(DOCS[50:100]))
     with caplog.at_level(logging.WARNING):
         build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
-    assert 'built again' in caplog.text and directory_bytes(tmp_path / 's') != before
+    assert 'Building it again' in caplog.text and directory_bytes(tmp_path / 's') != before
     path.write_bytes(as_text(DOCS[:50]))
     build_store(str(path), tmp_path / 's', str(vocabulary), progress=False)
     after = directory_bytes(tmp_path / 's')
@@ -68,7 +68,7 @@ def test_a_directory_with_other_files_is_not_changed(tmp_path, vocabulary):
     (tmp_path / 'a.txt').write_bytes(as_text(DOCS[:5]))
     (tmp_path / 'home').mkdir()
     (tmp_path / 'home' / 'thesis.tex').write_text('years')
-    with pytest.raises(UserError, match='files that are not of a store'):
+    with pytest.raises(UserError, match='files that do not belong to a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     with pytest.raises(UserError, match='local directory'):
         build_store(str(tmp_path / 'a.txt'), 'gs://bucket/store', str(vocabulary), progress=False)
@@ -81,7 +81,7 @@ def test_a_foreign_folder_named_partial_is_not_changed(tmp_path, vocabulary):
     for path in foreign:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text('years')
-    with pytest.raises(UserError, match='files that are not of a store'):
+    with pytest.raises(UserError, match='files that do not belong to a store'):
         build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
     foreign[0].unlink()
     build_store(str(tmp_path / 'a.txt'), tmp_path / 'home', str(vocabulary), progress=False)
@@ -99,7 +99,7 @@ def test_files_of_a_run_beside_its_store_are_not_foreign(tmp_path, vocabulary):
         path = tmp_path / foreign.partition('/')[0] / foreign
         path.parent.mkdir(parents=True)
         path.touch()
-        with pytest.raises(UserError, match='files that are not of a store'):
+        with pytest.raises(UserError, match='files that do not belong to a store'):
             build_store(str(tmp_path / 'a.txt'), path.parents[1], str(vocabulary), progress=False)
 
 

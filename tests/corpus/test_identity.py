@@ -42,7 +42,7 @@ def build(tmp_path, vocabulary, monkeypatch):
         build_store(
             spec, where, str(vocabulary), CorpusOptions(**options), progress=False, replace=False, log=said.append
         )
-        return (where / 'manifest.json').stat().st_mtime_ns, [line for line in said if 'to compare' in line]
+        return (where / 'manifest.json').stat().st_mtime_ns, [line for line in said if 'comparing the content' in line]
 
     return call
 
@@ -155,7 +155,7 @@ def test_other_text_is_refused_and_named(old, corpus, build, tmp_path, caplog, v
     with caplog.at_level(logging.WARNING):
         path.write_bytes(data.replace(b'river', b'water'))
         build_store(str(corpus), tmp_path / 'store', str(vocabulary), progress=False)
-    assert 'other text' in caplog.text and 'built again' in caplog.text
+    assert 'other text' in caplog.text and 'Building it again' in caplog.text
 
 
 @pytest.fixture
@@ -287,7 +287,7 @@ def test_a_file_that_changes_while_it_is_read(tmp_path):
     from bertjax.corpus.sources import TextPart
 
     part = TextPart('file', 'a', 'a', 0, 9)
-    with pytest.raises(UserError, match='other content'):
+    with pytest.raises(UserError, match='content that changed'):
         identity.collect_digests([(part, 'x'), (part, 'y')])
 
 

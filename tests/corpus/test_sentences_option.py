@@ -53,7 +53,7 @@ def test_another_splitter_is_another_store(corpus, tmp_path, vocabulary, caplog)
     with pytest.raises(UserError, match='a token store of other settings'):
         build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd', replace=False)
     build(corpus, tmp_path / 'store', vocabulary, sentences='pysbd')
-    assert 'built from other settings: it is built again' in caplog.text
+    assert 'built from other settings. Building it again' in caplog.text
 
 
 def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplog):
@@ -68,7 +68,7 @@ def test_a_store_stays_when_the_rules_change(corpus, tmp_path, vocabulary, caplo
     assert 'rules' not in caplog.text  # a run with checkpoints continues with the store, whatever the present rules
     build(corpus, tmp_path / 'store', vocabulary)
     assert directory_bytes(tmp_path / 'store') == then
-    assert 'is kept. Its sentences were split by rules 1; a new store would use rules 3.' in caplog.text
+    assert 'whose sentences were split by rules 1. A new store would use rules 3.' in caplog.text
 
 
 def test_a_finished_store_needs_no_splitter(corpus, tmp_path, vocabulary, monkeypatch, caplog):

@@ -36,7 +36,7 @@ class Source:
 
 def source_of(examples: PretrainingExamples, n: int) -> Source:
     """Returns the source of example `n`, by the same steps as `PretrainingExamples.batch`."""
-    slots = examples._find(np.array([n]))
+    slots = examples._locate(np.array([n]))
     place = {name: getattr(slots, name)[0].item() for name in ('cycle', 'plan', 'slot')}
     if not examples.pairs.paired:
         start, length, documents = slots.chunks[0].item()

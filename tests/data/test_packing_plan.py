@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bertjax.data.packing_plan import MOST, Cost, choose_plan, plan_single_rows
+from bertjax.data.packing_plan import MAX_SEQUENCES, Cost, choose_plan, plan_single_rows
 
 SHAPES, SIZES = (8, 16, 32, 48, 64, 96, 128), (1, 8, 16)
 COST = Cost.of(384, 6)
@@ -40,7 +40,7 @@ def test_every_sequence_is_in_one_row_that_holds_it(kind):
 def test_short_ones_share_rows_and_those_that_cannot_do_not():
     short, alike = lengths_of('short'), lengths_of('alike')
     plan = choose_plan(short, SHAPES, 32, lambda length: SIZES, COST)
-    assert plan.count == MOST and computed(plan) < 1.05 * short.sum()
+    assert plan.count == MAX_SEQUENCES and computed(plan) < 1.05 * short.sum()
     assert computed(plan_single_rows(short, SHAPES, 32)) > 1.2 * short.sum()
     assert len({length for _, length in plan.batches()}) == 1  # and fewer programs
     assert choose_plan(alike, SHAPES, 32, lambda length: SIZES, COST).count == 1

@@ -100,7 +100,7 @@ def alone():
 @pytest.mark.slow
 def test_the_teacher_is_neither_in_the_state_nor_a_constant(alone):
     run, first, last, _ = alone
-    plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.model.config, run.mesh).state
+    plain = build_pretraining_setup(pretraining_settings(tiny_config()), run.setup.module.config, run.mesh).state
     own = {AUX: {'projection': {'kernel': (32, 48), 'bias': (48,)}}}
     shapes = lambda tree: jax.tree.map(lambda x: x.shape, tree)  # noqa: E731
     assert shapes(last.params) == {**shapes(plain.params), **own}

@@ -38,13 +38,13 @@ def test_these_blocks_and_all_else(teacher, scan):
 
 def test_a_teacher_knows_the_positions(teacher):
     teacher.check_length(8)
-    with pytest.raises(UserError, match=r'config\.distill\.teacher: found DIR, which knows 8 positions, expected 9'):
+    with pytest.raises(UserError, match=r'config\.distill\.teacher: found DIR, which has 8 positions, expected 9'):
         teacher.check_length(9)
 
 
 def test_a_teacher_knows_the_segments(teacher):
     teacher.check_segments(2)
-    with pytest.raises(UserError, match=r'found DIR, which knows 2 segment types, expected 3, as the corpus has'):
+    with pytest.raises(UserError, match=r'found DIR, which has 2 segment types, expected 3, as in the corpus'):
         teacher.check_segments(3)
 
 

@@ -43,12 +43,12 @@ def test_hours_on_a_slice(slice_of_tpus):
     first, second, hours = plan.on_slice(settings, 0, 1000)
     assert first.message == 'phase 0, 256 x 32 on v5e:4x4: 4.0 GiB a chip of 16.0 GiB' and second.status == OK
     assert hours.status == OK and hours.message.startswith(
-        '2.0 hours by the compiler for v5e:4x4'
+        '2.0 hours estimated by the compiler for v5e:4x4'
     )  # 900 x 4 + 100 x 36 s
     # Of a run that has begun what is left: of the first phase nothing.
     left, hours = plan.on_slice(settings, 950, 1000)
     assert left.message.startswith('phase 1') and hours.message.startswith('30 minutes')
-    assert list(plan.on_slice(settings, 0, None))[-1].message.startswith('7.2 s a step by the compiler')
+    assert list(plan.on_slice(settings, 0, None))[-1].message.startswith('7.2 s a step estimated by the compiler')
     slice_of_tpus.seconds = 1e6
     assert [check.status for check in plan.on_slice(settings, 0, 1000)][-1] == WARN
     slice_of_tpus.seconds = None  # the compiler does not know

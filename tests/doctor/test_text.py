@@ -66,7 +66,7 @@ def test_what_cannot_be(text: pathlib.Path, tmp_path: pathlib.Path):
     (check,) = corpus(settings_of(tmp_path / 'none.txt'), tmp_path)
     assert check.status == FAIL and 'none.txt' in check.message
     (check,) = tokenizer(settings_of(text, data=str(tmp_path / 'store')), tmp_path)
-    assert check.status == FAIL and 'with a store in config.data' in check.message
+    assert check.status == FAIL and 'for the store in config.data' in check.message
     (check,) = tokenizer(settings_of(text, tokenizer=str(tmp_path / 'vocab.txt')), tmp_path)
     assert check.status == FAIL and 'vocab.txt' in check.message
 

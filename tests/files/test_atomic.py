@@ -135,7 +135,9 @@ def test_what_a_full_disk_refuses(tmp_path):
 
     with watch(full, tmp_path), pytest.raises(OSError) as error:
         write_atomic(tmp_path / 'a.txt', b'12345')
-    assert error.value.filename == str(tmp_path / 'a.txt') and error.value.wanted == 5 and os.listdir(tmp_path) == []
+    assert (
+        error.value.filename == str(tmp_path / 'a.txt') and error.value.write_size == 5 and os.listdir(tmp_path) == []
+    )
 
 
 def test_checksums(tmp_path):

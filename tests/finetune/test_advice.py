@@ -20,9 +20,10 @@ HIGHER, LOWER = '--config.learning_rate=0.0001)', '--config.learning_rate=4e-06)
 @pytest.mark.parametrize(
     ('trained', 'said', 'rate'),
     [
-        (rows([0.70, 0.69] * 5), 'from 0.700 to 0.693 in 100 steps, and the weights by 0.25%: a higher rate', HIGHER),
-        (rows([0.70]), 'hardly moved, 0.700 over all 10 steps, and the weights by 0.025%: more steps', HIGHER),
-        (rows([0.70, 0.69, 0.70, 0.69], update_norm=2.0), 'though the weights did, by 200%', LOWER),
+        (rows([0.70, 0.69] * 5),
+         'from 0.700 to 0.693 in 100 steps, and the weights changed by only 0.25%: a higher rate', HIGHER),
+        (rows([0.70]), 'hardly changed, 0.700 over all 10 steps, and the weights changed by only 0.025%: more', HIGHER),
+        (rows([0.70, 0.69, 0.70, 0.69], update_norm=2.0), 'but the weights changed by 200%', LOWER),
         (rows([0.70, 0.50, 0.35, 0.33]), 'fell, from 0.700 to 0.330', HIGHER),
         (rows([0.70, 0.69, 2.50, 3.50]), 'rose, from 0.700 to 3.500', LOWER),
         (rows([0.70, 0.40, 0.70, 0.71]), 'rose, from 0.700 to 0.710', LOWER),

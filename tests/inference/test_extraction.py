@@ -99,7 +99,7 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
         extraction = Extraction(Lengths(), source, tmp_path / 'out' / 'in.npy', '', 2)
         extraction.read()
         path.write_text(changed)
-        with pytest.raises(UserError, match='other texts than a moment ago'):
+        with pytest.raises(UserError, match='texts that changed during the run'):
             extraction.compute(lambda rows: None)
 
 

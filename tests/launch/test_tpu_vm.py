@@ -36,7 +36,7 @@ def test_a_slice_that_is_taken_away_is_asked_for_again(cloud: Cloud):
     )
     # A connection that breaks, and one that is not to be had, are no reason: only what gcloud says of the slice.
     assert cloud.steps == [*WHOLE[:5], *WHOLE[4:], *WHOLE]
-    assert 'bert was taken away: it is asked for again' in done.stderr
+    assert 'bert was preempted: requesting it again' in done.stderr
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_a_machine_that_was_started_anew_mounts_the_share_again(cloud: Cloud):
     work = ('--mount=10.0.0.2:/share', '--', '--workdir=/mnt/shared/run')
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *work, ends=['none', 0])
     assert cloud.steps == [*WHOLE[:3], *['mount', 'train', 'follow'] * 2, 'delete']
-    assert 'started again' in done.stderr
+    assert 'restarting it' in done.stderr
     cloud.launch('tpu_vm.sh', 'train', *SLICE, *work, exists=True)
     assert cloud.steps == ['mount', 'train']
     cloud.launch('tpu_vm.sh', 'install', *SLICE, work[0], exists=True)
@@ -102,7 +102,7 @@ def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
 def test_a_workdir_that_would_be_deleted_is_refused(cloud: Cloud, options: tuple[str, ...], workdir: str):
     training = ('--', '--workdir=gs://bucket/run', f'--workdir={workdir}')
     refused = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, *training, status=2)
-    assert refused.stderr.startswith(f'error: --workdir={workdir}: found what is deleted with the machine')
+    assert refused.stderr.startswith(f'error: --workdir={workdir}: found a folder that is deleted with the machine')
     assert '--keep' in refused.stderr and not cloud.calls
     cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, '--keep', *training)
     assert cloud.exists
@@ -120,10 +120,10 @@ def test_a_slice_that_is_lost_before_it_was_there_is_asked_for_again(cloud: Clou
     lost = ['PROVISIONING', 'SUSPENDED']
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--spot', *TRAINING, states=[lost, lost, ['ACTIVE']])
     assert cloud.steps == [*['create', 'delete'] * 2, *WHOLE] and not cloud.exists
-    assert done.stderr.count('it is asked for again') == 2
+    assert done.stderr.count('requesting it again') == 2
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=1', *TRAINING, states=[lost, lost, lost], status=4)
     assert cloud.steps == ['create', 'delete'] * 2 and not cloud.exists
-    assert 'started again 1 times (--restarts): lost' in done.stderr
+    assert 'stopped after 1 restarts (--restarts): lost' in done.stderr
 
 
 @pytest.mark.slow
@@ -138,14 +138,14 @@ def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
 def test_what_is_kept_is_said(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
     assert cloud.steps == WHOLE[:-1] and cloud.exists
-    assert f'LOOK: bert may still be there and cost money; this deletes it: {REMOVAL}' in done.stderr
+    assert f'LOOK: bert may still exist and cost money; this deletes it: {REMOVAL}' in done.stderr
 
 
 @pytest.mark.slow
 def test_a_training_that_always_stops_is_given_up(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--restarts=2', *TRAINING, ends=[137, 4, 4], status=4)
     assert cloud.steps == [*WHOLE[:3], *['train', 'follow'] * 3, 'delete'] and not cloud.exists
-    assert 'started again 2 times' in done.stderr
+    assert 'stopped after 2 restarts' in done.stderr
 
 
 def test_what_is_there_already_is_not_begun_again_nor_deleted(cloud: Cloud):
@@ -167,7 +167,7 @@ def test_machines_that_are_taken_away_before_the_request_knows(cloud: Cloud, los
     options = ('--restarts=0', *TRAINING)
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *options, exists=True, machines=lost, status=4)
     assert cloud.steps == ['delete', 'create', 'delete'] and not cloud.exists
-    assert f'not to be had: {lost}' in done.stderr
+    assert f'is not available: {lost}' in done.stderr
 
 
 @pytest.mark.slow
@@ -233,7 +233,7 @@ def test_what_the_machines_are_told_works_in_their_shell(cloud: Cloud, tmp_path:
     assert launch('train', *TRAINING).returncode == 0
     group = int((home / 'bertjax.pid').read_text())
     running = launch('train', *TRAINING)
-    assert running.returncode == 2 and 'a training runs on bert' in running.stderr
+    assert running.returncode == 2 and 'a training that is running on bert' in running.stderr
     subprocess.run(['pkill', '-g', str(group), 'sleep'], check=True)
     assert launch('follow').returncode == 75
     assert launch('train', *TRAINING).returncode == 0

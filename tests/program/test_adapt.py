@@ -41,8 +41,8 @@ def arguments(folder: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
 def adapted(program: Program, folder: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     workdir = tmp_path_factory.mktemp('adapted') / 'run'
     out = program.run(*arguments(folder, workdir), **ADAPT).stdout
-    assert f'{NEW} words of' in out and f'{NEW} behind the last piece; 1 are pieces already' in out
-    assert f'{NEW} words begin as the mean of their pieces' in out and 'other held-out texts' in out
+    assert f'{NEW} words of' in out and f'{NEW} after the last piece; 1 are pieces already' in out
+    assert f'{NEW} words are initialized with the mean of their pieces' in out and 'other held-out texts' in out
     return workdir
 
 
@@ -148,7 +148,7 @@ def test_languages_by_smoothed_size(program: Program, folder: pathlib.Path, tmp_
     mixture = f'--config.corpus={folder}/new.txt=auto,{folder}/other.txt=auto'
     keys = ('--config.heldout_texts=each', '--config.corpus_options.smoothing=0', '--config.corpus_options.heldout=0.2')
     out = program.run(f'--workdir={tmp_path}/run', mixture, *keys, *QUICK).stdout
-    assert 'new.txt 50.0%' in out and 'other.txt 50.0%' in out and 'evaluated on new, too' in out
+    assert 'new.txt 50.0%' in out and 'other.txt 50.0%' in out and 'also evaluated on new: ' in out
     splits = [row['split'] for row in rows(tmp_path / 'run' / 'metrics.jsonl') if row['step'] == 0]
     assert splits == ['heldout', 'heldout:new', 'heldout:other']
     # The vocabulary knows how it was weighted; the store of a corpus does not.

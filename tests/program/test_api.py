@@ -297,7 +297,7 @@ def test_a_tuned_model_classifies(tuned: pathlib.Path):
     again = bertjax.load(tuned, step=72).classify('river stone bird', 'the light')
     assert again['probabilities']['entailment'] == pytest.approx(answers[0]['probabilities']['entailment'], abs=1e-5)
     assert 'labels of texts' in repr(bert) and 'entailment, not_entailment' in repr(bert)
-    with pytest.raises(UserError, match='pairs, as RTE has'):
+    with pytest.raises(UserError, match='pairs, as in RTE'):
         bert.classify('river stone bird')
     with pytest.raises(UserError, match='use its method classify'):
         bert.tag('river')

@@ -103,7 +103,7 @@ class Compiler:
     def __call__(self, setup: Setup, phase: PretrainingPhase) -> dict:
         self.count += 1
         rows = phase.batch_size // phase.grad_accum_steps // row_shards(setup.mesh)
-        kept = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.model.config.remat]
+        kept = {'auto': 1, 'none': 1, 'elementwise': 1, 'dots': 2, 'full': 8}[setup.module.config.remat]
         needed = self.fixed // setup.mesh.shape['fsdp'] + rows * self.row // kept
         return {
             'fits': needed <= 16 << 30, 'hbm_bytes_per_chip': needed, 'temporary_bytes': None,
@@ -150,7 +150,7 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
     result, report = _asked(program, tmp_path)
     line = assert_one_line(result)
     assert (
-        'config.topology=v5e:2x2: found phase 0 of 64 x 32, which needs 50.00 GiB a chip, expected at most 16' in line
+        'config.topology=v5e:2x2: found phase 0 of 64 x 32, which needs 50.00 GiB per chip, expected at most 16' in line
     )
     assert line.endswith('fits: --config.grad_accum_steps=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
@@ -159,7 +159,7 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
         ('--config.model.remat=full', True),
     ]  # fmt: skip
     assert made.count == 6 and not report['fits']
-    assert 'with --config.grad_accum_steps=2: DOES NOT FIT, 26.00 GiB a chip' in result.stdout
+    assert 'with --config.grad_accum_steps=2: DOES NOT FIT, 26.00 GiB per chip' in result.stdout
 
 
 TEXT = """HloModule jit_step, is_scheduled=true
@@ -197,7 +197,7 @@ def test_time_is_estimated_and_said_to_be(
 @pytest.mark.parametrize(
     ('text', 'words'),
     [
-        ('; ModuleID', 'could not be read'),
+        ('; ModuleID', 'could not be parsed'),
         (TEXT.replace('estimated_cycles', 'cycles'), 'the compiler gives no cycles'),
     ],
 )

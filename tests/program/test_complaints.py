@@ -21,7 +21,7 @@ def test_a_vocabulary_that_is_not_the_models(
     """google-research/bert#82: ids beyond the embedding were NaN. Refused before a step, in either kind of training."""
     given = (f'--workdir={tmp_path / "run"}', f'--config.tokenizer={other}')
     line = program.error(*given, *tune, **GLUE)
-    assert 'config.tokenizer: found 505 pieces, expected 96, as the encoder has' in line
+    assert 'config.tokenizer: found 505 pieces, expected 96, as in the encoder' in line
     line = program.error(*given, f'--config.init={trained}', '--config.steps=2')
     assert 'config.model.vocab_size: found 505, expected 96' in line and 'leave config.tokenizer empty' in line
     assert not (tmp_path / 'run' / 'checkpoints').exists() or not any((tmp_path / 'run' / 'checkpoints').iterdir())

@@ -47,7 +47,7 @@ def general(program: Program, trained: pathlib.Path, tmp_path_factory: pytest.Te
     workdir = tmp_path_factory.mktemp('distil') / 'general'
     given = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *GENERAL, *EVERY_PART, teacher(trained))
     out = program.run(*given, **TEXT).stdout
-    assert 'starting from blocks 0 of' in out and 'learned projection; its blocks follow 1 of the teacher' in out
+    assert 'starting from blocks 0 of' in out and 'learned projection; compared with blocks 1 of the teacher' in out
     return workdir
 
 
@@ -110,7 +110,7 @@ def test_its_page_shows_what_was_taught(
         loss = next(row['loss'] for row in reversed(lines) if row['split'] == 'heldout')
         assert any('held-out loss' in tile.lower() and f'{loss:.3f}' in tile for tile in tiles), tiles
         assert not any(line.strip() == '-' for tile in tiles for line in tile.splitlines())
-        assert 'the head for masks keeps its initial weights' in page.locator('#fillings').inner_text()
+        assert 'the MLM head keeps its initial weights' in page.locator('#fillings').inner_text()
 
     browser.visit(workdir / 'report.html', look, width=NARROW, dark=True)
 
@@ -130,7 +130,7 @@ def test_on_a_task_the_student_learns_its_teachers_answers(
     given = (f'--workdir={tmp_path}', f'--config.data={rte}', *TUNE, teacher(tuned), '--config.distill.hard=0')
     given += ('--config.max_padded_lengths=1', '--config.eval_every=0', '--config.checkpoint_every=0', RANDOM)
     out = program.run(*given, **TASK).stdout
-    assert 'starting from random weights' in out and 'taught: 1 x soft; temperature 2' in out
+    assert 'starting from random weights' in out and 'losses: 1 x soft; temperature 2' in out
     trained_on = rows(tmp_path / 'metrics.jsonl', 'train')
     assert trained_on[-1]['loss'] == trained_on[-1]['soft_loss'] < 0.5 * trained_on[0]['loss']
     student, whole = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (tmp_path, tuned))
@@ -165,7 +165,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'neither hidden states nor attention')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
-        ('config.distill', 'something to learn'),
+        ('config.distill', 'a weight above 0'),
     ),
 ]
 MISTAKES_ON_A_TASK = [
@@ -208,7 +208,9 @@ def test_a_teacher_with_more_rows_than_pieces(program: Program, trained: pathlib
     (padded / 'config.json').write_text(json.dumps(config | {'vocab_size': pieces + 4}))
     given = (f'--workdir={tmp_path / "run"}', f'--config.corpus={program.corpus}', *GENERAL, teacher(padded), RANDOM)
     line = program.error(*given, **TEXT)
-    assert f'distill.teacher: found a model with {pieces + 4} rows of words' in line and f'expected {pieces},' in line
+    assert (
+        f'distill.teacher: found a model with {pieces + 4} token embeddings' in line and f'expected {pieces},' in line
+    )
 
 
 @pytest.mark.slow
@@ -228,8 +230,8 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
             process.communicate()
             assert len(rows(tmp_path / name / 'ledger.jsonl')) < 36
         out = program.spawn(*given, **recipe).stdout
-        assert '192 rows are made up beside 96' in out
-        assert name == 'killed' or 'train: making up 2 rows of each of 96 with' in out
+        assert '192 augmented rows in addition to 96' in out
+        assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
         # Before step 18 the head has learned nothing, and answers as well as it will at first.
         best = re.search(r'the best on dev of what was saved is step (\d+)', out)
         assert best is None or int(best[1]) > 18

@@ -49,7 +49,7 @@ def test_it_ends_early_and_is_finished(program: Program, tune, tmp_path: pathlib
 
 def test_what_patience_needs(program: Program, tune, tmp_path: pathlib.Path):
     wrong = {
-        'evaluations to go by': ('--config.eval_every=0',),
+        'evaluations during training': ('--config.eval_every=0',),
         'stop single runs early': ('--config.sweep.seeds=(0,1)',),
         'a whole number from 0': ('--config.patience=-1',),
     }

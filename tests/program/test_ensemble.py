@@ -105,11 +105,11 @@ def test_who_cannot_be_a_member(program: Program, two, tmp_path: pathlib.Path):
     task['learned']['labels'] = ['yes', 'no']
     (other / 'task.json').write_text(json.dumps(task))
     line = told(f'{one},{other}')
-    assert f'{other} with the labels yes, no' in line and f'entailment, not_entailment, as {one} has them' in line
+    assert f'{other} with the labels yes, no' in line and f'entailment, not_entailment, as in {one}' in line
     config = json.loads((other / 'config.json').read_text())
     (other / 'config.json').write_text(json.dumps({**config, 'task': {**config['task'], 'task': 'qnli'}}))
     assert "config.task.task: found 'rte', expected 'qnli', as in" in told(f'{one},{other}')
     line = program.error(*ask, f'--config.ensemble={one},{other}', recipe='configs/glue.py', small=False)
-    assert f"{other} with task.task='qnli', expected 'rte', as {one} has it" in line
+    assert f"{other} with task.task='qnli', expected 'rte', as in {one}" in line
     line = program.error(f'--workdir={tmp_path / "run"}', f'--config.ensemble={one},{other}', **GLUE)
     assert 'config.ensemble' in line and 'run=evaluate and run=predict' in line

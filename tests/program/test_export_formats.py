@@ -71,14 +71,14 @@ def test_a_pre_ln_model_has_a_format(program: Program, tmp_path: pathlib.Path):
 def test_a_format_that_does_not_fit_is_refused_at_once(program: Program, tmp_path: pathlib.Path, monkeypatch):
     google = '--config.export_formats=hf,google'
     line = program.error(f'--workdir={tmp_path}', google, '--config.vocab.family=sentencepiece')
-    assert 'config.export_formats: found google, with a sentencepiece vocabulary' in line
+    assert 'config.export_formats: found google with a sentencepiece vocabulary' in line
     line = program.error(f'--workdir={tmp_path}', google, '--config.model.causal=True')
     assert 'config.model.causal: found True with google in config.export_formats' in line
     line = program.error(f'--workdir={tmp_path}', '--config.export_formats=tflite')
     assert "config.export_formats: found 'tflite', expected some of hf, orbax, google, stablehlo, onnx" in line
     monkeypatch.setattr(importlib.util, 'find_spec', lambda name: None)
     line = program.error(f'--workdir={tmp_path}', '--config.export_formats=hf,onnx')
-    assert 'config.export_formats: found onnx, and jax2onnx is not installed' in line and 'bertjax[onnx]' in line
+    assert 'config.export_formats: found onnx without an installed jax2onnx' in line and 'bertjax[onnx]' in line
     assert not list(tmp_path.iterdir())
 
 

@@ -175,7 +175,7 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     assert 'config.extract.field' in line(given=bad)
     assert 'config.input: found nothing' in line(given='')
     assert 'no such file' in line(given=tmp_path / 'nowhere.txt')
-    assert 'layers: found 5, expected 0, the embeddings, to 2' in line('--config.extract.layers=(5,)')
+    assert 'layers: found 5, expected 0 (the embeddings) to 2' in line('--config.extract.layers=(5,)')
     assert "config.extract.pool: found 'last'" in line('--config.extract.pool=last')
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')
     assert 'config.extract.id' in line('--config.extract.id=name')
@@ -239,7 +239,7 @@ def test_a_killed_run_goes_on(program: Program, trained, tmp_path):
     process.kill()
     process.communicate()
     assert parts.is_dir()
-    assert 'parts are there already' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **EXTRACT).stdout
+    assert 'parts already exist' in program.spawn(f'--workdir={tmp_path / "killed"}', *ask, **EXTRACT).stdout
     for name in ('in.npy', 'in.npy.json'):
         assert (tmp_path / 'killed/features' / name).read_bytes() == (tmp_path / 'whole/features' / name).read_bytes()
 

@@ -48,7 +48,7 @@ def test_standard_input_becomes_the_format_that_is_asked_for(program: Program, t
         piped(*TEXTS[:5])
     assert not (folder / 'stdin.input').exists()
     out = piped(*TEXTS[:5])
-    assert '2 of 3 parts are there already' in out
+    assert '2 of 3 parts already exist' in out
     assert 'standard input: read as JSON lines' in out and f'using {trained}; ' in out
     assert str(folder / f'stdin.{format}') in out
     if format == 'npy':
@@ -93,7 +93,7 @@ def test_features_of_another_input_of_that_name_are_not_replaced(extract, progra
     assert {path.name for path in features.iterdir()} == {'t.npy', 't.npy.json', 't.jsonl', 't.jsonl.json'}
     for path in features.glob('*.json'):
         path.unlink()
-    assert 't.npy: found a file that is of another input, or unknown' in program.error(*other, **EXTRACT)
+    assert 't.npy: found a file of another input or of unknown origin' in program.error(*other, **EXTRACT)
 
 
 def test_how_pairs_are_separated_is_part_of_what_features_are_of(trained):

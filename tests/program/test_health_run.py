@@ -39,7 +39,7 @@ def test_a_hang_ends_with_status_4_and_the_same_command_goes_on(
     err = finished(hung, status=4).stderr
     assert 'hang_at_the_tenth' in err and 'loop.py' in err
     last = err.strip().splitlines()[-1]
-    assert last.startswith('stopped: nothing has moved for 0.05') and 'minutes waiting for data' in last
+    assert last.startswith('stopped: no progress for 0.05') and 'minutes waiting for data' in last
     assert 'hang_at_the_tenth' in (tmp_path / 'hang.txt').read_text()
     assert rows(tmp_path / 'ledger.jsonl')[-1]['step'] == 9
 

@@ -104,9 +104,9 @@ def test_trials_of_a_sweep_are_packed_together(packed, tmp_path: pathlib.Path):
 def test_a_run_keeps_what_it_began_with(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
     given = json.loads((tuned / 'config.json').read_text())
     assert given['packing'] == 'off'  # TUNE asks for padded lengths
-    assert 'not packed: config.max_padded_lengths=2 asks for padded lengths' in (tuned / 'stdout.txt').read_text()
+    assert 'not packed: config.max_padded_lengths=2 requires padded rows' in (tuned / 'stdout.txt').read_text()
     own = copied(tuned, tmp_path / 'own')
     ask = (f'--workdir={own}', f'--config.init={given["init"]}', f'--config.data={given["data"]}')
     changes = ('--config.epochs=13', '--config.seq_len=24', '--config.max_padded_lengths=2', '--config.batch_size=16')
     message = program.error(*ask, *changes, '--config.packing=on', **GLUE)
-    assert "config.packing: found 'on', expected 'off', as the run began" in message
+    assert "config.packing: found 'on', expected 'off', as at the start of the run" in message

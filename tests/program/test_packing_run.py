@@ -14,7 +14,7 @@ ALL_OF_IT = '--config.corpus_options.heldout=0'  # trained on: nothing more is c
 def packed(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp('packed') / 'run'
     out = program.run(f'--workdir={folder}', *PACKED, ALL_OF_IT).stdout
-    assert 'phase 0: 8 steps of 8 x 48 packed' in out and ' packed in a row, ' in out and '% unpacked)' in out
+    assert 'phase 0: 8 steps of 8 x 48 packed' in out and ' per packed row, ' in out and '% unpacked)' in out
     return folder
 
 
@@ -69,5 +69,5 @@ def test_the_page_shows_what_goes_in(program: Program, packed: pathlib.Path, tmp
     workdir = copied(packed, tmp_path / 'run')
     program.run(f'--workdir={workdir}', *PACKED, ALL_OF_IT, '--config.run=report')
     page = (workdir / 'report.html').read_text(encoding='utf-8')
-    assert 'rows of training, each of several examples' in page and 'row 0 · examples in it: ' in page
+    assert 'training rows, each of several examples' in page and 'row 0 · examples in it: ' in page
     assert 'B follows A' in page

@@ -51,7 +51,7 @@ def test_a_run_that_learned_nothing_is_advised_by_its_rows(mails, tmp_path: path
     """With a rate that moves nothing: a higher one, where a lower one was once recommended to all."""
     lines = mails(tmp_path, '--config.learning_rate=1e-9').stdout.splitlines()
     line = lines[lines.index('the run learned nothing: it gives all 2 records of dev the same answer') + 1]
-    assert 'hardly moved' in line and 'a higher rate help (--config.learning_rate=5e-09)' in line
+    assert 'hardly changed' in line and 'a higher rate help (--config.learning_rate=5e-09)' in line
 
 
 def test_too_small_a_table_is_told_what_to_do(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):

@@ -15,7 +15,7 @@ from bertjax.corpus.store import read_manifest
 from bertjax.files.atomic import lock_directory
 from bertjax.pretrain.settings import pretraining_settings
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
-from bertjax.workdir.tokenizer import keep_tokenizer
+from bertjax.workdir.tokenizer import set_workdir_tokenizer
 
 WORDS = ('light', 'old', 'green', 'under', 'near', 'house', 'wind', 'slow')
 CORPUS = (*RUN, '--config.run=corpus')  # makes tokenizer and stores ready as a training does
@@ -52,7 +52,7 @@ def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text:
     before = (run / 'store' / 'manifest.json').read_bytes()
     for read_again in (True, False):
         out = program.run(f'--workdir={run}', *CORPUS, f'--config.corpus={text}').stdout
-        assert ('reading to compare' in out) == read_again and 'training a' not in out
+        assert ('comparing the content' in out) == read_again and 'training a' not in out
     assert (run / 'store' / 'manifest.json').read_bytes() == before
     assert (run / 'tokenizer' / 'saved.json').exists() and (run / 'store' / 'inputs.json').exists()
 
@@ -86,7 +86,7 @@ def test_a_vocabulary_is_trained_again_on_other_text(program: Program, text: pat
     program.run(*arguments)
     os.utime(text)
     assert 'training a' not in program.run(*arguments).stdout
-    assert 'reading to compare' not in program.run(*arguments).stdout
+    assert 'comparing the content' not in program.run(*arguments).stdout
     text.write_bytes(text.read_bytes().replace(b'river', b'xylophone'))
     out = program.run(*arguments).stdout
     assert 'was trained on other text' in out and 'Documents' in out
@@ -195,7 +195,7 @@ def test_another_file_behind_config_tokenizer(program: Program, run: pathlib.Pat
     assert flag == f'--config.tokenizer={run}/tokenizer'
     program.run(f'--workdir={run}', *arguments, flag)
     out = program.run(f'--workdir={tmp_path / "new"}', *arguments)
-    assert f'{given} replaces another one in' in out.stdout and 'another tokenizer' in out.stderr
+    assert f'{given} replaces another tokenizer in' in out.stdout and 'another tokenizer' in out.stderr
     assert 'rover' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text()
 
 
@@ -210,17 +210,17 @@ def test_another_vocabulary_in_the_export_of_config_init(program: Program, run: 
 def test_a_killed_replacement_of_the_tokenizer_is_continued(trained: pathlib.Path, tmp_path: pathlib.Path):
     former = load_tokenizer(trained / 'tokenizer')
     wanted = load_tokenizer(trained / 'tokenizer', lowercase=not former.lowercase)
-    keep_tokenizer(wanted, tmp_path / 'whole')
+    set_workdir_tokenizer(wanted, tmp_path / 'whole')
     files = {path.name: path.read_bytes() for path in (tmp_path / 'whole' / 'tokenizer').iterdir()}
     workdir, kills = tmp_path / 'run', 0
-    keep_tokenizer(former, workdir)
-    for _ in killed_at_each(lambda: keep_tokenizer(wanted, workdir), workdir):
+    set_workdir_tokenizer(former, workdir)
+    for _ in killed_at_each(lambda: set_workdir_tokenizer(wanted, workdir), workdir):
         kills += 1
-        keep_tokenizer(wanted, workdir)
+        set_workdir_tokenizer(wanted, workdir)
         left = {path.name: path.read_bytes() for path in (workdir / 'tokenizer').iterdir() if path.name[0] != '.'}
         assert left == files
         shutil.rmtree(workdir)
-        keep_tokenizer(former, workdir)
+        set_workdir_tokenizer(former, workdir)
     assert kills > 10
 
 
@@ -238,10 +238,10 @@ def test_a_tokenizer_of_other_separators_is_another(trained: pathlib.Path, run: 
     """Though its fingerprint, of single texts, is the same; a run that began with the one goes on with it."""
     former, other = load_tokenizer(trained / 'tokenizer'), two_separators(trained, tmp_path / 'two')
     assert (former.separators, other.separators) == (1, 2) and former.fingerprint == other.fingerprint
-    keep_tokenizer(former, tmp_path / 'new')
-    keep_tokenizer(other, tmp_path / 'new')
+    set_workdir_tokenizer(former, tmp_path / 'new')
+    set_workdir_tokenizer(other, tmp_path / 'new')
     assert load_tokenizer(tmp_path / 'new' / 'tokenizer').separators == 2
-    keep_tokenizer(other, run)
+    set_workdir_tokenizer(other, run)
     assert load_tokenizer(run / 'tokenizer').separators == 1
 
 

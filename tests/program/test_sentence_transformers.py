@@ -102,13 +102,13 @@ def test_what_cannot_be_computed_is_refused(tmp_path, name, content, said):
 def test_a_model_whose_pooling_is_refused_does_all_else(trained, tmp_path):
     model = shutil.copytree(trained / 'export' / 'hf', tmp_path / 'model')
     bert = bertjax.load(write(model, **{'1_Pooling/config.json': {'pooling_mode': ['cls', 'mean']}}))
-    assert "up to 8 tokens, not how texts are pooled (the pooling ['cls', 'mean'])" in repr(bert)
+    assert "up to 8 tokens, with unsupported modules (the pooling ['cls', 'mean'])" in repr(bert)
     with pytest.raises(UserError, match=r"found the pooling .* choose a pooling with pool, .* pool='mean'"):
         bert.encode('a bird')
     assert len(bert.pieces(TEXTS[0])) == 8
     dense = FILES['modules.json'][2]
     bert = bertjax.load(write(model, **{'modules.json': [*FILES['modules.json'][:2], dense, dense]}))
-    with pytest.raises(UserError, match='a Dense layer of 32 inputs, expected one of 8'):
+    with pytest.raises(UserError, match='a Dense layer with 32 inputs, expected 8 inputs'):
         bert.encode('a bird')
 
 

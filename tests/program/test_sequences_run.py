@@ -43,7 +43,7 @@ def arguments(data: pathlib.Path, workdir: pathlib.Path) -> tuple[str, ...]:
 def test_from_codes_to_transformers(program: Program, data: pathlib.Path, tmp_path: pathlib.Path):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     out = program.run(*arguments(data, tmp_path / 'run'), **RECIPE).stdout
-    assert 'symbols vocabulary of 41' in out and '36 token embeddings begin as in' in out
+    assert 'symbols vocabulary of 41' in out and '36 token embeddings are initialized from' in out
     exported = tmp_path / 'run' / 'export' / 'hf'
     config = json.loads((exported / 'config.json').read_text())
     assert config['type_vocab_size'] == 3 and config['vocab_size'] == 41
@@ -84,4 +84,4 @@ def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: p
     (tmp_path / 'zip.npy').write_bytes(b'PK\3\4zzzz')
     assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/zip.npy', **RECIPE)
     ids = ('--config.corpus_options.format=ids', '--config.tokenizer=', '--config.embeddings=')
-    assert 'the vocabulary whose ids the corpus holds' in program.error(*given, *ids, **RECIPE)
+    assert 'the vocabulary that the ids of the corpus belong to' in program.error(*given, *ids, **RECIPE)

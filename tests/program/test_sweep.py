@@ -68,7 +68,7 @@ def test_a_trial_that_is_gone_is_run_again(program: Program, tune, swept: pathli
     (gone,) = tmp_path.glob('cells/*lr=0.003,seed=1')
     shutil.rmtree(gone)
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.sweep.together=1', **GLUE)
-    assert '4 runs, 3 of them finished already' in result.stdout
+    assert '4 runs, 3 of them already finished' in result.stdout
     after = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     assert all(after[path] == time for path, time in before.items() if path.parent != gone) and len(after) == 4
     assert trials(tmp_path).keys() == trials(swept).keys()
@@ -96,8 +96,8 @@ def test_another_list_does_not_take_the_best_model(program: Program, tune, swept
     summary = json.loads((swept / 'sweep.json').read_text())
     low = ('--config.sweep.learning_rate=(1e-5,)', '--config.sweep.seeds=(0,1)', '--config.sweep.together=2')
     out = program.run(f'--workdir={tmp_path}', *tune, *low, **GLUE).stdout
-    assert '2 runs, 2 of them finished already' in out
-    assert f'the model of {summary["best"]}, the best of all runs here' in out
+    assert '2 runs, 2 of them already finished' in out
+    assert f'the model of {summary["best"]}, the best of all runs in the workdir' in out
 
 
 def test_the_best_model_can_be_asked(program: Program, swept: pathlib.Path, tmp_path: pathlib.Path):
@@ -138,7 +138,7 @@ def test_interrupted_in_the_middle_it_continues_there(program: Program, tune, sw
         result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, status=75, **GLUE)
     assert 'stopped at step 30 as asked' in result.stderr and len(trials(tmp_path)) == 2
     result = program.run(f'--workdir={tmp_path}', *tune, *SWEEP, **GLUE)
-    assert '4 runs, 2 of them finished already' in result.stdout and 'continuing at step 30 of 72' in result.stdout
+    assert '4 runs, 2 of them already finished' in result.stdout and 'continuing at step 30 of 72' in result.stdout
     assert trials(tmp_path) == trials(swept)
     for name in ('export/hf/model.safetensors', *(f'cells/{trial}/ledger.jsonl' for trial in trials(swept))):
         assert (tmp_path / name).read_bytes() == (swept / name).read_bytes(), name

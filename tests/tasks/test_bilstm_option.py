@@ -49,7 +49,7 @@ def test_its_parameters_are_fresh_and_the_loss_depends_on_them(kind, left_to_rig
 
     def loaded(units: int):
         task, records = kind(units)
-        model = task.model(encoder)
+        model = task.build_module(encoder)
         features = task.features(records, tokenizer, training=True)
         return task, model, load_task_model(left_to_right, model, task.head), features.batch(np.arange(2), 16, 0)
 

@@ -104,8 +104,8 @@ def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path
     seen = []
 
     def member(name: str, logit: float) -> EvaluatedTask:
-        def tokenise(records, keep):
-            seen.append((name, len(records), keep))
+        def tokenise(records, cache):
+            seen.append((name, len(records), cache))
             return TaskSplit(records, task.features(records, tokenizer, training=False))
 
         def outputs(params, split):
@@ -119,5 +119,5 @@ def test_a_batch_of_a_stream_is_tokenised_by_each(tokenizer: Tokenizer, tmp_path
     ensemble = Ensemble(members, next(iter(members.values())).splits)
     seen.clear()
     assert [scores.logits.tolist() for scores in ensemble.predictions(ensemble.splits[''])] == [[2, 0]] and not seen
-    later = ensemble.data.tokenise([Example('b', None, None), Example('c', None, None)], keep=False)
+    later = ensemble.data.tokenise([Example('b', None, None), Example('c', None, None)], cache=False)
     assert len(ensemble.predictions(later)) == 2 and seen == [('one', 2, False), ('other', 2, False)]

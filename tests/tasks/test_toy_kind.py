@@ -92,8 +92,8 @@ class VowelTask(Task[str, str]):
             builder.add_row(i)
         return builder.build()
 
-    def model(self, config: BertConfig) -> BertForTask:
-        return self.head.module(config, bilstm_units=self.bilstm_units)
+    def build_module(self, model_config: BertConfig) -> BertForTask:
+        return self.head.module(model_config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[str], features: Features, outputs: Outputs) -> list[str]:
         assert [len(row) for row in outputs['mark_logits']] == [len(word) + 2 for word in records]  # without padding

@@ -120,7 +120,7 @@ def test_files_that_transformers_saves(trained, tmp_path):
 
 
 def test_refusals(tmp_path):
-    with pytest.raises(UserError, match=r'config\.vocab\.size: found 200, which does not hold the 256 bytes'):
+    with pytest.raises(UserError, match=r'config\.vocab\.size: found 200, which is too small for the 256 bytes'):
         train_byte_bpe(CORPUS, vocab_size=200, lowercase=False)
     with pytest.raises(UserError, match='no text'):
         train_byte_bpe([], vocab_size=400, lowercase=False)

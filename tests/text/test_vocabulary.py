@@ -76,14 +76,14 @@ def test_merges_by_hand():
     words = {'aab': 4, 'aac': 3, 'xab': 2, 'zz': 1, 'q?': 100}
     start = ['a', 'x', 'z', '##a', '##b', '##c', '##z', 'q']
     # a ##a 7; ##a ##b 6, of which 4 are gone once aa exists: aa ##b 4, aa ##c 3, then 2: `##a ##b` before `x ##a`.
-    assert learn_merges(words, start, room=9, min_frequency=2) == ['aa', 'aab', 'aac', '##ab', 'xab']
-    assert learn_merges(words, start, room=9, min_frequency=1)[-1] == 'zz'
-    assert learn_merges(words, start, room=2, min_frequency=1) == ['aa', 'aab']
+    assert learn_merges(words, start, max_new_pieces=9, min_frequency=2) == ['aa', 'aab', 'aac', '##ab', 'xab']
+    assert learn_merges(words, start, max_new_pieces=9, min_frequency=1)[-1] == 'zz'
+    assert learn_merges(words, start, max_new_pieces=2, min_frequency=1) == ['aa', 'aab']
 
 
 def test_a_piece_from_two_merges_counts_once():
     pieces = learn_merges(
-        {'abc': 5, 'ab': 9, 'xbc': 9, 'abcd': 2}, ['a', 'x', '##b', '##c', '##d'], room=99, min_frequency=1
+        {'abc': 5, 'ab': 9, 'xbc': 9, 'abcd': 2}, ['a', 'x', '##b', '##c', '##d'], max_new_pieces=99, min_frequency=1
     )
     assert len(pieces) == len(set(pieces))
 

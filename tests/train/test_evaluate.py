@@ -85,7 +85,7 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
     results = []
     for batch_size, mesh in ((64, {}), (16, {'data': 8})):
         mesh = mesh_of(**mesh)
-        step = jax.jit(make_eval_step(plain_run.setup.model, PRETRAINING))
+        step = jax.jit(make_eval_step(plain_run.setup.module, PRETRAINING))
         params = jax.device_put(fresh.params, replicated(mesh))
         evaluator = Evaluator(step, RandomExamples(), count=COUNT, batch_size=batch_size, mesh=mesh)
         results.append(evaluator.sums(params))
@@ -100,6 +100,6 @@ def test_the_real_model_on_other_batches_and_meshes(plain_run, fresh):
 @pytest.mark.slow
 def test_evaluation_has_no_dropout(dropout_run, fresh):
     """Training this model needs a dropout key; its evaluation needs none and gives the same numbers twice."""
-    step = jax.jit(make_eval_step(dropout_run.setup.model, PRETRAINING))
+    step = jax.jit(make_eval_step(dropout_run.setup.module, PRETRAINING))
     evaluator = Evaluator(step, RandomExamples(), count=8, batch_size=8, mesh=mesh_of())
     assert evaluator.sums(fresh.params) == evaluator.sums(fresh.params)

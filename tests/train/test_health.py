@@ -218,7 +218,7 @@ def test_a_hang_ends_the_process_with_its_stacks(tmp_path: pathlib.Path, capfd, 
         assert not (tmp_path / HANG).exists()
         return
     text, err = (tmp_path / HANG).read_text(), capfd.readouterr().err
-    assert statuses == [4] and text.startswith('stopped: nothing has moved for 0.00')
+    assert statuses == [4] and text.startswith('stopped: no progress for 0.00')
     assert 'in the step itself' in text and err.strip().splitlines()[-1] == text.splitlines()[0]
     for stacks in (text, err):
         assert 'test_a_hang_ends_the_process_with_its_stacks' in stacks and 'Thread 0x' in stacks

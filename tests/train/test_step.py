@@ -55,7 +55,7 @@ def grads(plain_run, learned):
     batch = plain_run.batch(3).arrays
 
     def objective(params):
-        outputs = make_forward(plain_run.setup.model, PRETRAINING)(params, batch)
+        outputs = make_forward(plain_run.setup.module, PRETRAINING)(params, batch)
         sums = pretraining_losses(outputs, batch)
         return sums['mlm_loss'][0] / sums['mlm_loss'][1] + sums['nsp_loss'][0] / sums['nsp_loss'][1]
 

@@ -60,12 +60,12 @@ class Fake:
     """A tracker that records its calls."""
 
     def __init__(self):
-        self.sent, self.known, self.finished, self.gate = [], None, False, threading.Event()
+        self.sent, self.run_id, self.finished, self.gate = [], None, False, threading.Event()
         self.gate.set()
 
-    def start(self, project, name, folder, config, known):
-        self.known = known
-        return known or f'{name}-1'
+    def start(self, project, name, folder, config, run_id):
+        self.run_id = run_id
+        return run_id or f'{name}-1'
 
     def log(self, step, values):
         self.gate.wait(30)
@@ -89,14 +89,14 @@ def test_a_later_process_continues_the_same_run(fakes: list[Fake], tmp_path: pat
     first = send('trackio', tmp_path, ROWS[:2], -1)
     assert first == {'tracker': 'trackio', 'project': 'bert', 'run': 'tiny-1'}
     assert send('trackio', tmp_path, ROWS[2:], 4) == first
-    assert [fake.known for fake in fakes] == ['', 'tiny-1'] and all(fake.finished for fake in fakes)
+    assert [fake.run_id for fake in fakes] == ['', 'tiny-1'] and all(fake.finished for fake in fakes)
     values = {'examples': 64.0, 'mlm_loss': 6.5}
     assert fakes[1].sent == [(8, {f'heldout/{name}': x for name, x in values.items()})]  # no step, no phase, no None
     send('trackio', tmp_path, ROWS, -1)  # starts again
-    assert fakes[2].known == ''
+    assert fakes[2].run_id == ''
     (tmp_path / 'tracker.json').write_text('{"run"')
     send('trackio', tmp_path, ROWS, 4)
-    assert fakes[3].known == ''
+    assert fakes[3].run_id == ''
 
 
 def test_no_row_waits_for_it(fakes: list[Fake], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
@@ -151,7 +151,7 @@ def test_wandb_without_a_key_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pa
     for name in ('WANDB_MODE', 'WANDB_API_KEY'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('NETRC', str(tmp_path / 'none'))
-    with pytest.raises(UserError, match=r'no key to log in with.*WANDB_MODE=offline'):
+    with pytest.raises(UserError, match=r'no API key to log in with.*WANDB_MODE=offline'):
         Tracking('wandb', 'bert', '').check()
     monkeypatch.setenv('WANDB_MODE', 'offline')
     Tracking('wandb', 'bert', '').check()

@@ -1,6 +1,6 @@
 """Reads and writes TensorFlow checkpoints, PREFIX.index and PREFIX.data-00000-of-00001, without TensorFlow.
 
-The index is a table with one message for each tensor, which gives the position of its bytes in the data files
+The index is a table with one message per tensor. A message gives the position of the tensor's bytes in the data files
 (tensorflow/core/protobuf/tensor_bundle.proto, tensorflow/core/util/tensor_bundle/tensor_bundle.cc).
 """
 
@@ -23,9 +23,9 @@ INDEX = '.index'
 # DataType of tensorflow/core/framework/types.proto.
 _DTYPES = {1: np.float32, 2: np.float64, 3: np.int32, 9: np.int64, 14: ml_dtypes.bfloat16, 19: np.float16}
 _FLOAT32 = 1
-# BundleHeaderProto, under the empty key: the number of data files, the byte order, the version of the format.
+# The fields of BundleHeaderProto, whose key is empty: the number of data files, the byte order, the format version.
 _HEADER, _SHARDS, _BIG_ENDIAN, _VERSION, _PRODUCER = b'', 1, 2, 3, 1
-# BundleEntryProto, and the dimensions of TensorShapeProto.
+# The fields of BundleEntryProto, and those of TensorShapeProto for dimensions.
 _DTYPE, _SHAPE, _SHARD, _OFFSET, _SIZE, _CRC, _SLICES = 1, 2, 3, 4, 5, 6, 7
 _DIMENSION, _LENGTH = 2, 1
 _EXPECTED = 'a complete checkpoint of TensorFlow'
@@ -46,7 +46,7 @@ class _Entry:
 
 
 class Bundle:
-    """A checkpoint, whose tensors are read one by one.
+    """A checkpoint. Its tensors are read one at a time.
 
     Attributes:
       shapes: The shapes of all tensors by name.
@@ -82,7 +82,7 @@ class Bundle:
         where = f'{self._prefix}: {name}'
         if entry.sliced:
             fix = 'save the checkpoint again without partitioned variables'
-            raise UserError(where, 'a variable saved in slices', 'a variable saved as a whole', fix)
+            raise UserError(where, 'a variable saved in slices', 'an unpartitioned variable', fix)
         if entry.dtype not in _DTYPES:
             found = f'values of type {entry.dtype} (tensorflow/core/framework/types.proto)'
             raise UserError(where, found, 'numbers', 'give the checkpoint of a model')
@@ -110,10 +110,10 @@ class Bundle:
 
 
 def write_bundle(prefix: epath.PathLike, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes float32 tensors as a TensorFlow checkpoint with one data file; equal tensors give equal bytes.
+    """Writes float32 tensors as a TensorFlow checkpoint with one data file. Equal tensors give equal bytes.
 
     Args:
-      prefix: The path of the files, without .index.
+      prefix: The path of the index file without the suffix .index.
       tensors: The tensors by their names in TensorFlow.
     """
     prefix, offset = epath.Path(prefix), 0

@@ -1,20 +1,20 @@
 """Converts the variable names of google-research/bert to those of transformers and back.
 
-The names are from its modeling.py, run_pretraining.py, run_classifier.py and run_squad.py. Every `kernel` is the
-transpose of PyTorch's weight; `output_weights` are not transposed.
+The names are those in modeling.py, run_pretraining.py, run_classifier.py and run_squad.py of google-research/bert. Each
+`kernel` is the transpose of PyTorch's weight. `output_weights` are not transposed.
 """
 
 import re
 
 import numpy as np
 
-# {the prefix of a head's variables in a task's script: (transformers' class, its projection)}.
+# {prefix of the variables of a task's head: (class of transformers, name of its projection)}.
 HEADS = {
     '': ('BertForSequenceClassification', 'classifier'),
     'cls/squad/': ('BertForQuestionAnswering', 'qa_outputs'),
 }
-_LAST = {'kernel': 'weight', 'gamma': 'weight', 'beta': 'bias'}
-_WHOLE = {
+_LAST_COMPONENT = {'kernel': 'weight', 'gamma': 'weight', 'beta': 'bias'}
+_IRREGULAR = {
     'bert/embeddings/word_embeddings': 'bert.embeddings.word_embeddings.weight',
     'bert/embeddings/position_embeddings': 'bert.embeddings.position_embeddings.weight',
     'bert/embeddings/token_type_embeddings': 'bert.embeddings.token_type_embeddings.weight',
@@ -24,28 +24,28 @@ _WHOLE = {
     **{f'{ours}output_weights': f'{theirs}.weight' for ours, (_, theirs) in HEADS.items()},
     **{f'{ours}output_bias': f'{theirs}.bias' for ours, (_, theirs) in HEADS.items()},
 }
-_WHOLE_BACK = {theirs: ours for ours, theirs in _WHOLE.items()}
-# The variables of optimisers, including their step counts.
+_IRREGULAR_INVERSE = {theirs: ours for ours, theirs in _IRREGULAR.items()}
+# The variables of optimizers, including step counters.
 _SLOT = re.compile(r'(.*/)?(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeightDecayOptimizer(_1)?|global_step|beta[12]_power)')
 
 
 def is_slot(name: str) -> bool:
-    """Returns whether a variable belongs to the optimiser and not to the model."""
+    """Returns whether a variable belongs to the optimizer and not to the model."""
     return _SLOT.fullmatch(name) is not None
 
 
 def from_google(name: str) -> str:
-    """Returns transformers' name of a variable; an unknown name only gets dots instead of slashes."""
-    if name in _WHOLE:
-        return _WHOLE[name]
+    """Returns the name of a variable in transformers. In unknown names, dots replace slashes."""
+    if name in _IRREGULAR:
+        return _IRREGULAR[name]
     *path, last = re.sub(r'(^|/)layer_(\d+)/', r'\1layer/\2/', name).split('/')
-    return '.'.join([*path, _LAST.get(last, last)])
+    return '.'.join([*path, _LAST_COMPONENT.get(last, last)])
 
 
 def to_google(name: str) -> str:
-    """Returns the variable's name of a tensor of transformers: the inverse of `from_google`."""
-    if name in _WHOLE_BACK:
-        return _WHOLE_BACK[name]
+    """Returns the variable name of a tensor of transformers: the inverse of `from_google`."""
+    if name in _IRREGULAR_INVERSE:
+        return _IRREGULAR_INVERSE[name]
     *path, last = re.sub(r'\.layer\.(\d+)\.', r'.layer_\1.', name).split('.')
     if last == 'weight':
         last = 'gamma' if path[-1] == 'LayerNorm' else 'kernel'
@@ -55,5 +55,5 @@ def to_google(name: str) -> str:
 
 
 def transpose_kernel(name: str, x: np.ndarray) -> np.ndarray:
-    """Returns a variable in the other program's layout: kernels are transposed, other variables are unchanged."""
+    """Converts a variable to the layout of the other program: transposes kernels and returns others unchanged."""
     return x.T if name.endswith('/kernel') else x

@@ -1,4 +1,4 @@
-"""Reads a checkpoint of google-research/bert, bert_config.json and TensorFlow's files, as a `CheckpointSource`."""
+"""Reads a checkpoint of google-research/bert (bert_config.json and TensorFlow files) as a `CheckpointSource`."""
 
 import functools
 import re
@@ -15,27 +15,27 @@ from bertjax.errors import UserError
 from bertjax.files.small_files import read_bytes, read_json_object
 
 CONFIG = 'bert_config.json'
-NAME = 'bert_model.ckpt'  # the name of published checkpoints
-GELU = 'gelu_form'  # our extra key in bert_config.json: 'erf' if the model was trained with the exact form
-_NEWEST = 'checkpoint'  # the file in which TensorFlow names the newest checkpoint of a folder
+NAME = 'bert_model.ckpt'  # The name of the published checkpoints.
+GELU = 'gelu_form'  # Our additional key in bert_config.json: 'erf' means the exact form of GELU.
+_NEWEST = 'checkpoint'  # The file in which TensorFlow records the newest checkpoint of a folder.
 _ACTIVATIONS = {'gelu': 'gelu_pytorch_tanh', 'relu': 'relu'}
 _AGAIN = 'copy the folder again'
 
 
 def recognises(path: epath.Path) -> bool:
-    """Returns whether a path is a folder with bert_config.json, or the prefix of a checkpoint beside this file."""
+    """Returns whether a path is a folder with bert_config.json or the prefix of a checkpoint."""
     return (path / CONFIG).exists() or _is_prefix(path)
 
 
 def read(path: epath.Path) -> CheckpointSource:
-    """See `Format`."""
+    """Reads the description of a model, see `Format`."""
     folder = path.parent if _is_prefix(path) else path
-    described = folder / CONFIG
-    if not described.exists():
-        fix = 'copy it from the source of the checkpoint: it has the sizes of the model'
-        raise UserError(str(described), 'nothing', 'the config of google-research/bert', fix)
+    config_path = folder / CONFIG
+    if not config_path.exists():
+        fix = 'copy the file, which has the sizes of the model, from the source of the checkpoint'
+        raise UserError(str(config_path), 'nothing', 'the config of google-research/bert', fix)
     bundle = Bundle(path if _is_prefix(path) else find_newest(folder))
-    values = _values(described)
+    values = _values(config_path)
     heads = {name: bundle.shapes.get(f'{prefix}output_weights') for prefix, (name, _) in HEADS.items()}
     heads = {name: shape for name, shape in heads.items() if shape}
     if heads:
@@ -44,30 +44,33 @@ def read(path: epath.Path) -> CheckpointSource:
     slots = len(bundle.shapes) - len(names)
     return CheckpointSource(
         str(path),
-        str(described),
+        str(config_path),
         values,
         functools.partial(_tensors, bundle, names),
-        called={from_google(name): name for name in names},
-        unused_content=f"{slots} of the optimiser's variables" if slots else '',
+        format_names={from_google(name): name for name in names},
+        unused_content=f'{slots} variables of the optimiser' if slots else '',
     )
 
 
 def find_newest(folder: epath.Path) -> epath.Path:
     """Returns the prefix of the newest checkpoint of a folder.
 
-    It is the checkpoint that the file 'checkpoint' names, else the published one, else that of the last step.
+    The newest checkpoint is the one that the file 'checkpoint' names, else the one with the name of the published
+    checkpoints, else the one of the last step.
 
     Raises:
-      UserError: The folder has no checkpoint, or it is not clear which is the newest.
+      UserError: The folder has no checkpoint, or the newest checkpoint is ambiguous.
     """
     if (folder / _NEWEST).exists():
         text = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
         match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
-        # The folder may have been moved, so only the name of a path is used.
+        # Only the last component of the path is used, because the folder may have been moved.
         prefix = folder / re.split(r'[/\\]', match.group(1))[-1] if match else None
         if prefix is None or not _is_prefix(prefix):
             fix = 'give the path of a checkpoint, without .index, or remove this file'
-            found = f'the checkpoint {prefix.name}, which is not beside it' if prefix else 'no model_checkpoint_path'
+            found = (
+                f'the checkpoint {prefix.name}, which is not in this folder' if prefix else 'no model_checkpoint_path'
+            )
             raise UserError(str(folder / _NEWEST), found, 'the name of a checkpoint in this folder', fix)
         return prefix
     names = sorted(file.name.removesuffix(INDEX) for file in folder.iterdir() if file.name.endswith(INDEX))
@@ -87,15 +90,15 @@ def _is_prefix(path: epath.Path) -> bool:
     return bool(path.name) and (path.parent / (path.name + INDEX)).exists()
 
 
-def _values(described: epath.Path) -> dict[str, Any]:
+def _values(config_path: epath.Path) -> dict[str, Any]:
     """Returns the values of an equivalent config.json.
 
-    `hidden_act` 'gelu' is the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
+    `hidden_act` 'gelu' means the tanh form in google-research/bert (modeling.py), but the exact form in transformers.
     """
-    values: Mapping[str, Any] = read_json_object(described, _AGAIN)
+    values: Mapping[str, Any] = read_json_object(config_path, _AGAIN)
     activation = values.get('hidden_act', 'gelu')
     if not isinstance(activation, str) or activation not in _ACTIVATIONS:
-        raise UserError(str(described), f'hidden_act {activation!r}', 'gelu or relu', 'give a checkpoint of a BERT')
+        raise UserError(str(config_path), f'hidden_act {activation!r}', 'gelu or relu', 'give a checkpoint of a BERT')
     exact = activation == 'gelu' and values.get(GELU) == 'erf'
     return {'model_type': 'bert', **values, 'hidden_act': 'gelu' if exact else _ACTIVATIONS[activation]}
 

@@ -1,8 +1,8 @@
-"""Reads and writes TensorFlow's tables of sorted keys and values, the *.index file of a checkpoint.
+"""Reads and writes TensorFlow's tables of sorted keys and values, such as the *.index file of a checkpoint.
 
-A file is a sequence of blocks and a footer. A block is a list of entries, the offsets of the entries with complete
-keys, a byte for the compression, and a checksum. Other entries omit the prefix that their key shares with the previous
-key. The last block is the index of the others
+A file is a sequence of blocks and a footer. A block has a list of entries, the offsets of the entries with complete
+keys, a byte for the compression, and a checksum. The other entries omit the prefix that their key shares with the
+previous key. The last block is the index of the other blocks
 (tensorflow/core/lib/io/{format,block_builder,table_builder}.cc, after LevelDB).
 """
 
@@ -14,10 +14,10 @@ import google_crc32c
 from bertjax.files.protobuf import decode_varint, encode_varint
 
 _MAGIC = 0xDB4775248B80FB57.to_bytes(8, 'little')
-_FOOTER = 48  # the bytes of two handles, padding and the magic number
-_TRAILER = 5  # the bytes after each block
-_BLOCK = 256 << 10  # a block ends after this many bytes
-_RESTART_INTERVAL = 16  # every entry of this number has a complete key
+_FOOTER = 48  # The size in bytes of two handles, padding and the magic number.
+_TRAILER = 5  # The size in bytes of the compression type and the checksum after each block.
+_BLOCK = 256 << 10  # The number of bytes after which a block ends.
+_RESTART_INTERVAL = 16  # The interval between entries with complete keys.
 
 
 def masked_crc32c(data: bytes) -> int:
@@ -33,10 +33,10 @@ def read_table(data: bytes) -> dict[bytes, bytes]:
       ValueError: The data is not a table, or is damaged or compressed.
     """
     if len(data) < _FOOTER or data[-8:] != _MAGIC:
-        raise ValueError('bytes that are not a table of TensorFlow, or only a part of one')
+        raise ValueError('bytes that are not a complete table of TensorFlow')
     statistics, position = _handle(data[-_FOOTER:], 0)
     index, _ = _handle(data[-_FOOTER:], position)
-    _block(data, *statistics)  # checks the checksum; the block is empty
+    _block(data, *statistics)  # Only the checksum is checked; the block is empty.
     blocks = [_handle(handle, 0)[0] for _, handle in _entries(_block(data, *index))]
     return dict(itertools.chain.from_iterable(_entries(_block(data, *block)) for block in blocks))
 
@@ -59,7 +59,7 @@ def write_table(entries: Mapping[bytes, bytes]) -> bytes:
             index[key] = put(_encode(block, _RESTART_INTERVAL))
             block, size = {}, 0
     if block:
-        # As in TensorFlow, the last block has a short key that is greater than all others.
+        # As in TensorFlow, the index key of the last block is a short key greater than all others.
         index[bytes([max(block)[0] + 1]) if max(block) else b''] = put(_encode(block, _RESTART_INTERVAL))
     handles = put(_encode({}, 1)) + put(_encode(index, 1))
     return bytes(data) + handles.ljust(_FOOTER - len(_MAGIC), b'\0') + _MAGIC
@@ -108,5 +108,5 @@ def _encode(entries: Mapping[bytes, bytes], restart_interval: int) -> bytes:
             encode_varint(shared) + encode_varint(len(key) - shared) + encode_varint(len(value)) + key[shared:] + value
         )
         previous = key
-    starts = starts or [0]  # an empty block has one start too
+    starts = starts or [0]  # An empty block has one start too.
     return bytes(data) + b''.join(start.to_bytes(4, 'little') for start in (*starts, len(starts)))

@@ -1,4 +1,4 @@
-"""The model card: README.md of an export."""
+"""Writes the model card, the README.md of an export."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,7 +6,7 @@ from typing import Any
 
 from bertjax.model.config import BertConfig
 
-_HEAD = """---
+_TEMPLATE = """---
 {fields}
 ---
 
@@ -32,7 +32,7 @@ model = {architecture}.from_pretrained('{name}')
 {data}
 """
 _PIPELINE = """
-Or in a line:
+Or with a pipeline:
 
 ```python
 from transformers import pipeline
@@ -44,34 +44,34 @@ ask({arguments})
 # {the hub's pipeline tag: (the purpose of the model, the arguments of transformers' pipeline)}.
 _USES = {
     'fill-mask': (
-        'Filling masked words, and above all as the start of fine-tuning: classification, tagging, questions on a '
-        'text. It does not write text, and its vectors are no sentence embeddings before they are trained as such.',
+        'Fine-tuning on tasks such as classification, tagging and question answering, and filling masked words. The '
+        'model does not generate text. Its vectors are not sentence embeddings unless it is fine-tuned for them.',
         "f'A sentence with a {ask.tokenizer.mask_token} in it.'",
     ),
     'text-classification': (
-        'Giving a text, or a pair of texts, one of the labels that it was trained with, or a score.',
-        "'A text to be judged.'",
+        'Classifying or scoring a text or a pair of texts, with the labels that the model was trained on.',
+        "'A text to classify.'",
     ),
     'token-classification': (
-        'Marking the words of a text with the labels that it was trained with.',
-        "'A text whose words are to be marked.'",
+        'Tagging the words of a text with the labels that the model was trained on.',
+        "'A text whose words are to be tagged.'",
     ),
     'question-answering': (
-        'Finding the answer to a question in a text that holds it; it knows nothing beside that text.',
-        "question='What is asked?', context='The text that holds the answer.'",
+        'Extracting the answer to a question from a given text. The model has no other source of knowledge.',
+        "question='A question?', context='A text that contains the answer.'",
     ),
     'feature-extraction': (
-        'Features of texts, and the start of fine-tuning: it has no head.',
+        'Computing features of texts, and fine-tuning. The model has no head.',
         "'A text.'",
     ),
-    'multiple-choice': ('Choosing among given endings of a text.', ''),
+    'multiple-choice': ('Choosing the best of several endings of a text.', ''),
 }
-_LIMITS = """
+_LIMITATIONS = """
 ## Limitations
 
-It has learned from its training text what is there, errors and prejudices too, and says it with confidence. Texts of
-more than {positions} pieces have to be cut{language}. Its figures are of one run, with one seed: before it decides
-anything of weight, try it on examples of your own.
+The model may reproduce errors and biases of its training data, and its probabilities may be too confident. Texts of
+more than {positions} tokens must be truncated.{language} The reported metrics are from one run with one seed. Evaluate
+the model on your own examples before you rely on its predictions.
 """
 
 
@@ -79,11 +79,11 @@ def _fields(
     title: str, pipeline: str, about: Mapping[str, str], figures: Mapping[str, Mapping[str, float | None]]
 ) -> str:
     """Returns the YAML header of the card, which the hub reads."""
-    from huggingface_hub import EvalResult, ModelCardData  # slow to import, and needed only at the end of a run
+    from huggingface_hub import EvalResult, ModelCardData  # The import is slow, and is needed only at the end of a run.
 
     fields = {name: about.get(name) or None for name in ('license', 'base_model')}
     lists = {name: about[name].split(',') if about.get(name) else None for name in ('language', 'datasets')}
-    measured = [
+    eval_results = [
         EvalResult(
             task_type=pipeline,
             dataset_type=about['datasets'],
@@ -102,7 +102,7 @@ def _fields(
         tags=['bert', 'bertjax'],
         **fields,
         **lists,
-        **({'model_name': title, 'eval_results': measured} if measured else {}),
+        **({'model_name': title, 'eval_results': eval_results} if eval_results else {}),
     ).to_yaml()
 
 
@@ -131,21 +131,23 @@ def model_card(
     Args:
       config: The config of the model.
       architecture: The class of transformers that loads the model.
-      card: Training facts in display order; a mapping as a value becomes a section with a table. The key 'title' is the
-        heading, 'name' the model's name on the hub, if it has one, and 'made' the action of bertjax, if it was not
-        training. No value may differ between equal runs (no time, no path).
+      card: Facts about the training in display order. A value that is a mapping becomes a section with a table. There
+        are three special keys: 'title' is the heading, 'name' is the model's name on the hub, if it has one, and 'made'
+        is the action of bertjax, if it was not training. Values must be equal in equal runs, so they contain no times
+        and no paths.
       parameters: The number of parameters.
       pipeline: The hub's pipeline tag of a task's model; '' for a pre-trained model.
-      about: Facts that only the user knows, from config.card: license, language, datasets, base_model; '' is left out.
-      figures: The metrics of a task's model by split; the hub shows them if `about` names exactly one data set.
+      about: Facts that only the user knows, from config.card: license, language, datasets, base_model. Values that are
+        '' are omitted.
+      figures: The metrics of a task's model by split. The hub shows them if `about` names exactly one data set.
     """
     header_keys = ('title', 'name', 'made')
     facts = {name: value for name, value in card.items() if name not in header_keys and not isinstance(value, Mapping)}
     sections = {name: value for name, value in card.items() if isinstance(value, Mapping)}
     title, tag = card.get('title', 'BERT'), pipeline or 'fill-mask'
     name = card.get('name') or 'PATH'
-    intended, arguments = _USES.get(tag, ('The task that it was tuned to.', ''))
-    text = _HEAD.format(
+    intended, arguments = _USES.get(tag, ('The task that the model was fine-tuned on.', ''))
+    text = _TEMPLATE.format(
         title=title,
         parameters=parameters,
         fields=_fields(title, pipeline, about, figures),
@@ -160,20 +162,20 @@ def model_card(
         data=_data(about),
     )
     if config.causal and not pipeline:
-        text += '\nAttention is left to right (`is_decoder`), and the loss is on masked positions.\n'
+        text += '\nAttention is causal, from left to right (`is_decoder`); the loss is at masked positions.\n'
     for name, table in {**({'Training': facts} if facts else {}), **sections}.items():
         text += f'\n## {name}\n\n{_table(table)}'
     language = about.get('language', '')
-    other = f', and other languages than {language} are foreign to it' if language else ''
-    return text + _LIMITS.format(positions=f'{config.max_positions:,}', language=other)
+    other = f' The model was not trained on languages other than {language}.' if language else ''
+    return text + _LIMITATIONS.format(positions=f'{config.max_positions:,}', language=other)
 
 
 def _data(about: Mapping[str, str]) -> str:
-    """Describes the training data from the user's facts."""
+    """Returns a description of the training data from the user's facts."""
     sets = [name for name in about.get('datasets', '').split(',') if name]
     links = ', '.join(f'[{name}](https://huggingface.co/datasets/{name})' for name in sets)
     base = about.get('base_model')
-    lines = [f'Trained on {links}.' if sets else 'Its maker has not named it.']
-    lines += [f'It started from [{base}](https://huggingface.co/{base}).'] if base else []
+    lines = [f'Trained on {links}.' if sets else 'The training data were not specified.']
+    lines += [f'Training started from [{base}](https://huggingface.co/{base}).'] if base else []
     lines += [f'Language: {about["language"]}.'] if about.get('language') else []
     return ' '.join(lines)

@@ -29,21 +29,21 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# If an older file lacks one of these, transformers' default applies, which equals ours; sizes have no default.
+# Older files may lack these keys; the defaults of transformers, which equal ours, then apply. Sizes have no default.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 
 
 def check_exportable(config: BertConfig, head: Head | None = None) -> None:
-    """Checks that Hugging Face's BERT can represent a model; the check is cheap and runs before training starts.
+    """Checks that transformers can represent a model. The check is cheap and runs before training starts.
 
     Args:
       config: The config of the model.
-      head: The head of a task's model.
+      head: The head of a task's model; None for a pre-trained model.
 
     Raises:
       UserError: The model has choices that BERT lacks and differs from ModernBERT, has no segments but differs from
-        DistilBERT, or has a pooler that no class has.
+        DistilBERT, or has a pooler that no class of transformers has.
     """
     fix = 'set --config.export_formats=orbax to train it anyway'
     if config.modern_fields:
@@ -61,7 +61,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
                 found = f'{getattr(config, name)!r} with config.export on'
                 raise UserError(f'config.model.{name}', found, f'{theirs!r}, {reason}', fix)
         if config.nsp and head is None:
-            found = 'a head on pairs with config.export on'
+            found = 'a pair head with config.export on'
             raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", fix)
     pooled = head.pools_cls if head else config.nsp
     theirs = 'tanh' if config.num_segments else 'relu'
@@ -76,33 +76,33 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
 
 
 def check_head_exportable(model: BertForTask, head: Head) -> None:
-    """Checks that a class of transformers computes a task's model; the check is cheap and runs before training starts.
+    """Checks that transformers can represent a task's model. The check is cheap and runs before training starts.
 
     Args:
       model: The task's model.
       head: The head of the model.
 
     Raises:
-      UserError: See `check_exportable`; or transformers lacks the head, or the model has a BiLSTM, uses other layers
-        than the last, or reads [CLS] of a left-to-right encoder.
+      UserError: `check_exportable` fails, transformers lacks the head, the model has a BiLSTM or uses layers other than
+        the last, or the head reads [CLS] of a left-to-right encoder.
     """
     check_exportable(model.config, head)
     fix = 'set --config.export_formats=orbax to train it anyway'
     if not head.architecture:
-        expected = f'False, as transformers has no class for the head {head.module.__name__}'
+        expected = f'False, because transformers has no class for the head {head.module.__name__}'
         raise UserError('config.export', 'True', expected, fix)
     for name, plain in (('bilstm_units', 0), ('layers', 'last')):
         value = getattr(model, name)
         if value != plain:
-            expected = f"{plain!r}, as {head.architecture} has a projection of the last layer's states only"
+            expected = f"{plain!r}, because the head of {head.architecture} is a projection of the last layer's states"
             raise UserError(f'config.task.{name}', f'{value!r} with config.export on', expected, fix)
     if model.config.causal and head.pools_cls:
-        expected = f'False: {head.architecture} reads [CLS], which attends only to itself from left to right'
+        expected = f'False: {head.architecture} reads [CLS], which in a left-to-right encoder attends only to itself'
         raise UserError('config.model.causal', 'True with config.export on', expected, fix)
 
 
 def label_names(id2label: Any) -> tuple[str, ...]:
-    """Returns the case-folded names of the outputs in order; () if there are none, or only placeholders LABEL_0 ...
+    """Returns the case-folded names of the outputs in order; () if the names are missing or placeholders (LABEL_0 ...).
 
     Args:
       id2label: {number, as int or str: name}, or None.
@@ -115,11 +115,15 @@ def label_names(id2label: Any) -> tuple[str, ...]:
 
 
 def architecture(config: BertConfig, missing_parts: Collection[str] = ()) -> str:
-    """Returns the class of transformers for a model; `missing_parts` are the parts ('mlm', 'nsp') without weights.
+    """Returns the class of transformers for a pre-trained model.
 
-    A left-to-right model without pair head is a BertForMaskedLM. With `is_decoder`, this class masks the keys to the
-    right, and its loss is at the masked positions, as ours is. BertLMHeadModel loads the same tensors but shifts the
-    labels.
+    A left-to-right model without a pair head is exported as BertForMaskedLM. With `is_decoder`, this class uses a
+    causal mask, and its loss is at the masked positions, like ours. BertLMHeadModel loads the same tensors, but it
+    shifts the labels.
+
+    Args:
+      config: The config of the model.
+      missing_parts: The parts ('mlm', 'nsp') that have no weights.
     """
     nsp = config.nsp and 'nsp' not in missing_parts
     if 'mlm' in missing_parts:
@@ -139,8 +143,8 @@ def to_json(
     Args:
       config: The config of the model.
       pad_id: The id of [PAD].
-      head: The head of a task's model.
-      task: The fields of the task (`id2label` ...).
+      head: The head of a task's model; None for a pre-trained model.
+      task: The fields of the task in config.json (`id2label` ...).
       missing_parts: See `architecture`.
 
     Raises:
@@ -163,32 +167,32 @@ def to_json(
 
 
 def from_json(
-    values: Mapping[str, Any], where: str, called: Mapping[str, str] = MappingProxyType({})
+    values: Mapping[str, Any], where: str, format_names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Any]:
     """Returns the fields of a BertConfig from the values of a config.json.
 
     Args:
-      values: The values; see `CheckpointSource`.
-      where: The file, for messages.
-      called: {key: its name in the file}, if they differ.
+      values: The values, see `CheckpointSource`.
+      where: The path of the file, for error messages.
+      format_names: The names in the file of the keys that differ, for error messages: {key: name in the file}.
 
     Raises:
-      UserError: The model is of another kind, or has features that ours lacks.
+      UserError: The model is not a BERT, or it has features that our model lacks.
     """
 
     def fail(key: str, expected: str, fix: str) -> None:
-        raise UserError(where, f'{called.get(key, key)} {values.get(key)!r}', expected, fix)
+        raise UserError(where, f'{format_names.get(key, key)} {values.get(key)!r}', expected, fix)
 
     other = 'give a directory of a BERT'
     if values.get('model_type', 'bert') != 'bert':
-        known = [name for family in FAMILIES for name in (family.name, *family.read_as_well)]
-        fail('model_type', 'one of ' + ', '.join(known), f'{other}: the tensors of other families have other meanings')
+        known = [name for family in FAMILIES for name in (family.name, *family.variants)]
+        fail('model_type', 'one of ' + ', '.join(known), f'{other}: other families compute other functions')
     if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         fail('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
     if values.get('position_embedding_type', 'absolute') != 'absolute':
         fail('position_embedding_type', "'absolute'", other)
     if values.get('add_cross_attention', False):
-        fail('add_cross_attention', 'False', f'{other}, not of a decoder on an encoder')
+        fail('add_cross_attention', 'False', f'{other}, not of a decoder with cross-attention')
     if not isinstance(values.get('is_decoder', False), bool):
         fail('is_decoder', 'true or false', other)
     if not isinstance(values.get('architectures'), list | None):

@@ -10,13 +10,13 @@ POSITIONS = 'bert.embeddings.position_embeddings.weight'
 _DISTIL = 'distilbert.transformer.layer.{i}'
 
 BERT = Family('bert', 'Bert', 'bert')
-# transformers: models/roberta. Positions count from the padding's id + 1 (fairseq's convention). The classifier has an
-# equivalent layer instead of the pooler.
+# Source: models/roberta in transformers. Positions start at the padding's id + 1, as in fairseq. The first layer of the
+# classifier is equivalent to BERT's pooler.
 ROBERTA = Family(
     'roberta',
     'Roberta',
     'roberta',
-    read_as_well={'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'},
+    variants={'xlm-roberta': 'XLMRoberta', 'camembert': 'Camembert'},
     tensors=(
         ('cls.predictions.transform.dense', 'lm_head.dense'),
         ('cls.predictions.transform.LayerNorm', 'lm_head.layer_norm'),
@@ -27,7 +27,7 @@ ROBERTA = Family(
     activation='gelu',
     offset=True,
 )
-# transformers: models/distilbert.
+# Source: models/distilbert in transformers.
 DISTILBERT = Family(
     'distilbert',
     'DistilBert',
@@ -70,16 +70,16 @@ FAMILIES = (BERT, ROBERTA, DISTILBERT, MODERNBERT)
 
 
 def find_family(model_type: Any) -> Family:
-    """Returns the family of a config.json; BERT for unknown ones, which later checks reject."""
-    return next((f for f in FAMILIES if model_type in (f.name, *f.read_as_well)), BERT)
+    """Returns the family of a `model_type`; BERT for unknown types, which later checks reject."""
+    return next((f for f in FAMILIES if model_type in (f.name, *f.variants)), BERT)
 
 
 def choose_family(config: BertConfig, separators: int, *, pairs: bool) -> Family:
-    """Returns the family for the export of a model: BERT, unless the model has the form of another family.
+    """Returns the family in which a model is exported.
 
-    A model with choices that BERT lacks is a ModernBERT. One without segment embedding is a DistilBERT. One with a
-    single segment, two separators between the texts of a pair, the erf form of gelu, bidirectional attention and no
-    pair head is a RoBERTa.
+    A model with choices that BERT lacks is a ModernBERT. A model without segment embedding is a DistilBERT. A model
+    is a RoBERTa if it has one segment, two separators between the texts of a pair, the erf form of GELU, bidirectional
+    attention and no pair head. Other models are BERTs.
 
     Args:
       config: The config of the model.

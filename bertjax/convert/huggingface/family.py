@@ -1,7 +1,7 @@
-"""A family of models in transformers: how its names and settings differ from BERT's, for both directions.
+"""A family of models in transformers: the differences of its names and settings from BERT's, for both directions.
 
-The readers and writers of directories use BERT's names. A model that is more than a BERT has further names
-(convert/names.py), and its family converts its config.json itself.
+The readers and writers of directories use BERT's names. A family with more parts than BERT uses the additional names
+of convert/names.py for them, and converts the other keys of its config.json itself.
 """
 
 import dataclasses
@@ -19,30 +19,31 @@ Renaming = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A kind of model.
+    """A family of models.
 
     Attributes:
       name: The `model_type`.
       classes: The prefix of the class names.
       prefix: The prefix of the names of the encoder's tensors.
-      read_as_well: {`model_type` of another family of the same form: the prefix of its class names}.
-      tensors: (prefix in BERT, prefix in this family) of tensor names, up to a dot; the first match applies, and {i}
-        matches a number.
-      classifier: The additional prefixes of the class for sequence classification.
-      spans: The additional prefixes of the class for question answering.
-      fused: (prefix in this family, prefixes in BERT) of a tensor that is a concatenation of several of BERT's.
-      keys: (BERT's key of config.json, the family's key).
-      fixed: (BERT's key that the family lacks, its value).
-      activation: The only activation of the head for masked words; '' if it is that of the encoder.
-      offset: Whether the position table begins with unused rows, up to the row of the padding's id.
-      read_fields: Returns the fields of a BertConfig that `keys` does not cover, from a config.json and its name.
-      write_values: Returns the keys of a config.json that `keys` does not cover. None for a family of BERT's form.
+      variants: Other families with equal definitions: {`model_type`: prefix of the class names}.
+      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A prefix ends at a dot, and {i} in it
+        matches a number. The first match applies.
+      classifier: The additional pairs for the class for sequence classification.
+      spans: The additional pairs for the class for question answering.
+      fused: Pairs (prefix in this family, prefixes in BERT) of a tensor that concatenates several of BERT's.
+      keys: Pairs (key of BERT in config.json, key of this family).
+      fixed: Pairs (key of BERT that this family lacks, its value).
+      activation: The activation of the head for masked words if it is fixed; '' if it is that of the encoder.
+      offset: Whether the first rows of the position table, up to the row of the padding's id, are unused.
+      read_fields: (config.json, its name for messages) -> the fields of a BertConfig that `keys` does not cover. None
+        if `keys` covers all.
+      write_values: config -> the keys of config.json that `keys` does not cover. None if `keys` covers all.
     """
 
     name: str
     classes: str
     prefix: str
-    read_as_well: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    variants: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tensors: Renaming = ()
     classifier: Renaming = ()
     spans: Renaming = ()
@@ -55,20 +56,25 @@ class Family:
     write_values: Callable[[BertConfig], dict[str, Any]] | None = None
 
     def architecture(self, bert_class: str) -> str:
-        """Returns the family's class that corresponds to a class of BERT."""
+        """Returns the class of the family that corresponds to a class of BERT."""
         return bert_class.replace('Bert', self.classes, 1)
 
     def variant(self, model_type: str) -> 'Family':
-        """Returns the family under the name of one of `read_as_well`."""
-        classes = self.read_as_well.get(model_type)
+        """Returns the family with the names of `model_type`, one of `variants`."""
+        classes = self.variants.get(model_type)
         return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
 
-    def bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
-        """Returns BERT's name of a tensor of the family, with or without the encoder's prefix; names if it is fused."""
+    def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
+        """Returns the name in BERT of a tensor of the family, or the names of the parts of a fused tensor.
+
+        Args:
+          name: The name in the family, with or without the encoder's prefix.
+          architecture: The class of the model in BERT or in the family.
+        """
         if re.match(r'(embeddings|encoder|transformer|pooler|layers|final_norm)\.', name):
             name = f'{self.prefix}.{name}'
         elif self.tensors and re.match(r'(bert|cls)\.', name):
-            return (f'other.{name}',)  # not a tensor of the family, and must not be mistaken for one
+            return (f'other.{name}',)  # The prefix marks a tensor that is not in the family.
         for theirs, ours in self.fused:
             parts = tuple(_rename(name, ((theirs, part),)) for part in ours)
             if name not in parts:
@@ -76,8 +82,8 @@ class Family:
         rows = (*self._of_class(architecture), *self.classifier, *self.tensors)
         return (_rename(name, tuple((theirs, ours) for ours, theirs in rows)),)
 
-    def own_name(self, name: str, architecture: str) -> str:
-        """Returns the family's name of a tensor of BERT in one of the family's classes."""
+    def to_family_name(self, name: str, architecture: str) -> str:
+        """Returns the name in the family of a tensor of BERT, for one of the family's classes."""
         fused = tuple((part, theirs) for theirs, ours in self.fused for part in ours)
         return _rename(name, (*fused, *self._of_class(architecture), *self.tensors))
 
@@ -86,11 +92,11 @@ class Family:
             return self.spans
         return self.classifier if architecture.endswith('ForSequenceClassification') else ()
 
-    def bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Converts a config.json of the family to one of BERT.
 
         Raises:
-          UserError: The padding id is not a number, or the activation differs from that of the head.
+          UserError: The padding id is not a valid number, or the encoder's activation differs from the head's.
         """
         if self.name == 'bert':
             return dict(values)
@@ -100,7 +106,7 @@ class Family:
             if theirs in values:
                 result[ours] = values[theirs]
         if isinstance(values.get('architectures'), list):
-            result['architectures'] = [_as_bert(name) for name in values['architectures']]
+            result['architectures'] = [_to_bert_class(name) for name in values['architectures']]
         if self.activation and values.get('hidden_act', self.activation) != self.activation:
             expected = f'{self.activation!r}, as in its head for masked words'
             raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
@@ -109,10 +115,10 @@ class Family:
             result['max_position_embeddings'] = positions - self.unused_positions(values, where)
         return result
 
-    def own_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+    def to_family_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Converts the config.json of a BERT to one of the family."""
-        own_keys = dict(self.keys)
-        result = {own_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
+        family_keys = dict(self.keys)
+        result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
         result['model_type'] = self.name
         result['architectures'] = [self.architecture(name) for name in values['architectures']]
         if self.offset:
@@ -127,7 +133,7 @@ class Family:
         return pad + 1
 
 
-def _as_bert(name: Any) -> Any:
+def _to_bert_class(name: Any) -> Any:
     pattern = r'^(XLMRoberta|Roberta|Camembert|DistilBert|ModernBert)(?=For|Model)'
     return re.sub(pattern, 'Bert', name) if type(name) is str else name
 

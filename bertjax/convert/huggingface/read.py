@@ -25,10 +25,10 @@ def recognises(directory: epath.Path) -> bool:
 
 
 def read_further_files(directory: epath.Path) -> dict[str, bytes]:
-    """Reads the other files of transformers and sentence-transformers: the tokenizer, the model card, the modules.
+    """Reads all files of transformers and sentence-transformers except config.json and the tensors.
 
     Returns:
-      {relative path: content} of the files except config.json and the tensors.
+      The files of the tokenizer, the model card and the modules, {relative path: content}.
     """
     paths = [directory / name for name in _FURTHER]
     modules = read_json_or_none(directory / MODULES, lambda rows: [module['path'] for module in rows]) or []
@@ -39,27 +39,27 @@ def read_further_files(directory: epath.Path) -> dict[str, bytes]:
 
 
 def read(directory: epath.Path) -> CheckpointSource:
-    """See `Format`; a relative of BERT is converted to BERT."""
+    """Reads the description of a model, see `Format`. Relatives of BERT are converted to BERT."""
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))
     architecture = ''
-    called, dtypes = dict(family.keys), {}
+    format_names, dtypes = dict(family.keys), {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
-        called['architectures'] = architecture = str(values['architectures'][0])
+        format_names['architectures'] = architecture = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
         arrays, names, stored = read_tensors(
-            directory, functools.partial(family.bert_names, architecture=architecture), tied=tied
+            directory, functools.partial(family.to_bert_names, architecture=architecture), tied=tied
         )
         dtypes.update(stored)
-        called.update({} if family is BERT else names)
+        format_names.update({} if family is BERT else names)
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
         return arrays
 
-    bert_values, fields = family.bert_values(values, where), {}
+    bert_values, fields = family.to_bert_values(values, where), {}
     if family.read_fields is not None:
-        fields = from_json(bert_values, where, called) | family.read_fields(values, where)
+        fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
     tied = fields.get('tie_embeddings', True)
-    return CheckpointSource(str(directory), where, bert_values, tensors, called, fields, dtypes=dtypes)
+    return CheckpointSource(str(directory), where, bert_values, tensors, format_names, fields, dtypes=dtypes)

@@ -30,12 +30,12 @@ from bertjax.text.special import to_json as to_text
 
 CARD = 'README.md'
 _KINDS = {'float32': 'F32', 'float16': 'F16', 'bfloat16': 'BF16'}
-# The keys of a config.json that describe its directory or program, not the model.
+# The keys of config.json that describe the directory or the program that wrote it, not the model.
 _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_name_or_path', 'transformers_version'}
 
 
 class TokenizerProtocol(Protocol):
-    """The part of a tokenizer that the export needs (text/tokenizer.py)."""
+    """The interface of a tokenizer that the export needs (text/tokenizer.py)."""
 
     vocab_size: int
     pad_id: int
@@ -66,30 +66,30 @@ def export_huggingface(
     The directory appears atomically and replaces an earlier export. Equal parameters give equal bytes.
 
     Args:
-      params: The parameters of BertForPreTraining(config) or of a task's model, in the form of the config; may be
-        boxed. A pre-trained model may lack heads; the export then has a class without them.
+      params: The parameters of BertForPreTraining(config) or of a task's model, stacked or not as in the config; may be
+        boxed. A pre-trained model may lack heads; its export then has a class of transformers without these heads.
       config: The config of the model.
-      tokenizer: The tokenizer, whose files are written too.
+      tokenizer: The tokenizer, whose files are also written.
       directory: The local or remote directory.
-      card: Training facts for the model card; see `card.model_card`.
-      head: The head of a task's model.
+      card: The facts about the training for the model card, see `card.model_card`.
+      head: The head of a task's model, which must have passed `check_head_exportable`; None for a pre-trained model.
       task: The fields of the task in config.json (`id2label`, a name for each output; `label2id`, `problem_type`).
-      extra_files: {name: text} of further files.
+      extra_files: Additional files, {name: text}.
       about, figures: See `card.model_card`.
       dtype: The dtype of the tensors: 'float32', 'float16' or 'bfloat16'.
-      values: The config.json of the directory from which the model was read. The export has the same family, and keeps
-        the keys that it does not set.
-      files: {relative path: content} of further files of that directory. They replace the files of the export, except
+      values: The config.json of the directory from which the model was read; empty for other models. The export has the
+        same family. Keys that the export does not set are copied.
+      files: Additional files of that directory, {relative path: content}. They replace files of the export, except
         config.json and the tensors.
 
     Raises:
-      UserError: The format cannot represent the model (`check_exportable`; the caller, which has the module, calls
-        `check_head_exportable`), the tokenizer has more pieces than the model, or the directory has other files.
-      ValueError: The parameters do not fit the config, or the labels do not fit the head.
+      UserError: The format cannot represent the model (`check_exportable`), the tokenizer has more pieces than the
+        model, or the directory has other files.
+      ValueError: The parameters do not match the config, or the labels do not match the head.
     """
     check_exportable(config, head)
     target = epath.Path(directory)
-    if tokenizer.vocab_size > config.vocab_size:  # some published models have more rows than their tokenizer pieces
+    if tokenizer.vocab_size > config.vocab_size:  # Published models may have more rows than pieces.
         expected = f'at most {config.vocab_size}, as config.model.vocab_size'
         raise UserError('tokenizer', f'{tokenizer.vocab_size} pieces', expected, 'export with the tokenizer of the run')
     if target.exists() and not (target / CONFIG).exists() and any(target.iterdir()):
@@ -110,42 +110,42 @@ def export_huggingface(
         if values
         else choose_family(config, tokenizer.separators, pairs=pairs)
     )
-    described = family.own_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
-    described |= family.write_values(config) if family.write_values else {}
-    export_keys = described.keys() - {'use_cache'} | _DIRECTORY_KEYS  # use_cache is irrelevant for an encoder
-    described |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
-    unused = family.unused_positions(described, CONFIG)
+    config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
+    config_json |= family.write_values(config) if family.write_values else {}
+    export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders do not use `use_cache`.
+    config_json |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
+    unused = family.unused_positions(config_json, CONFIG)
     parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
     for entry in names.named_entries(config, shapes, head.projection if head else ''):
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, dtype)
-        parts[family.own_name(entry.theirs, described['architectures'][0])].append(tensor)
+        parts[family.to_family_name(entry.theirs, config_json['architectures'][0])].append(tensor)
     tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
         if family is not BERT:
-            _leave_out_segments(epath.Path(staging) / 'tokenizer_config.json')
+            _remove_segment_input(epath.Path(staging) / 'tokenizer_config.json')
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         for name, text in extra_files.items():
             (path / name).write_text(text)
-        architecture = described['architectures'][0]
+        architecture = config_json['architectures'][0]
         text = model_card(config, architecture, card, parameters, pipeline=pipeline, about=about, figures=figures)
         (path / CARD).write_text(text)
         for name, content in files.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(content)
-        (path / CONFIG).write_text(json.dumps(described, indent=2, sort_keys=True) + '\n')
+        (path / CONFIG).write_text(json.dumps(config_json, indent=2, sort_keys=True) + '\n')
 
 
 def _parts(shapes: Mapping[str, object]) -> set[str]:
-    """Returns the first components of the paths: 'encoder', 'mlm' ..."""
+    """Returns the set of the paths' first components: 'encoder', 'mlm' ..."""
     return {path.partition('/')[0] for path in shapes}
 
 
 def _tensor(host: HostParams, entry: names.Entry, vocab_size: int, unused: int, dtype: str) -> Tensor:
-    """Returns a tensor in transformers' layout, with `unused` rows of zeros at the start."""
+    """Returns a tensor in the layout of transformers, with `unused` rows of zeros at the start."""
     stored = jnp.dtype(dtype)
     ours = host.shapes[entry.ours] if entry.layer is None else host.shapes[entry.ours][1:]
     rows, *others = entry.their_shape(ours, vocab_size)
@@ -163,8 +163,8 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(tensors[0].kind, (rows, *others), lambda: itertools.chain.from_iterable(x.parts() for x in tensors))
 
 
-def _leave_out_segments(path: epath.Path) -> None:
-    """Removes `token_type_ids` from the outputs of transformers' tokenizer, for models without segments."""
+def _remove_segment_input(path: epath.Path) -> None:
+    """Removes `token_type_ids` from the outputs of the tokenizer, because the model has no segments."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
     path.write_text(to_text(facts))
@@ -179,7 +179,7 @@ def _exported_module(
     if not head.architecture:
         raise ValueError(f'transformers has no class for {head.module.__name__}')
     outputs = shapes.get('head/bias', (0,))[0]
-    labels = len(task.get('id2label', 'ab'))  # without names transformers assumes two labels
+    labels = len(task.get('id2label', 'ab'))  # transformers assumes two labels if there are no names.
     if head.id2label and labels != outputs:
         raise ValueError(f'{labels} labels for {outputs} outputs')
     return head.module(config, outputs)

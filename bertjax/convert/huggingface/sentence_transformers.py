@@ -1,7 +1,7 @@
-"""Reads how a model of sentence-transformers computes the vector of a text, from modules.json and the files it names.
+"""Reads the modules of a sentence-transformers model, which compute the vector of a text.
 
-The formats are those of sentence-transformers 2 to 6 (base/modules/transformer.py and dense.py,
-sentence_transformer/modules/pooling.py, base/model.py).
+The modules are defined by modules.json and the files that it names. The formats are those of sentence-transformers 2
+to 6 (base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
@@ -23,10 +23,10 @@ _ENCODER = tuple(
     f'sentence_{name}_config.json' for name in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta')
 )
 _PROMPTS = 'config_sentence_transformers.json'
-FILES = (MODULES, *_ENCODER, _PROMPTS)  # without the folders that modules.json names
+FILES = (MODULES, *_ENCODER, _PROMPTS)  # The folders that modules.json names are not included.
 _AGAIN = 'copy the directory again'
 _NAME_POOL = "choose a pooling with pool, for example pool='mean'"
-# {the flag of a pooling mode in version 5 and before: its name}.
+# {flag of a pooling mode in versions before 6: name of the mode}.
 _FLAGS = {
     'pooling_mode_cls_token': 'cls',
     'pooling_mode_max_tokens': 'max',
@@ -40,7 +40,7 @@ _ACTIVATIONS = {'Identity': lambda x: x, 'Tanh': np.tanh, 'ReLU': lambda x: np.m
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Dense:
-    """A linear layer on the vectors of texts, with an activation: 'Identity', 'Tanh' or 'ReLU'."""
+    """A linear layer with an activation ('Identity', 'Tanh' or 'ReLU') that is applied to the vectors of texts."""
 
     kernel: np.ndarray = dataclasses.field(repr=False)  # float32 [D, D']
     bias: np.ndarray = dataclasses.field(repr=False)  # float32 [D']
@@ -53,16 +53,16 @@ class Dense:
 
 @dataclasses.dataclass(frozen=True)
 class SentenceModules:
-    """The steps by which a model of sentence-transformers computes the vector of a text.
+    """The steps in which a sentence-transformers model computes the vector of a text.
 
     Attributes:
-      max_length: The number of tokens to which longer texts are cut; 0 if the model does not define it.
-      lowercase: Whether texts are lower-cased before the tokenizer.
+      max_length: The number of tokens to which longer texts are truncated; 0 if the model does not define it.
+      lowercase: Whether texts are lowercased before tokenization.
       prompt: A prefix of every text.
-      pool: One of `model.pooling.SENTENCE_POOL`.
-      dense: The layers on the pooled vector.
+      pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
+      dense: The layers that are applied to the pooled vector.
       normalize: Whether the result is scaled to length 1.
-      refusal: The reason why bertjax cannot compute this; the fields from `lowercase` on are then not set.
+      refusal: The error if bertjax does not support the modules, else None. If it is set, only `max_length` is valid.
     """
 
     max_length: int = 0
@@ -74,17 +74,20 @@ class SentenceModules:
     refusal: UserError | None = None
 
     def describe(self) -> str:
-        """Describes the steps for a log line."""
+        """Returns a description of the steps for a log line."""
         parts = [f'up to {self.max_length:,} tokens'] if self.max_length else []
         if self.refusal:
-            return ', '.join([*parts, f'not how texts are pooled ({self.refusal.found})'])
+            return ', '.join([*parts, f'with unsupported modules ({self.refusal.found})'])
         parts += [f'the prompt {format_value(self.prompt)}'] if self.prompt else []
         parts += [f'pool={self.pool!r}', *(f'Dense to {layer.kernel.shape[1]:,}' for layer in self.dense)]
         return ', '.join(parts + (['length 1'] if self.normalize else []))
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the steps of a directory; None if it has no modules.json. An error becomes the `refusal` of the result."""
+    """Reads the modules of a directory; returns None if it has no modules.json.
+
+    An error is not raised, but stored as `refusal` of the result.
+    """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
         return None
@@ -92,7 +95,7 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
     try:
         encoder = next((_object(folder / name) for name in _ENCODER if (folder / name).exists()), {})
         max_length = _max_length(folder, encoder)
-        return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_after_encoder(folder, encoder))
+        return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_read_pooling(folder, encoder))
     except UserError as error:
         return SentenceModules(max_length, refusal=error)
 
@@ -106,11 +109,11 @@ def _max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
     if length is None:
         length = _object(folder / 'tokenizer_config.json').get('model_max_length', 0)
     if not isinstance(length, int | float) or not (length == 0 or length >= 4):
-        raise UserError(f'{folder}: max_seq_length', format_value(length), 'a number of tokens from 4 on', _AGAIN)
+        raise UserError(f'{folder}: max_seq_length', format_value(length), 'a number of tokens, at least 4', _AGAIN)
     return int(min(length, 2**31 - 1))
 
 
-def _after_encoder(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
+def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of SentenceModules from `prompt` on."""
     kinds, settings = _modules(folder)
     where = str(folder / MODULES)
@@ -141,12 +144,12 @@ def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
         kind, path = facts.get('type'), facts.get('path')
-        # Each module has its own folder, except the first, whose files are beside modules.json.
+        # Each module except the first has a folder. The files of the first are in the folder of modules.json.
         is_valid = isinstance(path, str) and re.fullmatch(r'[\w-]+' if number else '', path)
         if not isinstance(kind, str) or not is_valid:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
-        # A module of another package keeps its full name, which is not a known kind.
+        # Modules of other packages keep their full names, which are unknown kinds.
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'
         if kinds[-1] in ('Pooling', 'Dense') and not file.exists():
@@ -164,7 +167,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
 
 
 def _prompt(folder: epath.Path) -> str:
-    """Returns the default prompt that `SentenceTransformer.encode` puts before a text; '' if there is none."""
+    """Returns the default prompt that `SentenceTransformer.encode` prepends to a text; '' if there is none."""
     settings = _object(folder / _PROMPTS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None

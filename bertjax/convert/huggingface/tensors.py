@@ -1,4 +1,4 @@
-"""Reads the tensors of a Hugging Face directory, with the names of a BERT in current transformers."""
+"""Reads the tensors of a Hugging Face directory and renames them as in the BERT of current transformers."""
 
 import io
 import math
@@ -22,9 +22,9 @@ MODEL = 'model.safetensors'
 _TORCH = 'pytorch_model.bin'
 _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.bfloat16}
 _AGAIN = 'copy the directory again'
-# The buffers, a range and zeros, that older versions saved beside the parameters.
+# Constant buffers (a range and zeros) that older versions saved with the parameters.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
-# (name, the tensor to which it is tied): some programs save both, which are equal in a BERT.
+# Pairs (tensor, the tensor to which it is tied). Some programs save both, which are equal in a BERT.
 _TIED = (
     ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
     ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
@@ -32,47 +32,48 @@ _TIED = (
 
 
 def read_tensors(
-    directory: epath.Path, bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
+    directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
     """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
 
-    The files are model.safetensors or pytorch_model.bin, whole or in shards. A missing prefix `bert.` (BertModel) is
-    added, LayerNorm's `gamma` and `beta` become `weight` and `bias`, and the output embedding is dropped after a check
-    that it equals the input embedding.
+    The files are model.safetensors or pytorch_model.bin, possibly in shards. A missing prefix `bert.` (BertModel) is
+    added. LayerNorm's `gamma` and `beta` become `weight` and `bias`. The output embedding must equal the input
+    embedding and is dropped.
 
     Args:
       directory: The directory of the files.
-      bert_names: Converts a name in the file, with or without prefix, to BERT's name, or to those of the equal parts of
-        the tensor along its first axis.
-      tied: Whether the output embedding is the input embedding, and not a tensor of its own.
+      to_bert_names: A function that converts a name in the file, with or without prefix, to the name in BERT, or to the
+        names of the equal parts of the tensor along its first axis.
+      tied: Whether the output embedding is the input embedding, and not a separate tensor.
 
     Returns:
-      The tensors, {name: its name in the file}, and {name: numpy's name of its dtype in the file}.
+      Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
+      dtypes in the file.
 
     Raises:
       UserError: A file is missing or damaged, a dtype is not float, the embeddings are not tied, or PyTorch is not
         installed for pytorch_model.bin.
     """
     tensors: dict[str, np.ndarray] = {}
-    called: dict[str, str] = {}
+    names_in_file: dict[str, str] = {}
     dtypes: dict[str, str] = {}
     for file in _files(directory):
         for theirs, kind, x in _read(file):
-            parts = bert_names(_modern(theirs))
+            parts = to_bert_names(_modernize_name(theirs))
             if parts[0] in _BUFFERS:
                 continue
             if kind not in _DTYPES:
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
             if x.ndim == 0 or len(x) % len(parts):
-                parts = (theirs,)  # it is reported as a tensor of another shape, or as unused
+                parts = (theirs,)  # It is reported as a tensor of another shape, or as unused.
             for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
-                if name in tensors:  # some classes save an encoder's unused pooler beside the layer that replaces it
+                if name in tensors:  # Some classes save an unused pooler and the layer that replaces it.
                     if 'pooler' in theirs:
                         name = theirs
                     else:
-                        tensors[called[name]], dtypes[called[name]] = tensors[name], dtypes[name]
-                tensors[name], called[name], dtypes[name] = part, theirs, jnp.dtype(_DTYPES[kind]).name
+                        tensors[names_in_file[name]], dtypes[names_in_file[name]] = tensors[name], dtypes[name]
+                tensors[name], names_in_file[name], dtypes[name] = part, theirs, jnp.dtype(_DTYPES[kind]).name
     for name, source in _TIED:
         if name not in tensors or (not tied and name.endswith('.weight')):
             continue
@@ -80,13 +81,15 @@ def read_tensors(
         dtypes.setdefault(source, dtypes[name])
         if not np.array_equal(tensors.setdefault(source, tied), tied):
             fix = 'give a BERT whose embeddings are tied'
-            raise UserError(f'{directory}: {called[name]}', 'other values', f'those of {called[source]}', fix)
-        called.setdefault(source, called[name])
-    return tensors, called, dtypes
+            raise UserError(
+                f'{directory}: {names_in_file[name]}', 'other values', f'those of {names_in_file[source]}', fix
+            )
+        names_in_file.setdefault(source, names_in_file[name])
+    return tensors, names_in_file, dtypes
 
 
 def _files(directory: epath.Path) -> list[epath.Path]:
-    """Returns the files with the tensors; safetensors are preferred."""
+    """Returns the files with the tensors. safetensors files are preferred."""
     for name in (MODEL, _TORCH):
         if (directory / name).exists():
             return [directory / name]
@@ -101,8 +104,8 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     table = read_json_object(directory / index, _AGAIN).get('weight_map')
     names = list(table.values()) if isinstance(table, dict) else []
     if not names or not all(isinstance(name, str) and name == os.path.basename(name) != '' for name in names):
-        expected = 'a weight_map, with the file of each tensor'
-        raise UserError(str(directory / index), 'another content', expected, _AGAIN)
+        expected = 'a weight_map with the file of each tensor'
+        raise UserError(str(directory / index), 'other content', expected, _AGAIN)
     shards = sorted(set(names))
     for shard in shards:
         if not (directory / shard).exists():
@@ -110,7 +113,7 @@ def _shards(directory: epath.Path, index: str) -> list[epath.Path]:
     return [directory / shard for shard in shards]
 
 
-Tensor = tuple[str, str, np.ndarray]  # the name, the dtype in safetensors' notation, the values as float32
+Tensor = tuple[str, str, np.ndarray]  # (name, dtype in safetensors' notation, values as float32).
 
 
 def _read(file: epath.Path) -> Iterator[Tensor]:
@@ -124,7 +127,7 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
         found = f'invalid safetensors ({error})'
         raise UserError(str(file), found, 'a complete safetensors file', 'copy it again') from None
     views.reverse()
-    while views:  # each is released after it is yielded
+    while views:  # The memory of each view is released after it is yielded.
         name, view = views.pop()
         x = np.zeros(0, np.float32)
         if view['dtype'] in _DTYPES:
@@ -135,10 +138,10 @@ def _read_safetensors(file: epath.Path) -> Iterator[Tensor]:
 def _read_torch(file: epath.Path) -> Iterator[Tensor]:
     """Reads a state dict of torch.save without executing its pickle."""
     try:
-        import torch  # not a dependency: most directories have safetensors
+        import torch  # PyTorch is not a dependency, because most directories have safetensors.
     except ImportError:
         fix = 'pip install torch, or save the model again with transformers on another machine (as safetensors)'
-        raise UserError(str(file), 'a file that only PyTorch reads safely', 'an installed PyTorch', fix) from None
+        raise UserError(str(file), 'a file that only PyTorch can read safely', 'an installed PyTorch', fix) from None
     kinds = {torch.float64: 'F64', torch.float32: 'F32', torch.float16: 'F16', torch.bfloat16: 'BF16'}
     expected = 'a state dict of torch.save with dense tensors only'
     fix = 'copy it again, or load the model in its own program and save it as safetensors'
@@ -146,10 +149,10 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
     try:
         damaged = _damaged_entry(data)
         data.seek(0)
-        with warnings.catch_warnings(action='ignore'):  # about newer pickle protocols
+        with warnings.catch_warnings(action='ignore'):  # Warnings about newer pickle protocols.
             state = {} if damaged else torch.load(data, map_location='cpu', weights_only=True)
     except (*_UNREADABLE, pickle.UnpicklingError, EOFError, ValueError, LookupError, TypeError, AttributeError):
-        found = 'a file that PyTorch does not load with weights_only=True: damaged, or with more than tensors'
+        found = 'a file that PyTorch does not load with weights_only=True: it is damaged or has more than tensors'
         raise UserError(str(file), found, expected, fix) from None
     if damaged:
         raise UserError(f'{file}: {damaged}', 'bytes with another CRC-32', 'the bytes of torch.save', _AGAIN)
@@ -163,15 +166,15 @@ def _read_torch(file: epath.Path) -> Iterator[Tensor]:
         yield str(name), kind, x.detach().float().numpy()
 
 
-# The exceptions of zipfile for an archive that it cannot read, including RuntimeError, which PyTorch raises too.
+# The exceptions that zipfile raises for an unreadable archive. PyTorch also raises RuntimeError.
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, RuntimeError)
 
 
 def _damaged_entry(data: io.BytesIO) -> str | None:
     """Returns the first entry of an archive with a wrong CRC-32, which PyTorch does not check; None if there is none.
 
-    The result is also None without checksums: for the format before PyTorch 1.6, which is not an archive, and after
-    `torch.serialization.set_crc32_options(False)`, which sets every CRC-32 to 0.
+    The result is also None if there are no checksums. The format before PyTorch 1.6 is not an archive, and
+    `torch.serialization.set_crc32_options(False)` sets every CRC-32 to 0.
     """
     if not zipfile.is_zipfile(data):
         return None
@@ -179,6 +182,6 @@ def _damaged_entry(data: io.BytesIO) -> str | None:
         return archive.testzip() if any(entry.CRC for entry in archive.infolist()) else None
 
 
-def _modern(name: str) -> str:
+def _modernize_name(name: str) -> str:
     name = re.sub(r'LayerNorm\.gamma$', 'LayerNorm.weight', name)
     return re.sub(r'LayerNorm\.beta$', 'LayerNorm.bias', name)

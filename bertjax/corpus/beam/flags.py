@@ -1,4 +1,4 @@
-"""Parses the flags of config.beam: the runner, and the options of Beam and this runner."""
+"""Parses the flags of config.beam: the runner, the options of Beam, and the options of the runner."""
 
 import contextlib
 import io
@@ -21,8 +21,9 @@ from bertjax.files.small_files import read_json_or_none
 KEY = 'config.beam'
 _EXPECTED, _FIX = "flags of Apache Beam's PipelineOptions", 'for example --runner=DirectRunner'
 _DASK_MODULE = 'apache_beam.runners.dask.dask_runner'
-_DASK_SECONDS = 10  # timeout of a scheduler's answer; Dask's default is 30
-# The most Dask partitions; with more elements, a partition holds several. A shuffle of up to 32 ** 2 takes two rounds.
+_DASK_SECONDS = 10  # the timeout of a request to the scheduler; Dask's default is 30
+# The maximum number of Dask partitions; with more elements, a partition holds several of them. Dask shuffles up to
+# 32 ** 2 partitions in two rounds.
 _DASK_PARTITIONS = 1024
 
 
@@ -95,7 +96,7 @@ def silence_beam_logs() -> Iterator[None]:
 
 
 def _create_runner(name: str) -> PipelineRunner:
-    """Creates the runner of a name that Beam knows, of a fully qualified name, or of DaskRunner's short name."""
+    """Creates a runner from a name that Beam knows, a fully qualified name, or the short name of DaskRunner."""
     path = f'{_DASK_MODULE}.DaskRunner' if name.lower() in ('dask', 'daskrunner') else name
     try:
         runner = create_runner(path)
@@ -114,14 +115,14 @@ def _create_runner(name: str) -> PipelineRunner:
 
 
 def _is_loose(argument: str, previous: str) -> bool:
-    """Returns whether an argument is neither a flag nor the value of the previous flag."""
+    """Returns whether an argument is neither a flag nor the value of the flag before it."""
     return not argument.startswith('-') and ('=' in previous or not previous.startswith('-'))
 
 
 def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
     """Sets the Dask options that config.beam does not set.
 
-    By default DaskRunner gives up to 128 elements, each a whole shard of text, to one worker.
+    By default, DaskRunner gives one worker up to 128 elements, each of which is a complete shard of text.
     """
     dask = options.view_as(sys.modules[_DASK_MODULE].DaskOptions)
     if dask.timeout is None:
@@ -131,7 +132,7 @@ def _set_dask_defaults(options: PipelineOptions, elements: int) -> None:
 
 
 def _check_scheduler(options: PipelineOptions) -> None:
-    """Asks the Dask scheduler, if one is named, for its workers.
+    """Checks that the Dask scheduler answers, if the options name one. Warns if it has no workers.
 
     Raises:
       UserError: The scheduler does not answer, or its file does not exist.
@@ -160,5 +161,5 @@ def _check_scheduler(options: PipelineOptions) -> None:
         found = f'no Dask scheduler at {address} ({str(error).splitlines()[0]})'
         raise UserError(KEY, found, expected, fix) from None
     if not workers:
-        text = 'The Dask scheduler at %s has no workers yet: the work begins when one joins.'
+        text = 'The Dask scheduler at %s has no workers yet. The work begins when a worker joins.'
         absl_logging.log_first_n(absl_logging.WARNING, text, 1, address)

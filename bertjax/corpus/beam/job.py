@@ -1,8 +1,8 @@
-"""Runs pipelines of Apache Beam, on any runner, over the work in a folder that all workers share.
+"""Runs pipelines of Apache Beam on any runner. All workers share a folder with the plan of the work.
 
-The elements of a pipeline are numbers. The folder's plan maps each number to its work, and the results are written to
-the folder as atomic files whose content depends on the text alone. So a runner may bundle, distribute and repeat the
-numbers in any way.
+The elements of a pipeline are numbers, and the plan maps each number to a unit of work. Workers write their results to
+the folder atomically, and the content of a file depends only on the text. So a runner may bundle, distribute and repeat
+the numbers in any way.
 """
 
 import dataclasses
@@ -27,11 +27,11 @@ _PLAN, _ERROR = 'plan.json', 'refused.json'
 
 
 class Job:
-    """A worker's view of the folder of a job.
+    """The folder of a job, as a worker reads it.
 
     Args:
       folder: The absolute path of the folder.
-      root: The directory to which the relative paths of the text refer.
+      root: The directory to which the text's paths are relative.
 
     Attributes:
       folder: The path of the folder.
@@ -59,18 +59,20 @@ class Job:
 
 
 class Step(beam.DoFn):
-    """A step that calls `work(job, element)`, whose results go to the next step. After a UserError it does nothing.
+    """A step that calls `work(job, element)` and passes its results to the next step.
+
+    After any worker has met a UserError, the step skips all elements.
 
     Args:
-      work: A module-level function, or a `functools.partial` of one.
-      job: Makes the job, once for each copy of the step.
+      work: A module-level function, or a `functools.partial` of a module-level function.
+      job: A function that makes the job. It is called once for each copy of the step.
     """
 
     def __init__(self, work: Callable[[Any, Any], Iterable], job: Callable[[], Job]):
         self._work, self._make_job = work, job
 
     def setup(self) -> None:
-        """Opens the folder."""
+        """Makes the job."""
         self._job = self._make_job()
 
     def process(self, element: Any) -> Iterator:
@@ -81,12 +83,12 @@ class Step(beam.DoFn):
         try:
             with unique_temporary_names():
                 yield from self._work(self._job, element)
-        except UserError as error:  # a runner would retry, then print a long stack trace
+        except UserError as error:  # if it were raised, the runner would retry, then print a long stack trace
             write_atomic(error_file, json.dumps(error.args))
 
 
 def missing_results_error(folder: pathlib.Path, missing: int, total: int) -> UserError:
-    """Returns the error of a finished pipeline whose files are not all in the folder of its job."""
+    """Returns the error for a finished pipeline with files missing from the folder of its job."""
     found = f'{missing:,} of {total:,} results that are not in {folder}'
     fix = 'mount one file system for all workers and this process; the same command continues'
     return UserError(KEY, found, 'a folder that all workers share', fix)
@@ -100,11 +102,11 @@ def run_pipeline(
     Args:
       flags: The value of config.beam.
       folder: The folder of the job.
-      numbers: The elements of the pipeline; each may go to any worker.
-      fill: Adds the steps of the pipeline.
+      numbers: The elements of the pipeline. Each may go to any worker.
+      fill: A function that adds the steps of the pipeline.
 
     Raises:
-      UserError: A step raised one, or the pipeline failed.
+      UserError: A step raised a UserError, or the pipeline failed.
     """
     numbers, error_file = list(numbers), folder / _ERROR
     runner, options = parse_flags(flags, len(numbers))
@@ -114,13 +116,13 @@ def run_pipeline(
     try:
         with silence_beam_logs(), pipeline:
             fill(pipeline | 'numbers' >> beam.Create(numbers) | 'spread' >> beam.Reshuffle())
-    except Exception as error:  # each runner has other exceptions; Beam has logged the errors of steps
+    except Exception as error:  # the exceptions differ between runners; Beam has logged the errors of steps
         logging.getLogger(__name__).debug('the pipeline failed', exc_info=True)
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         failed = lines[-1] if lines else type(error).__name__
     result = getattr(pipeline, 'result', None)
     if is_dask(runner) and result:
-        # DaskRunner mistakes a lost scheduler for the end of the pipeline, and leaves its client open.
+        # DaskRunner treats a lost scheduler as the end of the pipeline, and does not close its client.
         if any(future.cancelled() for future in result.futures):
             failed = 'the connection to the scheduler is lost'
         with silence_beam_logs():

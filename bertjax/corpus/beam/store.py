@@ -1,9 +1,9 @@
 """The backend of Apache Beam: the steps of `backend.LocalBackend` as pipelines.
 
-Workers read everything they need from the store's folder: the plan, the tokenizer, and the files of the shards. They
-write their results into `partial`:
-  repeats-B     int64, the numbers (over all shards) of repeated documents with hashes of bucket B
-  distinct-B    the number of distinct lines with hashes of bucket B
+Workers read all their input from the store's folder: the plan, the tokenizer, and the files of the shards. They write
+their results into `partial`:
+  repeats-B     int64, the numbers (over all shards) of repeated documents with hashes in bucket B
+  distinct-B    the number of distinct lines with hashes in bucket B
   K.where       uint8, the destinations of the documents of shard K, if they differ from its train file
   K.kept        the checksum of the new train file of shard K
 """
@@ -31,12 +31,12 @@ from bertjax.files.atomic import write_atomic
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
 _POLL_SECONDS = 2.0  # the time between checks for finished shards
-_DOCUMENTS, _LINES = 0, 1  # the kinds of buckets, by the hashes that they hold
+_DOCUMENTS, _LINES = 0, 1  # the kinds of buckets: of document hashes or of line hashes
 _Bucket = tuple[int, int]  # the kind and the number of a bucket
 
 
 class _StoreJob(Job):
-    """The unfinished build of a store; `folder` is its `partial`."""
+    """The unfinished build of a store. `folder` is the folder `partial` of the store."""
 
     @functools.cached_property
     def tokenizer(self) -> Tokenizer:
@@ -53,7 +53,7 @@ class _StoreJob(Job):
 
 
 def _encode(job: _StoreJob, number: int) -> Iterable:
-    if job.record(number) is not None:  # encoded by a worker whose answer was lost
+    if job.record(number) is not None:  # another worker has encoded the shard, but the runner lost its result
         return ()
 
     def count(documents: int, size: int) -> None:
@@ -68,7 +68,7 @@ def _encode(job: _StoreJob, number: int) -> Iterable:
 def _bucket_hashes(
     job: _StoreJob, number: int, *, bases: list[int], counts: tuple[int, int]
 ) -> Iterator[tuple[_Bucket, tuple[bytes, bytes]]]:
-    """Yields the hashes of a shard for each bucket: document hashes with document numbers, and distinct line hashes."""
+    """Yields the hashes of a shard by bucket: document hashes with document numbers, then distinct line hashes."""
     shard = job.shard(number)
     hashes, runs = np.array(shard.documents['hash']), duplicates.sorted_runs(shard)
     for bucket, (low, high) in enumerate(itertools.pairwise(duplicates.bucket_edges(counts[_DOCUMENTS]))):
@@ -83,32 +83,34 @@ def _compare_bucket(job: _StoreJob, element: tuple[_Bucket, Iterable[tuple[bytes
     columns = zip(*pieces, strict=True)
     hashes, numbers = (np.frombuffer(b''.join(x), dtype) for x, dtype in zip(columns, ('<u8', '<i8'), strict=True))
     if kind == _DOCUMENTS:
-        write_atomic(_repeats(job.folder, bucket), np.sort(duplicates.find_later_equals(hashes, numbers)).tobytes())
+        repeats = np.sort(duplicates.find_later_equals(hashes, numbers))
+        write_atomic(_repeats_path(job.folder, bucket), repeats.tobytes())
     else:
-        write_atomic(_distinct(job.folder, bucket), str(duplicates.count_distinct(hashes)))
+        write_atomic(_distinct_path(job.folder, bucket), str(duplicates.count_distinct(hashes)))
     return ()
 
 
-def _keep(job: _StoreJob, number: int, *, itemsize: int) -> Iterable:
-    where = np.fromfile(job.folder / f'{number:05d}.where', np.uint8)
-    write_atomic(_kept(job.folder, number), merge.keep_documents(job.shard(number), where, itemsize=itemsize))
+def _rewrite(job: _StoreJob, number: int, *, itemsize: int) -> Iterable:
+    destination = np.fromfile(job.folder / f'{number:05d}.where', np.uint8)
+    digest = merge.rewrite_train_file(job.shard(number), destination, itemsize=itemsize)
+    write_atomic(_checksum_path(job.folder, number), digest)
     return ()
 
 
-def _repeats(partial: pathlib.Path, bucket: int) -> pathlib.Path:
+def _repeats_path(partial: pathlib.Path, bucket: int) -> pathlib.Path:
     return partial / f'repeats-{bucket:05d}'
 
 
-def _distinct(partial: pathlib.Path, bucket: int) -> pathlib.Path:
+def _distinct_path(partial: pathlib.Path, bucket: int) -> pathlib.Path:
     return partial / f'distinct-{bucket:05d}'
 
 
-def _kept(partial: pathlib.Path, shard: int) -> pathlib.Path:
+def _checksum_path(partial: pathlib.Path, shard: int) -> pathlib.Path:
     return partial / f'{shard:05d}.kept'
 
 
 class BeamBackend:
-    """A `backend.Backend` of pipelines with the flags of config.beam."""
+    """A `backend.Backend` that runs pipelines with the flags of config.beam."""
 
     def __init__(self, flags: str):
         self._flags = flags
@@ -124,7 +126,7 @@ class BeamBackend:
         """Writes the files of the shards.
 
         Raises:
-          UserError: Broken input, if strict; or files of workers are missing.
+          UserError: The input is broken (if strict), the pipeline failed, or files of workers are missing.
         """
         tokenizer.save(directory / 'partial' / 'tokenizer')
         with _report_progress(directory, shards, progress):
@@ -134,7 +136,7 @@ class BeamBackend:
             raise missing_results_error(directory / 'partial', len(missing), len(shards))
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """Returns whether each document repeats an earlier one, bool [documents], and the number of distinct lines."""
+        """Returns bool [documents], whether each repeats an earlier one, and the number of distinct lines."""
         directory = shards[0].directory
         bases = list(itertools.accumulate((shard.record['documents'] for shard in shards), initial=0))
         counts = bases[-1], sum(shard.record['lines'] for shard in shards)
@@ -152,23 +154,25 @@ class BeamBackend:
         partial, repeats = directory / 'partial', np.zeros(counts[_DOCUMENTS], bool)
         document_buckets, line_buckets = (range(len(duplicates.bucket_edges(count)) - 1) for count in counts)
         for bucket in document_buckets:
-            repeats[np.fromfile(_repeats(partial, bucket), '<i8')] = True
-        return repeats, sum(int(_distinct(partial, bucket).read_text('utf-8')) for bucket in line_buckets)
+            repeats[np.fromfile(_repeats_path(partial, bucket), '<i8')] = True
+        return repeats, sum(int(_distinct_path(partial, bucket).read_text('utf-8')) for bucket in line_buckets)
 
-    def keep(
+    def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int
     ) -> Callable[[Shard, np.ndarray], str]:
-        """Writes the changed train files; the returned function reads their checksums."""
+        """Rewrites the changed train files. The returned function reads the checksum of a file."""
         changed = [
-            (shard, where) for shard, where in zip(shards, destinations, strict=True) if merge.is_changed(shard, where)
+            (shard, destination)
+            for shard, destination in zip(shards, destinations, strict=True)
+            if merge.is_changed(shard, destination)
         ]
         directory, partial = shards[0].directory, shards[0].directory / 'partial'
-        for shard, where in changed:
-            write_atomic(partial / f'{shard.number:05d}.where', where.tobytes())
+        for shard, destination in changed:
+            write_atomic(partial / f'{shard.number:05d}.where', destination.tobytes())
         if changed:
-            step = _step('keep', functools.partial(_keep, itemsize=itemsize), directory)
+            step = _step('keep', functools.partial(_rewrite, itemsize=itemsize), directory)
             self._run(directory, (shard.number for shard, _ in changed), lambda numbers: numbers | step)
-        return lambda shard, where: _kept(partial, shard.number).read_text('utf-8')
+        return lambda shard, destination: _checksum_path(partial, shard.number).read_text('utf-8')
 
     def _run(self, directory: pathlib.Path, numbers: Iterable[int], fill: Callable[[beam.PCollection], object]) -> None:
         run_pipeline(self._flags, directory / 'partial', numbers, fill)
@@ -181,7 +185,7 @@ def _step(label: str, work: Callable, directory: pathlib.Path) -> beam.PTransfor
 
 @contextlib.contextmanager
 def _report_progress(directory: pathlib.Path, shards: dict[int, list[TextPart]], progress: Progress) -> Iterator[None]:
-    """Reports the progress of finished shards, from a thread, while the block runs."""
+    """Reports the progress of finished shards from a thread while the block runs."""
     done = threading.Event()
 
     def follow() -> None:

@@ -1,9 +1,9 @@
 """Computes the training data of a vocabulary by pipelines of Apache Beam: counts of words, or a sample of sentences.
 
-A unit of work is a range of the text in its order. The folder of the job has these files, in JSON:
-  K.json        unit K: the hashes of its parts, whether it has text, its first broken input, its number of sentences
-  counts-G-B    for corpus G of the mixture: the counts of the words that hash to bucket B
-  K.wanted      the numbers of the sampled sentences of unit K
+A unit of work is a contiguous range of the text. The folder of the job has these JSON files:
+  K.json        the hashes of the parts of unit K, whether it has text, its first broken input, its number of sentences
+  counts-G-B    the counts of the words of corpus G of the mixture that hash to bucket B
+  K.wanted      the indices of the sampled sentences of unit K
   K.drawn       the sampled sentences of unit K
 """
 
@@ -32,19 +32,19 @@ from bertjax.text.sampling import iter_sentences, sample
 from bertjax.text.symbols import count_symbols
 from bertjax.text.vocabulary import MAX_WORDS, count_words
 
-_BUCKET_BYTES = 1 << 30  # one bucket of words per this many bytes of text; one worker adds up a bucket
+_BUCKET_BYTES = 1 << 30  # one bucket of words for this many bytes of text; one worker sums the counts of a bucket
 _Bucket = tuple[int, int]  # the corpus, and the number of the bucket
 
 
 class _TextJob(Job):
-    """A job whose `plan` has the units, the corpus of each, the `CorpusOptions`, and the number of word buckets."""
+    """A job whose `plan` has the units, their corpora, the `CorpusOptions`, and the number of word buckets."""
 
     @functools.cached_property
     def options(self) -> CorpusOptions:
         return CorpusOptions(**self.plan['options'])
 
     def texts(self, number: int, record: dict) -> Iterator[str]:
-        """Yields the paragraphs of a unit, and fills `record`, which is complete at the end."""
+        """Yields the paragraphs of a unit and fills `record`, which is complete after the last paragraph."""
         record |= {'empty': True, 'digests': [], 'broken': ''}
         for part in self.parts(number):
             digest, broken = identity.new_digest(), []
@@ -61,7 +61,7 @@ class _TextJob(Job):
 def _count(
     job: _TextJob, number: int, *, count: Callable[[Iterable[str]], dict[str, int]]
 ) -> Iterator[tuple[_Bucket, dict[str, int]]]:
-    """Yields the counts of a unit for each bucket."""
+    """Yields the counts of the words of a unit, bucket by bucket."""
     record: dict = {}
     buckets: list[dict[str, int]] = [{} for _ in range(job.plan['buckets'])]
     for word, times in count(job.texts(number, record)).items():
@@ -118,7 +118,7 @@ def _draw(job: _TextJob, number: int) -> Iterable:
 
 @dataclasses.dataclass(frozen=True)
 class _Spec:
-    """The sources and units of one specification, which must have some text."""
+    """The sources and units of one specification of a corpus."""
 
     name: str
     sources: list[TextSource]
@@ -126,13 +126,14 @@ class _Spec:
 
 
 class BeamTextStatistics:
-    """Computes counts or samples for each corpus of a mixture (or a single corpus), and records which text was read.
+    """Computes counts or samples for each corpus of a mixture (or for one corpus), and records which text was read.
 
     Args:
       corpora: The specifications of each corpus, as for `build.build_store`.
       options: The options of reading.
       flags: The value of config.beam.
-      folder: The folder of the job. It is removed at the end; files of a killed run are overwritten.
+      folder: The folder of the job. It is removed at the start, because a killed run may have left files, and at the
+        end.
 
     Raises:
       UserError: A specification matches nothing.
@@ -148,26 +149,26 @@ class BeamTextStatistics:
         return _Spec(spec, sources, cut_in_order(sources, self._options.format))
 
     def words(self, lowercase: bool) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns the `text.vocabulary.count_words` of each corpus, and the record of the text.
+        """Returns the counts of the words of each corpus, and the record of the text.
 
-        `count_words` drops rare words along the way if a text has more than MAX_WORDS different words. This method
-        counts all words and returns the most frequent MAX_WORDS.
+        `text.vocabulary.count_words` drops rare words while it counts if a text has more than MAX_WORDS different
+        words. This method counts all words and returns the MAX_WORDS most frequent ones.
 
         Raises:
           UserError: A specification has no text, the input is broken (if strict), or the pipeline failed.
         """
         return self._count_all(functools.partial(count_words, lowercase=lowercase), MAX_WORDS)
 
-    def symbols(self, most: int) -> tuple[list[dict[str, int]], list[KnownText]]:
-        """Returns the `text.symbols.count_symbols` of each corpus, up to `most` symbols, and the record of the text.
+    def symbols(self, limit: int) -> tuple[list[dict[str, int]], list[KnownText]]:
+        """Returns the counts of the `limit` most frequent symbols of each corpus, and the record of the text.
 
         Raises:
           UserError: See `words`.
         """
-        return self._count_all(count_symbols, most)
+        return self._count_all(count_symbols, limit)
 
     def _count_all(
-        self, count: Callable[[Iterable[str]], dict[str, int]], most: int
+        self, count: Callable[[Iterable[str]], dict[str, int]], limit: int
     ) -> tuple[list[dict], list[KnownText]]:
         with self._open_folder() as buckets:
             self._run(
@@ -180,17 +181,18 @@ class BeamTextStatistics:
                 ),
             )
             known = self._identify(self._records())
-            return [self._most_frequent(corpus, buckets, most) for corpus in range(len(self._specs))], known
+            return [self._most_frequent(corpus, buckets, limit) for corpus in range(len(self._specs))], known
 
-    def _most_frequent(self, corpus: int, buckets: int, most: int) -> dict[str, int]:
+    def _most_frequent(self, corpus: int, buckets: int, limit: int) -> dict[str, int]:
         paths = (_counts(self._folder, corpus, bucket) for bucket in range(buckets))
         counts = itertools.chain.from_iterable(json.loads(path.read_text('utf-8')).items() for path in paths)
-        return dict(sorted(heapq.nsmallest(most, counts, key=lambda item: (-item[1], item[0]))))
+        return dict(sorted(heapq.nsmallest(limit, counts, key=lambda item: (-item[1], item[0]))))
 
     def sentences(self, size: int, seed: int) -> tuple[list[tuple[list[str], int]], list[KnownText]]:
-        """Returns the `text.sampling.sample` of the sentences of each corpus, and the record of the text.
+        """Returns (sample of sentences, number of sentences) of each corpus, and the record of the text.
 
-        The text is read twice, because the sample depends on the number of sentences.
+        The result is that of `text.sampling.sample`. The text is read twice, because the sample depends on the number
+        of sentences.
 
         Raises:
           UserError: See `words`.
@@ -204,15 +206,15 @@ class BeamTextStatistics:
             for corpus in range(len(self._specs)):
                 units = [number for number, (unit_corpus, _) in enumerate(self._units) if unit_corpus == corpus]
                 count = sum(records[number]['sentences'] for number in units)
-                chosen, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
-                drawn.append((chosen, count))
-            texts = self._read_sentences(sorted(itertools.chain.from_iterable(chosen for chosen, _ in drawn)), begins)
-            return [([texts[index] for index in chosen], count) for chosen, count in drawn], known
+                indices, _ = sample(range(begins[units[0]], begins[units[0]] + count), size, seed)
+                drawn.append((indices, count))
+            texts = self._read_sentences(sorted(itertools.chain.from_iterable(indices for indices, _ in drawn)), begins)
+            return [([texts[index] for index in indices], count) for indices, count in drawn], known
 
     def _read_sentences(self, sentences: list[int], begins: list[int]) -> dict[int, str]:
-        """Returns {number: sentence} for the given numbers, which must be sorted.
+        """Returns {number: sentence} for the numbers `sentences`, which must be sorted.
 
-        `begins` holds the index of each unit's first sentence; its last entry is the total count.
+        `begins` holds the number of the first sentence of each unit. Its last entry is the number of all sentences.
         """
         numbers, remaining = {}, iter([*sentences, begins[-1]])
         sentence = next(remaining)
@@ -233,7 +235,7 @@ class BeamTextStatistics:
 
     @contextlib.contextmanager
     def _open_folder(self) -> Iterator[int]:
-        """Makes the folder with its plan, yields the number of buckets, and removes the folder at the end."""
+        """Makes the folder and its plan, yields the number of buckets, and removes the folder at the end."""
         size = sum(part.end - part.begin for _, parts in self._units for part in parts)
         buckets = 1 + size // _BUCKET_BYTES
         plan = {

@@ -185,9 +185,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         note = f'{truncated:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
         return builder.build(notes=[note] if truncated else [])
 
-    def model(self, config: BertConfig) -> BertForTask:
+    def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task."""
-        return self.head.module(config)
+        return self.head.module(model_config)
 
     def predictions(
         self, records: Sequence[ChoiceQuestion], features: Features, outputs: Outputs

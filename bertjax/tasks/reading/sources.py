@@ -42,7 +42,7 @@ def read_dataset(name: str, split: str) -> Iterator[Record]:
 
 def _dataset(name: str) -> Dataset:
     expected = 'the name or directory of a dataset'
-    return Dataset(name, where='config.data', asked=name, expected=expected, otherwise=', or give files')
+    return Dataset(name, where='config.data', value=name, expected=expected, otherwise=', or give files')
 
 
 def _plain(value: Any, feature: Any) -> Any:

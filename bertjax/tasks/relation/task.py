@@ -149,9 +149,9 @@ class RelationTask(TextTask):
         """See Task; the fixed tokens are the marks and types of the entities."""
         return find_fixed_tokens(records, tokenizer, seq_len=self.seq_len, markers=self.markers)
 
-    def model(self, config: BertConfig) -> BertForTask:
+    def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task."""
-        return self.head.module(config, len(self.labels))
+        return self.head.module(model_config, len(self.labels))
 
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
         """See metrics/relations.py."""

@@ -135,14 +135,14 @@ class MultiLabelTask(ClassificationTask):
         print(describe_label_sets({label: counts[label] for label in self.labels}, records))
         self._set_class_weights(balanced_pos_weights([counts[label] for label in self.labels], len(records)))
 
-    def learned(self) -> dict[str, Any]:
+    def learned_state(self) -> dict[str, Any]:
         """See Task."""
         return {'labels': list(self.labels), 'separator': self._separator}
 
-    def restore(self, learned: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        super().restore(learned)
-        self._separator = self.separator or learned['separator']
+        super().restore(state)
+        self._separator = self.separator or state['separator']
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
         """Returns 1 for each label of a record and 0 elsewhere, float32 [N, C]."""

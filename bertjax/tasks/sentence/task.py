@@ -208,13 +208,13 @@ class TextTask(Task[Example, Scores]):
             self.labels = find_labels(counts, records)
         print(describe_labels({label: counts[label] for label in self.labels}, records))
 
-    def learned(self) -> dict[str, Any]:
+    def learned_state(self) -> dict[str, Any]:
         """See Task."""
         return {'labels': self.labels}
 
-    def restore(self, learned: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        self.labels = list(learned['labels'])
+        self.labels = list(state['labels'])
 
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""
@@ -240,10 +240,10 @@ class TextTask(Task[Example, Scores]):
             self._check_known(record.label, record.where)
         return np.array([number[record.label] for record in records], np.int32)
 
-    def model(self, config: BertConfig) -> BertForTask:
+    def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task."""
         outputs = 1 if self.regression else len(self.labels)
-        return self.head.module(config, outputs, bilstm_units=self.bilstm_units)
+        return self.head.module(model_config, outputs, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[Example], features: Features, outputs: Outputs) -> list[Scores]:
         """See Task."""

@@ -118,13 +118,13 @@ class SquadTask(Task[SquadQuestion, Answers]):
         for notice in list_misplaced_answers(records):
             print(notice)
 
-    def learned(self) -> dict[str, Any]:
+    def learned_state(self) -> dict[str, Any]:
         """See Task."""
         return {'null_threshold': self.null_threshold} if self.nullable else {}
 
-    def restore(self, learned: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        self.null_threshold = learned.get('null_threshold', 0.0)
+        self.null_threshold = state.get('null_threshold', 0.0)
 
     def features(self, records: Sequence[SquadQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and windows.py."""
@@ -137,9 +137,9 @@ class SquadTask(Task[SquadQuestion, Answers]):
             training=training,
         )
 
-    def model(self, config: BertConfig) -> BertForTask:
+    def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task."""
-        return self.head.module(config, bilstm_units=self.bilstm_units)
+        return self.head.module(model_config, bilstm_units=self.bilstm_units)
 
     def predictions(self, records: Sequence[SquadQuestion], features: Features, outputs: Outputs) -> list[Answers]:
         """See Task and answers.py."""

@@ -151,13 +151,13 @@ class TaggingTask(Task[Sentence, Tags]):
         kinds = ', '.join(f'{name or "entities"} {count:,}' for name, count in counts.most_common(20))
         print(f'{len(records):,} sentences for training, {words:,} words: {kinds or "no entity"}')
 
-    def learned(self) -> dict[str, Any]:
+    def learned_state(self) -> dict[str, Any]:
         """See Task."""
         return {'labels': self.labels, 'scheme': self._file_scheme}
 
-    def restore(self, learned: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        self.labels, self._file_scheme = list(learned['labels']), learned['scheme']
+        self.labels, self._file_scheme = list(state['labels']), state['scheme']
 
     def features(self, records: Sequence[Sentence], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task and features.py."""
@@ -193,10 +193,10 @@ class TaggingTask(Task[Sentence, Tags]):
         known = set(self.labels)
         return collections.Counter(tag for record in records for tag in record.tags or () if tag not in known)
 
-    def model(self, config: BertConfig) -> BertForTask:
+    def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task."""
         return self.head.module(
-            config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen
+            model_config, len(self.labels), bilstm_units=self.bilstm_units, layers=self.layers, frozen=self.frozen
         )
 
     def predictions(self, records: Sequence[Sentence], features: Features, outputs: Outputs) -> list[Tags]:

@@ -232,14 +232,14 @@ def test_the_longer_loses_first_as_in_tokenizers(
 def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
     records = swag.records('dev')
     swag.learn(records)
-    swag.restore(json.loads(json.dumps(swag.learned())))
+    swag.restore(json.loads(json.dumps(swag.learned_state())))
     features = swag.features(records, tokenizer, training=True)
     config = BertConfig(
         vocab_size=tokenizer.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=8, max_positions=16
     )
     batch = features.batch(np.array([0, 1, -1]), 16, tokenizer.pad_id)
     inputs = [batch[name] for name in CLASSIFICATION.inputs]
-    model = swag.model(config)
+    model = swag.build_module(config)
     params = init_params(model, jax.random.key(0), *inputs)
     outputs = model.apply({'params': params}, *inputs)
     assert outputs['logits'].shape == (3, 4) and CLASSIFICATION.losses(outputs, batch)['loss'][1] == 2

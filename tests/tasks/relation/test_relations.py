@@ -191,7 +191,7 @@ def test_the_head_of_the_marks(slots: Tokenizer):
     config = BertConfig(
         vocab_size=slots.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=8, max_positions=32, dropout=0.0
     )
-    model, features = task.model(config), task.features([RECORD], slots, training=False)
+    model, features = task.build_module(config), task.features([RECORD], slots, training=False)
     batch = features.batch(np.array([0]), 32, slots.pad_id)
     inputs = [batch[name] for name in task.objective.inputs]
 

@@ -34,7 +34,7 @@ def test_spam(mails, capsys):
     assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)
 
     other = ClassificationTask(str(mails), 32)
-    other.restore(json.loads(json.dumps(task.learned())))
+    other.restore(json.loads(json.dumps(task.learned_state())))
     assert other.labels == task.labels
     assert other.head.architecture == 'BertForSequenceClassification'
     assert other.huggingface() == {
@@ -53,7 +53,7 @@ def test_from_text_to_prediction(mails, tokenizer, bilstm_units):
     assert features.row['labels'].dtype == np.int32 and features.row['labels'].tolist() == [0] * 6 + [1] * 3
     assert sequences(features, tokenizer)[1] == '(c##a##l##lm##e|'
     config = BertConfig(vocab_size=tokenizer.vocab_size, num_layers=1, width=16, num_heads=2, mlp_dim=32)
-    model = task.model(config)
+    model = task.build_module(config)
     batch = features.batch(np.arange(len(features)), 32, tokenizer.pad_id)
     inputs = [batch[name] for name in task.objective.inputs]
     params = init_params(model, jax.random.key(0), *inputs)

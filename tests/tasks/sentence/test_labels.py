@@ -112,7 +112,7 @@ def test_class_weights(mails, capsys):
     assert learned(mails, class_weights='{"spam": 4, "ham": 2}')._weights == (2.0, 4.0)
     assert learned(mails).objective is CLASSIFICATION and task.objective is not CLASSIFICATION
     other = ClassificationTask(str(mails), 32, class_weights='balanced')
-    other.restore(task.learned())
+    other.restore(task.learned_state())
     assert other.objective is CLASSIFICATION  # a finished model is not trained
     huge = ('spam=1e39', 'spam=1e-46', f'{{"spam": {10**400}}}')  # float32, in which the loss is, has no such numbers
     for wrong in ('blanced', 'spam', 'spam=0', 'spam=nan', 'spam=x', '{"spam": []}', '{"spam"', '[1]', *huge):

@@ -44,7 +44,7 @@ def test_the_forms_of_a_table(name: str, tmp_path: pathlib.Path, tokenizer, caps
     assert features.row['labels'].tolist() == [[1, 1, 0], [0, 0, 0], [0, 1, 0], [1, 0, 1], [1, 0, 0]]
     assert task.objective is MULTI_LABEL and task.score == 'micro_f1'
     other = MultiLabelTask(str(tmp_path / name), 32, dev_fraction=0.0, **options)
-    other.restore(json.loads(json.dumps(task.learned())))
+    other.restore(json.loads(json.dumps(task.learned_state())))
     assert [record.label for record in other.records('train')] == [record.label for record in records]
     assert 'separated' not in capsys.readouterr().out
 

@@ -58,7 +58,7 @@ def test_right_outputs_have_full_marks(letters):
     assert task.metrics(questions, predictions) == {'exact': 1.0, 'f1': 1.0}
     assert (task.name, task.score) == ('SQuAD 1.1', 'f1')
     task.tune(questions, predictions)
-    assert task.learned() == {}
+    assert task.learned_state() == {}
     rows = list(task.rows(questions, predictions))
     assert rows[1]['id'] == 'b' and rows[1]['answer'] == 'cafe\u0301s' and 'null_odds' not in rows[1]
     assert rows[1]['true'] == list(questions[1].answers)
@@ -100,7 +100,7 @@ def test_the_null_threshold_is_found_on_dev_and_kept(letters, tmp_path):
     after = task.metrics(questions, predictions)
     assert after['exact'] == after['f1'] == after['best_f1'] == 1.0
     assert after['null_threshold'] == after['best_f1_thresh'] == predictions[1].null_odds > 0
-    learned = json.loads(json.dumps(task.learned()))
+    learned = json.loads(json.dumps(task.learned_state()))
     again = make()
     again.restore(learned)
     assert again.metrics(questions, predictions) == after
@@ -218,7 +218,7 @@ def test_the_model_and_its_objective_fit(letters):
         vocab_size=letters.vocab_size, num_layers=1, width=8, num_heads=2, mlp_dim=16, max_positions=24,
         scan_layers=False,
     )  # fmt: skip
-    model = task.model(config)
+    model = task.build_module(config)
     batch = features.batch(np.array([0, 1, -1]), 24, letters.pad_id)
     inputs = [batch[name] for name in task.objective.inputs]
     params = model.init(jax.random.key(0), *inputs)

@@ -158,7 +158,7 @@ def test_a_task_predicts_in_the_scheme_of_its_input(tmp_path: pathlib.Path):
     task = TaggingTask(str(tmp_path), 12)
     records = task.records('train')
     task.learn(records)
-    assert task.labels == ['O', 'B-X', 'I-X', 'B-Y', 'I-Y'] and task.learned()['scheme'] == 'bioes'
+    assert task.labels == ['O', 'B-X', 'I-X', 'B-Y', 'I-Y'] and task.learned_state()['scheme'] == 'bioes'
     plain = next(task.parse([(1, 'a b')], 'in'))
     text = write_columns([plain], [('B-X', 'I-X')], scheme='bioes')
     assert text == 'a B-X\nb E-X\n\n'

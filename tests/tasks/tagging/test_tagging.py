@@ -89,8 +89,8 @@ def test_learns_the_tags(task, capsys: pytest.CaptureFixture):
     assert made.labels == ['O', 'B-LOC', 'I-LOC', 'B-PER', 'I-PER']
     assert '3 sentences for training, 7 words: LOC 2, PER 1' in capsys.readouterr().out
     other = TaggingTask(made.data, 12)
-    other.restore(json.loads(json.dumps(made.learned())))
-    assert other.learned() == made.learned() and made.learned()['scheme'] == 'iob1'
+    other.restore(json.loads(json.dumps(made.learned_state())))
+    assert other.learned_state() == made.learned_state() and made.learned_state()['scheme'] == 'iob1'
     assert made.splits() == ['train'] and made.score == 'f1' and made.objective is TOKENS
 
 
@@ -287,7 +287,7 @@ def test_model_and_features_of_the_paper(task, tokenizer: Tokenizer, layers: str
     records = made.records('train')
     features = made.features(records, tokenizer, training=True)
     batch = features.batch(np.array([0, 2, -1]), 12, tokenizer.pad_id)
-    model = made.model(config)
+    model = made.build_module(config)
     inputs = [batch[name] for name in TOKENS.inputs]
     params = init_params(model, jax.random.key(0), *inputs)
     outputs = model.apply({'params': params}, *inputs)
