@@ -1,4 +1,4 @@
-"""Losses and accuracies as sums and weights, so that the division happens once, over the whole batch."""
+"""Losses and accuracies as sums and weights, which are divided once for the full batch."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
     Returns:
       float32 [...].
     """
-    # A comparison instead of a gather: if C is sharded, the logits need not be gathered.
+    # A comparison instead of a gather, because a gather would need the full logits on each device if C is sharded.
     is_label = jnp.arange(logits.shape[-1]) == labels[..., None]
     normaliser = _log_sum_exp if platform() == 'cpu' else functools.partial(jax.nn.logsumexp, axis=-1)
     return normaliser(logits) - jnp.where(is_label, logits, 0.0).sum(-1)
@@ -32,7 +32,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array) -> jax.Array:
 def _log_sum_exp(logits: jax.Array) -> jax.Array:
     """Computes `jax.nn.logsumexp` over the last dimension without saving exponentials for the backward pass.
 
-    On CPU, writing and reading them takes longer than recomputing them.
+    On CPU, writing and reading the exponentials takes longer than recomputing them.
     """
     return _log_sum_exp_forward(logits)[0]
 
@@ -109,7 +109,7 @@ class Objective:
       factors: {name: factor} of the minimised losses; the default factor is 1.
       capture: The intermediate values to capture (model/capture.py). `losses` gets them among the outputs.
       teacher_fn: (teacher parameters, batch) -> teacher outputs. `losses` gets them as `batch['teacher']`.
-      init_aux: key -> boxed parameters of the objective itself. They are trained with those of the model, stored
+      init_aux: key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
     """
 
@@ -185,7 +185,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 def classification_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Cross entropy of `logits` [B, C] with int32 `labels` [B]: the class, or the correct one of C endings."""
+    """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B], classes or indices of endings."""
     losses = classification_sums(outputs['logits'], batch['labels'], batch['weights'], 'label')
     return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
 
@@ -210,7 +210,7 @@ def build_class_weighted(class_weights: Sequence[float]) -> Objective:
 def choice_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """`classification_losses` for questions with up to C endings; an ending without tokens cannot be chosen."""
+    """Computes `classification_losses` for questions with up to C endings; endings without tokens are masked."""
     return classification_losses({'logits': _mask_endings(outputs['logits'], batch)}, batch)
 
 
@@ -222,10 +222,10 @@ def _mask_endings(logits: jax.Array, batch: Mapping[str, jax.Array]) -> jax.Arra
 def multi_label_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array], positive: Sequence[float] | None = None
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Binary cross entropy of `logits` [B, C] with float32 `labels` [B, C] of 0 and 1, averaged over the C labels.
+    """Computes the binary cross entropy of `logits` [B, C] with `labels` [B, C], averaged over the C labels.
 
-    It equals torch's BCEWithLogitsLoss. `accuracy` is the share of correct decisions at a probability of 0.5; the
-    metrics of the task may use another threshold.
+    The labels are float32, 0 or 1. The loss equals torch's BCEWithLogitsLoss. `accuracy` is the share of correct
+    decisions at a probability of 0.5; the metrics of the task may use another threshold.
 
     Args:
       outputs, batch: See Objective.
@@ -250,7 +250,7 @@ def build_label_weighted(positive: Sequence[float]) -> Objective:
 def regression_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Squared error between `logits` [B, 1] and float32 `labels` [B]."""
+    """Computes the squared error between `logits` [B, 1] and float32 `labels` [B]."""
     error = jnp.square(outputs['logits'][:, 0] - batch['labels'])  # [B]
     return {'loss': ((error * batch['weights']).sum(), batch['weights'].sum())}
 
@@ -258,7 +258,7 @@ def regression_losses(
 def token_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S], weighted by `token_weights`."""
+    """Computes the cross entropy of `token_logits` [B, S, C] with int32 `token_labels` [B, S], by `token_weights`."""
     losses = classification_sums(outputs['token_logits'], batch['token_labels'], batch['token_weights'], 'token')
     return {'loss': losses['token_loss'], 'accuracy': losses['token_accuracy']}
 
@@ -266,7 +266,7 @@ def token_losses(
 def span_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Mean of the cross entropies of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
+    """Computes the mean cross entropy of `start_logits` and `end_logits` [B, S] with int32 `start` and `end` [B].
 
     The softmax excludes padding, so the loss of a row does not depend on the padded length of its batch. transformers
     includes padding, and so does google-research/bert, where all rows have the same length.
@@ -301,12 +301,12 @@ def _distill_labels(student: Any, teacher: Any, batch: Mapping[str, jax.Array], 
 
 
 def _distill_scores(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    """Squared distance [B] from the score of the teacher; it does not use the temperature."""
+    """Computes the squared distance [B] from the score of the teacher, without the temperature."""
     return jnp.square(student['logits'] - teacher['logits'])[:, 0]
 
 
 def _distill_spans(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    """Mean over the distributions of first and last token [B]; padding is excluded."""
+    """Averages the divergences of the first and the last token [B]; padding is excluded."""
     padding = jnp.where(batch['attention_mask'] > 0, 0.0, -1e9)  # [B, S]
     ends = ('start_logits', 'end_logits')
     return sum(divergence(student[name] + padding, teacher[name] + padding, temperature) for name in ends) / 2

@@ -140,5 +140,5 @@ def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[
     """Yields a row for each item: the fields of the record and the answer; or for a blank item, its file and line."""
     remaining = iter(answers)
     for item in items:
-        row = next(remaining) if isinstance(item, Row) else {'skipped': item.what, 'where': item.where}
+        row = next(remaining) if isinstance(item, Row) else {'skipped': item.kind, 'where': item.where}
         yield result_extras(item.fields or {}, row)

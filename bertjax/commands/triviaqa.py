@@ -52,8 +52,8 @@ def run(config: ConfigDict, workdir: str) -> None:
             with AtomicFile(target) as file:
                 _write(file, data, path, counts)
             print(
-                f'{target}: {counts.kept:,} of {counts.documents:,} documents have an answer in their first {WORDS} '
-                f'words; {counts.answered:,} of {counts.questions:,} questions have such a document'
+                f'{target}: {counts.paragraphs:,} of {counts.documents:,} documents have an answer in their first '
+                f'{WORDS} words; {counts.answered:,} of {counts.questions:,} questions have such a document'
             )
     print(f'train on it with --config.data={folder}, then on SQuAD with --config.init=WORKDIR of that run')
 
@@ -68,7 +68,7 @@ def _write(file: AtomicFile, data: epath.Path, path: epath.Path, counts: Counts)
         for entry in convert_to_squad(data, path, counted_questions, counts):
             file.write((separator + json.dumps(entry, ensure_ascii=False)).encode())
             separator = ', '
-    if not counts.kept:
+    if not counts.paragraphs:
         found = f'no answer in the first {WORDS} words of {counts.documents:,} documents'
         raise UserError(str(path), found, 'at least one answer', 'check that evidence/ belongs to these questions')
     file.write(b']}\n')

@@ -20,7 +20,7 @@ from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit, read_enco
 from bertjax.finetune.task_model import TaskModel
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import make_selection
+from bertjax.optim.trainable import make_selection
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import mesh_context

@@ -225,7 +225,7 @@ def prediction_rows(task: Task, items: Sequence[Any], predictions: Sequence[Any]
     records = [item for item in items if not isinstance(item, Blank)]
     rows = task.rows(records, predictions)
     for item in items:
-        row = {'skipped': item.what, 'where': item.where} if isinstance(item, Blank) else next(rows)
+        row = {'skipped': item.kind, 'where': item.where} if isinstance(item, Blank) else next(rows)
         yield result_extras(getattr(item, 'fields', None) or {}, row)
 
 

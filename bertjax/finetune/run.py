@@ -20,7 +20,7 @@ from bertjax.finetune.task_data import TASK_FILE, TaskData
 from bertjax.finetune.task_model import TaskEvaluator, prepare
 from bertjax.metrics.rows import distillation_values, task_values
 from bertjax.optim.masks import describe_decay
-from bertjax.optim.selection import partition
+from bertjax.optim.trainable import partition
 from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.train.phase import Phase
 from bertjax.train.settings import resolve_durations

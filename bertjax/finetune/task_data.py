@@ -18,7 +18,7 @@ from bertjax.data.length_buckets import best_length_count, choose_lengths
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.model.config import BertConfig, train_flops_per_sequence
-from bertjax.optim.selection import make_selection, needs_unrolled
+from bertjax.optim.trainable import make_selection, needs_unrolled
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.resolve_path import huggingface_directory

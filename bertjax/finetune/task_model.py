@@ -16,7 +16,7 @@ from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import train_flops_per_sequence
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import make_selection
+from bertjax.optim.trainable import make_selection
 from bertjax.tasks.task import Outputs, Task
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.phase import Phase

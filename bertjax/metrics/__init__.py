@@ -1,1 +1,1 @@
-"""Metrics of tasks, and the rows of metrics.jsonl from sums and weights."""
+"""Metrics of tasks, and the values of the rows of metrics.jsonl."""

@@ -1,4 +1,7 @@
-"""Metrics of classification and regression, equal to those of scikit-learn and scipy; None if undefined."""
+"""Metrics of classification and regression, equal to those of scikit-learn and scipy.
+
+A function returns None if its metric is undefined.
+"""
 
 import dataclasses
 
@@ -8,11 +11,12 @@ import numpy.typing as npt
 
 @dataclasses.dataclass(frozen=True)
 class ClassScores:
-    """The scores of each of C classes; all arrays are [C].
+    """The scores of C classes; all arrays are [C].
 
     Attributes:
       precision, recall, f1: float64; 0 if undefined, as in scikit-learn.
-      true, predicted: int64, the number of records of each class, and the number of its predictions.
+      true: int64, the number of records of each class.
+      predicted: int64, the number of records for which each class was predicted.
     """
 
     precision: np.ndarray
@@ -23,11 +27,11 @@ class ClassScores:
 
 
 def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np.ndarray:
-    """Returns the confusion table, int64 [C, C]: how often class i was predicted as class j.
+    """Returns the confusion table, int64 [C, C]; entry [i, j] counts the records of class i predicted as class j.
 
     Args:
-      true, predicted: ints [N], below `classes`.
-      classes: C.
+      true, predicted: The class indices, int [N], each below `classes`.
+      classes: The number of classes C.
     """
     table = np.zeros((classes, classes), np.int64)
     np.add.at(table, (np.asarray(true, np.int64), np.asarray(predicted, np.int64)), 1)
@@ -35,7 +39,7 @@ def confusion(true: npt.ArrayLike, predicted: npt.ArrayLike, classes: int) -> np
 
 
 def class_scores(table: np.ndarray) -> ClassScores:
-    """Returns precision, recall and F1 of each class from a `confusion` table."""
+    """Returns the scores of each class from a `confusion` table."""
     return scores_from_counts(table.diagonal(), table.sum(1), table.sum(0))
 
 
@@ -52,20 +56,23 @@ def accuracy(table: np.ndarray) -> float | None:
 
 
 def binary_f1(table: np.ndarray) -> float | None:
-    """Returns the F1 of class 1 of two classes."""
+    """Returns the F1 of class 1 from a `confusion` table of two classes."""
     return float(class_scores(table).f1[1]) if table.sum() else None
 
 
 def macro_f1(table: np.ndarray) -> float | None:
-    """Returns the mean F1 of the classes that occur or were predicted (like scikit-learn without `labels`)."""
+    """Returns the mean F1 of the classes that occur or were predicted, as scikit-learn does without `labels`."""
     scores = class_scores(table)
     seen = (scores.true + scores.predicted) > 0
     return float(scores.f1[seen].mean()) if seen.any() else None
 
 
 def matthews(table: np.ndarray) -> float | None:
-    """Returns Matthews' correlation (R_K of Gorodkin 2004 for more classes); 0 if either side has only one class."""
-    table = table.astype(np.float64)  # products of counts would overflow int64 from 3e9 records
+    """Returns the Matthews correlation coefficient, for more than two classes R_K of Gorodkin (2004).
+
+    The value is 0 if all records have the same class, or if all predictions are the same class.
+    """
+    table = table.astype(np.float64)  # with 3e9 records or more, products of counts would overflow int64
     total, true, predicted = table.sum(), table.sum(1), table.sum(0)
     if not total:
         return None
@@ -75,7 +82,11 @@ def matthews(table: np.ndarray) -> float | None:
 
 
 def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the correlation of two float arrays [N]; None for fewer than two, non-finite or constant values."""
+    """Returns the Pearson correlation of two float arrays [N].
+
+    Returns:
+      The correlation; None if N is below 2, or an array is constant or has a non-finite value.
+    """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(x) < 2 or not np.isfinite([x, y]).all() or (x == x[0]).all() or (y == y[0]).all():
         return None
@@ -84,23 +95,23 @@ def pearson(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
 
 
 def spearman(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the correlation of the ranks of two float arrays [N]; see `pearson`."""
+    """Returns the Spearman correlation of two float arrays [N], the `pearson` correlation of their ranks."""
     return pearson(ranks(x), ranks(y)) if np.isfinite([x, y]).all() else None
 
 
 def ranks(x: npt.ArrayLike) -> np.ndarray:
-    """Returns the rank of each value, float64 [N], from 1 for the smallest; equal values share the mean rank."""
+    """Returns the rank of each value, float64 [N]; the smallest has rank 1, and equal values share their mean rank."""
     _, group, count = np.unique(np.asarray(x, np.float64), return_inverse=True, return_counts=True)
     last = np.cumsum(count)
     return ((2 * last - count + 1) / 2)[group]
 
 
 def mean_squared_error(x: npt.ArrayLike, y: npt.ArrayLike) -> float | None:
-    """Returns the mean squared error of two float arrays [N]; None for no values or non-finite ones."""
+    """Returns the mean squared error of two float arrays [N]; None if N is 0 or a value is not finite."""
     error = np.asarray(x, np.float64) - np.asarray(y, np.float64)
     return float(np.square(error).mean()) if len(error) and np.isfinite(error).all() else None
 
 
-# The metrics of tasks: functions of a confusion table, and functions of true and predicted values.
-OF_CLASSES = {'accuracy': accuracy, 'f1': binary_f1, 'macro_f1': macro_f1, 'matthews': matthews}
-OF_VALUES = {'spearman': spearman, 'pearson': pearson, 'mse': mean_squared_error}
+# Metrics by name: CLASS_METRICS take a confusion table, VALUE_METRICS take the true and the predicted values.
+CLASS_METRICS = {'accuracy': accuracy, 'f1': binary_f1, 'macro_f1': macro_f1, 'matthews': matthews}
+VALUE_METRICS = {'spearman': spearman, 'pearson': pearson, 'mse': mean_squared_error}

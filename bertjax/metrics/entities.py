@@ -1,4 +1,4 @@
-"""Entities in sequences of tags: spans, tag schemes, and the scores of conlleval."""
+"""Entities in tag sequences: their spans, tag schemes, and scores as in conlleval."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -6,32 +6,35 @@ from typing import NamedTuple
 
 
 class EntitySpan(NamedTuple):
-    """An entity: the words `start` to `end`, exclusive."""
+    """An entity of the words from `start` to `end`, exclusive."""
 
     type: str
     start: int
     end: int
 
 
-# The letters of schemes that also mark ends: for the first, a middle, the last, and the only word of an entity.
+# The schemes that mark both the start and the end of an entity, with four letters each: for its first word, a middle
+# word, its last word, and the only word of a one-word entity.
 WITH_ENDS = {'bioes': 'BIES', 'bilou': 'BILU', 'bmes': 'BMES'}
-IOE = ('ioe2', 'ioe1')  # the mirror images of IOB: E marks the last word of an entity
-ENDS = 'ESLUM'  # the letters that IOB does not have
+IOE = ('ioe2', 'ioe1')  # mirror images of IOB: E marks the last word of an entity
+ENDS = 'ESLUM'  # letters that do not occur in IOB
 _SYNONYMS = {'M': 'I', 'L': 'E', 'U': 'S'}
 
 
 def split_tag(tag: str) -> tuple[str, str]:
-    """Splits 'B-PER' into ('B', 'PER'); types may contain hyphens, and may be missing ('B')."""
+    """Splits a tag such as 'B-PER' into ('B', 'PER'). The type may contain hyphens; it is '' for a tag such as 'B'."""
     prefix, _, type = tag.partition('-')
     return prefix, type
 
 
 def spans(tags: Sequence[str]) -> list[EntitySpan]:
-    """Returns the entities of a sentence, in any scheme and even in invalid sequences.
+    """Returns the entities of a sentence. The tags may follow any scheme and may be an invalid sequence.
 
-    An entity begins at B and S, and at an I or E that follows O, an end or another type. It ends with E and S, before
-    O, and before the next entity. M counts as I, L as E, U as S. The rules for B, I and O are those of conlleval, which
-    has no S, L, U and M and no entity that begins after E; the rules for E and S are those of seqeval.
+    An entity begins at a B or S, and at an I or E that follows O, the end of an entity, or a tag of another type. It
+    ends with an E or S, before an O, and before the next entity. M counts as I, L as E, and U as S.
+
+    The rules for B, I and O are those of conlleval, which does not know S, L, U and M, and starts no entity after E.
+    The rules for E and S are those of seqeval.
     """
     entities: list[EntitySpan] = []
     start, inside = 0, None
@@ -55,17 +58,18 @@ def _with_prefix(prefix: str, type: str) -> str:
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """Converts tags to IOB2, where each entity begins with B. Valid IOB2 is unchanged."""
+    """Converts tags to IOB2, where each entity begins with B. Valid IOB2 tags do not change."""
     return to_scheme(tags, 'iob2')
 
 
 def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
-    """Converts tags to a scheme; tags that are valid in the scheme are unchanged.
+    """Converts tags to a scheme. Tags that are valid in the scheme do not change.
 
     Args:
-      tags: The tags of a sentence in any scheme.
-      scheme: 'iob2'; 'iob1' (B only if the entity directly follows one of the same type); 'ioe2' (E at every end);
-        'ioe1' (E only if an entity of the same type directly follows); or a key of WITH_ENDS.
+      tags: The tags of a sentence, in any scheme.
+      scheme: The name of the scheme: 'iob2'; 'iob1', where an entity begins with B only if it directly follows another
+        entity of its type; 'ioe2', where each entity ends with E; 'ioe1', where an entity ends with E only if another
+        entity of its type directly follows; or a key of WITH_ENDS.
     """
     new = ['O'] * len(tags)
     entities = spans(tags)
@@ -83,44 +87,44 @@ def to_scheme(tags: Sequence[str], scheme: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class EntityScore:
-    """Counts of entities, and the scores that follow from them.
+    """Counts of entities, and the precision, recall and F1 computed from them.
 
-    Precision, recall and F1 are 0 if the denominator is 0, as in conlleval and seqeval.
+    The scores are 0 if their denominator is 0, as in conlleval and seqeval.
 
     Attributes:
       gold: The number of true entities.
-      found: The number of predicted entities.
-      right: The number of predicted entities that equal a true one in words and type.
+      predicted: The number of predicted entities.
+      right: The number of correct predictions: entities with the words and the type of a true entity.
     """
 
     gold: int
-    found: int
+    predicted: int
     right: int
 
     @property
     def precision(self) -> float:
-        """The share of the predicted entities that are right."""
-        return self.right / self.found if self.found else 0.0
+        """The share of the predicted entities that are correct."""
+        return self.right / self.predicted if self.predicted else 0.0
 
     @property
     def recall(self) -> float:
-        """The share of the true entities that were predicted."""
+        """The share of the true entities that are predicted."""
         return self.right / self.gold if self.gold else 0.0
 
     @property
     def f1(self) -> float:
         """The harmonic mean of precision and recall."""
-        return 2 * self.right / (self.gold + self.found) if self.gold + self.found else 0.0
+        return 2 * self.right / (self.gold + self.predicted) if self.gold + self.predicted else 0.0
 
 
 def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> dict[str, EntityScore]:
-    """Returns the scores by entity type, sorted by name.
+    """Returns the scores of each entity type, {type: score}, sorted by type.
 
     Args:
-      gold, predicted: The tags of each sentence, of equal lengths.
+      gold, predicted: The true and the predicted tags of each sentence.
 
     Raises:
-      ValueError: The numbers of sentences, or the lengths of a sentence, differ.
+      ValueError: `gold` and `predicted` differ in the number of sentences, or in the number of tags of a sentence.
     """
     counts: dict[str, list[int]] = {}
     for true, guessed in zip(gold, predicted, strict=True):
@@ -134,13 +138,13 @@ def score_entities(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[s
 
 
 def total_score(scores: dict[str, EntityScore]) -> EntityScore:
-    """Returns the micro average: the summed counts of all types."""
-    parts = [(score.gold, score.found, score.right) for score in scores.values()]
+    """Returns the micro average of the types, which is the score of their summed counts."""
+    parts = [(score.gold, score.predicted, score.right) for score in scores.values()]
     return EntityScore(*(sum(column) for column in zip(*parts, strict=True))) if parts else EntityScore(0, 0, 0)
 
 
 def tag_accuracy(gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]) -> float | None:
-    """Returns the share of words with the right tag; None without words."""
+    """Returns the share of words with the correct tag; None if there are no words."""
     right = words = 0
     for true, guessed in zip(gold, predicted, strict=True):
         right += sum(a == b for a, b in zip(true, guessed, strict=True))

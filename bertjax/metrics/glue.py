@@ -1,20 +1,20 @@
-"""The averages over the tasks of GLUE, as on the leaderboard and in BERT's paper.
+"""Averages over the tasks of GLUE, as on the leaderboard and in the BERT paper.
 
-The leaderboard (Wang et al. 2018, arXiv 1804.07461) averages the metrics of a task to its score, treats MNLI matched
-and mismatched as one task, and averages all nine tasks, including WNLI.
+On the leaderboard (Wang et al. 2018, arXiv 1804.07461), the score of a task is the mean of its metrics. MNLI matched
+and mismatched are one task. The average covers all nine tasks, including WNLI.
 
-Table 1 of the BERT paper (arXiv 1810.04805) has one metric in each column, two columns for MNLI matched and mismatched,
-and no WNLI. Its averages, 79.6 for base and 82.1 for large, follow from this rule.
+Table 1 of the BERT paper (arXiv 1810.04805) has a single metric in each column, two columns for MNLI matched and
+mismatched, and no WNLI. Its averages, 79.6 for BERT-base and 82.1 for BERT-large, are the means of these columns.
 """
 
 import statistics
 from collections.abc import Mapping
 
-# {task: {split: {metric: value}}}, like `splits` in results.json.
+# {task: {split: {metric: value}}}; an entry of a task has the form of `splits` in results.json.
 Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 _ACCURACY = ('accuracy',)
-# The metrics that the leaderboard averages to the score of a task.
+# The metrics of each task; their mean is the score of the task on the leaderboard.
 OFFICIAL = {
     'cola': ('matthews',),
     'sst2': _ACCURACY,
@@ -26,31 +26,40 @@ OFFICIAL = {
     'rte': _ACCURACY,
     'wnli': _ACCURACY,
 }
-# The metric of each column of the paper's table, in its order.
+# The metric of each column of the BERT paper's table, in the order of the columns.
 PAPER = {'mnli': 'accuracy', 'qqp': 'f1', 'qnli': 'accuracy', 'sst2': 'accuracy', 'cola': 'matthews'}
 PAPER |= {'stsb': 'spearman', 'mrpc': 'f1', 'rte': 'accuracy'}
-SPLITS = {'mnli': ('dev', 'dev_mismatched')}  # the splits of a task's score; 'dev' for all other tasks
+SPLITS = {'mnli': ('dev', 'dev_mismatched')}  # the splits that the score of a task covers; 'dev' for all other tasks
 
 
 def task_figures(figures: Figures, task: str) -> dict[str, tuple[float | None, ...]]:
-    """Returns {split: official metrics} of a task for its evaluated splits; all values are in [-1, 1]."""
+    """Returns {split: values of the OFFICIAL metrics} of a task for its evaluated splits; values are in [-1, 1]."""
     splits = {split: figures[task][split] for split in SPLITS.get(task, ('dev',)) if split in figures[task]}
     return {split: tuple(values[name] for name in OFFICIAL[task]) for split, values in splits.items()}
 
 
 def task_score(figures: Figures, task: str) -> float | None:
-    """Returns a task's score on the leaderboard, the mean of its metrics; None if one is undefined."""
+    """Returns the leaderboard score of a task, the mean of its metrics; None if a metric is undefined."""
     values = [value for metrics in task_figures(figures, task).values() for value in metrics]
     return None if None in values else statistics.fmean(values)
 
 
 def official_average(figures: Figures, *, without: tuple[str, ...] = ()) -> float | None:
-    """Returns the mean `task_score` of all tasks in `figures`; None if there is none or one is undefined."""
+    """Returns the mean `task_score` of the tasks in `figures`; None if there are no tasks or a score is undefined.
+
+    Args:
+      figures: The metrics of the evaluated tasks.
+      without: The names of tasks to exclude.
+    """
     return _mean([task_score(figures, task) for task in OFFICIAL if task in figures and task not in without])
 
 
 def paper_average(figures: Figures) -> float | None:
-    """Returns the mean of the columns of the BERT paper's table in `figures`; None if none or one is undefined."""
+    """Returns the mean of the columns of the BERT paper's table that `figures` has.
+
+    Returns:
+      The mean; None if there are no such columns or a value is undefined.
+    """
     columns = [(task, split) for task in PAPER if task in figures for split in SPLITS.get(task, ('dev',))]
     return _mean([figures[task][split][PAPER[task]] for task, split in columns if split in figures[task]])
 

@@ -1,4 +1,4 @@
-"""Metrics of multi-label classification, equal to scikit-learn's with zero_division=0; None for no records."""
+"""Metrics of multi-label classification, equal to those of scikit-learn with zero_division=0."""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,16 +9,23 @@ FIGURES = ('micro_f1', 'macro_f1', 'micro_precision', 'micro_recall', 'macro_pre
 
 
 def label_scores(true: npt.ArrayLike, predicted: npt.ArrayLike) -> ClassScores:
-    """Returns precision, recall and F1 of each label from two bool arrays [N, C]."""
+    """Returns the scores of each label.
+
+    Args:
+      true, predicted: Whether each record has each label, bool [N, C].
+    """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     return scores_from_counts((true & predicted).sum(0), true.sum(0), predicted.sum(0))
 
 
 def multi_label_figures(true: npt.ArrayLike, predicted: npt.ArrayLike) -> dict[str, float | None]:
-    """Returns the FIGURES of two bool arrays [N, C].
+    """Returns the FIGURES, {name: value}; all values are None if there are no records.
 
-    Micro averages count every decision once, macro averages are the mean over the C labels, and `exact` is the share of
-    records with exactly the right labels.
+    A micro average counts every decision once. A macro average is the mean over the C labels. `exact` is the share of
+    records whose labels are all correct.
+
+    Args:
+      true, predicted: Whether each record has each label, bool [N, C].
     """
     true, predicted = np.asarray(true, bool), np.asarray(predicted, bool)
     if not len(true):

@@ -1,4 +1,4 @@
-"""Metrics of relation classification: F1 over all labels except the negative one, which means no relation."""
+"""Metrics of relation classification: F1 over all labels except the negative label, which means 'no relation'."""
 
 import numpy as np
 
@@ -6,16 +6,18 @@ from bertjax.metrics.classification import accuracy, class_scores
 
 
 def relation_figures(table: np.ndarray, negative: int | None) -> dict[str, float | None]:
-    """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1]; None without records.
+    """Returns micro_f1, precision, recall, macro_f1 and accuracy, each in [0, 1], or None if there are no records.
 
     With a negative label, micro_f1, precision and recall are those of TACRED's scorer (yuhaozhang/tacred-relation,
-    utils/scorer.py): they count only relations that are predicted, or true, with another label. Precision is 1 if no
-    relation was predicted. Without a negative label they all equal the accuracy, like any micro average. macro_f1 is
-    scikit-learn's mean over the labels, except the negative one, that occur or were predicted.
+    utils/scorer.py): precision is the share of correct predictions among all predictions except negative ones, and
+    recall the share of correct predictions among all records except negative ones. Precision is 1 if all predictions
+    are negative. Without a negative label, all three equal the accuracy.
+
+    macro_f1 is the mean F1 of the other labels that occur or were predicted, as in scikit-learn.
 
     Args:
-      table: int64 [C, C], see `classification.confusion`.
-      negative: The index of the negative label; None if there is none.
+      table: The confusion table, int64 [C, C], see classification.py:confusion.
+      negative: The index of the negative label; None if there is no such label.
     """
     if not table.sum():
         return dict.fromkeys(('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy'))

@@ -1,16 +1,16 @@
-"""Turns sums and weights into the values of a metrics row; docs/pretraining.md documents their names."""
+"""Computes the values of a row of metrics from sums and weights; docs/pretraining.md documents their names."""
 
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-Sums = Mapping[str, tuple[float, float]]
-PAIRS = ('nsp', 'sop')  # the names of the objectives on sentence pairs in a row
+Sums = Mapping[str, tuple[float, float]]  # {name: (weighted sum, sum of weights)}
+PAIRS = ('nsp', 'sop')  # the names of the sentence-pair objectives in a row
 _PRETRAINING_LOSSES = ('mlm_loss', *(f'{pair}_loss' for pair in PAIRS))
 
 
 def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
-    """Adds up the sums and weights of several batches in float64."""
+    """Adds the sums and weights of several batches, in float64."""
     total: dict[str, tuple[float, float]] = {}
     for part in parts:
         for name, (value, weight) in part.items():
@@ -20,13 +20,13 @@ def add_sums(parts: Iterable[Sums]) -> dict[str, tuple[float, float]]:
 
 
 def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]:
-    """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy, perplexity; None if a weight is 0.
+    """Returns loss, mlm_loss, mlm_accuracy, nsp_loss, nsp_accuracy and perplexity; a value is None if its weight is 0.
 
-    `loss` is the objective: the mean MLM loss plus the mean loss on pairs. `perplexity` is exp(mlm_loss).
+    `loss` is the objective, the mean MLM loss plus the mean pair loss. `perplexity` is exp(mlm_loss).
 
     Args:
-      sums: The sums of losses and accuracies, with the names of `losses.pretraining_losses`.
-      pair: 'nsp', or 'sop' for sentence order, whose values are named sop_loss and sop_accuracy.
+      sums: The sums of losses and accuracies, named as in `losses.pretraining_losses`.
+      pair: The pair objective: 'nsp', or 'sop', which renames nsp_loss and nsp_accuracy to sop_loss and sop_accuracy.
     """
     values: dict[str, float | None] = {}
     names = {'mlm': 'mlm', 'nsp': pair}
@@ -42,28 +42,28 @@ def pretraining_values(sums: Sums, pair: str = 'nsp') -> dict[str, float | None]
 
 
 def pair_name(mode: str) -> str:
-    """Returns the name of the pair objective of config.pairs.mode; 'nsp' if it has none."""
+    """Returns the name of the pair objective for a value of config.pairs.mode; 'nsp' for a mode without pairs."""
     return mode if mode in PAIRS else 'nsp'
 
 
 def task_values(sums: Sums) -> dict[str, float | None]:
-    """Returns the mean of each loss and accuracy of a task; None if the weight is 0."""
+    """Returns the mean of each loss and accuracy of a task; a mean is None if its weight is 0."""
     return {name: total / weight if weight else None for name, (total, weight) in sums.items()}
 
 
 def distillation_values(sums: Sums, factors: Mapping[str, float]) -> dict[str, float | None]:
-    """Returns the mean of each loss and accuracy, and the objective `loss`: the sum of each loss times its factor."""
+    """Returns the mean of each loss and accuracy, and `loss`, the sum of the losses multiplied by their `factors`."""
     values = task_values(sums)
     weighted = [factor * values[name] for name, factor in factors.items() if values.get(name) is not None]
     return {**values, 'loss': sum(weighted) if weighted else None}
 
 
 def distillation_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Returns the names of the distillation losses in the rows of a run, such as 'soft_loss'; [] if it has none."""
+    """Returns the names of the distillation losses, such as 'soft_loss', in the rows of a run."""
     names = dict.fromkeys(name for row in rows for name in row if name.endswith('_loss'))
     return [name for name in names if name not in _PRETRAINING_LOSSES]
 
 
 def finite_or_none(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Replaces non-finite values by None (null), because JSON has no NaN."""
+    """Replaces non-finite values by None, because JSON cannot represent them."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}

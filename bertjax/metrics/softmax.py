@@ -1,4 +1,4 @@
-"""Softmax in numpy, for code without JAX."""
+"""Softmax in NumPy, for code without JAX."""
 
 import numpy as np
 

@@ -1,8 +1,8 @@
-"""Exact match and F1 of SQuAD, as in its two official evaluation scripts.
+"""Exact match and F1 of SQuAD, as in the two official evaluation scripts.
 
-The scripts are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. They differ: only v2.0
-drops gold answers that are empty after normalisation, and only v2.0 gives two empty answers an F1 of 1. Values are in
-[0, 1] here; the scripts print percentages.
+The scripts are evaluate-v1.1.py and evaluate-v2.0.py of rajpurkar.github.io/SQuAD-explorer. Only v2.0 drops gold
+answers that are empty after normalisation, and only v2.0 gives two empty answers an F1 of 1. The scripts print
+percentages; the values of this module are in [0, 1].
 """
 
 import collections
@@ -15,17 +15,17 @@ import numpy as np
 _ARTICLE = re.compile(r'\b(?:a|an|the)\b')
 _NO_PUNCTUATION = str.maketrans('', '', string.punctuation)
 
-Gold = Mapping[str, Sequence[str]]  # {question: answers of the annotators}; empty if it is unanswerable
+Gold = Mapping[str, Sequence[str]]  # {question id: answers of the annotators}; no answers if it is unanswerable
 
 
 def normalize(text: str) -> str:
-    """Returns an answer in lower case, without ASCII punctuation and English articles, separated by single spaces."""
+    """Returns the words of an answer in lower case, without ASCII punctuation and English articles."""
     text = text.lower().translate(_NO_PUNCTUATION)
     return ' '.join(_ARTICLE.sub(' ', text).split())
 
 
 def exact_match(gold: str, answer: str) -> float:
-    """Returns 1 if both texts are equal after `normalize`, else 0."""
+    """Returns 1 if both texts are equal after normalisation, else 0."""
     return float(normalize(gold) == normalize(answer))
 
 
@@ -34,7 +34,7 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
 
     Args:
       gold, answer: The texts.
-      empty_equal: Whether two texts without words score 1 (v2.0) or 0 (v1.1).
+      empty_equal: Whether the F1 of two texts without words is 1 (v2.0), not 0 (v1.1).
     """
     gold_words, answer_words = normalize(gold).split(), normalize(answer).split()
     if not gold_words or not answer_words:
@@ -42,20 +42,20 @@ def overlap_f1(gold: str, answer: str, *, empty_equal: bool) -> float:
     common = (collections.Counter(gold_words) & collections.Counter(answer_words)).total()
     if not common:
         return 0.0
-    # This order of operations reproduces the official scripts to the last digit.
+    # The order of operations is that of the official scripts, so that the results are bitwise equal.
     precision, recall = common / len(answer_words), common / len(gold_words)
     return (2 * precision * recall) / (precision + recall)
 
 
 def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
-    """Returns {'exact', 'f1'} of SQuAD 1.1.
+    """Returns `exact` and `f1` of SQuAD 1.1.
 
     Args:
-      gold: {id: at least one answer}.
-      answers: {id: text} for each id of `gold`.
+      gold: The gold answers of each question, at least one.
+      answers: {id: predicted answer} for each id in `gold`.
 
     Raises:
-      ValueError: There is no question, or a question lacks a gold answer or an answer.
+      ValueError: There is no question, or a question lacks a gold answer or a predicted answer.
     """
     if not gold or not all(gold.values()) or gold.keys() - answers.keys():
         raise ValueError('every question needs a gold answer and an answer')
@@ -67,14 +67,14 @@ def evaluate_v1(gold: Gold, answers: Mapping[str, str]) -> dict[str, float]:
 
 
 class Evaluation:
-    """The scores of every answer of SQuAD 2.0, and the metrics that follow from them.
+    """The scores of all predicted answers of SQuAD 2.0, and the metrics computed from them.
 
     Args:
-      gold: {id: answers}; empty for an unanswerable question.
-      answers: {id: text} for each id of `gold`; '' for no answer.
+      gold: The gold answers of each question; empty for an unanswerable question.
+      answers: {id: predicted answer} for each id in `gold`; '' for no answer.
 
     Raises:
-      ValueError: There is no question, or a question lacks an answer.
+      ValueError: There is no question, or a question lacks a predicted answer.
     """
 
     def __init__(self, gold: Gold, answers: Mapping[str, str]):
@@ -91,12 +91,14 @@ class Evaluation:
         )
 
     def figures(self, null_odds: Mapping[str, float] | None = None, threshold: float = 1.0) -> dict[str, float | None]:
-        """Returns exact and f1 of all, of answerable (HasAns_) and of unanswerable questions (NoAns_); None for none.
+        """Returns `exact` and `f1` of all questions.
+
+        The dictionary also has both metrics for answerable questions, with the prefix HasAns_, and for unanswerable
+        questions, with the prefix NoAns_. A value is None if there are no such questions.
 
         Args:
-          null_odds: {id: the score of no answer minus the score of the answer}; an answer whose odds are above
-            `threshold` is replaced by ''. None keeps all answers.
-          threshold: See `null_odds`.
+          null_odds: {id: score of 'no answer' minus score of the predicted answer}. None keeps all predicted answers.
+          threshold: The null threshold. A predicted answer whose odds are above it is replaced by ''.
         """
         exact, f1 = self._exact, self._f1
         if null_odds is not None:
@@ -110,10 +112,10 @@ class Evaluation:
         return figures
 
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
-        """Returns best_exact and best_f1 over all thresholds, and the thresholds best_exact_thresh and best_f1_thresh.
+        """Returns best_exact and best_f1, the maxima over all thresholds, with best_exact_thresh and best_f1_thresh.
 
-        `answers` should be the best texts, regardless of the odds. The threshold is 0 if it is best to answer no
-        question, as in the official script.
+        `answers` should be the best non-empty texts, without a threshold applied. A threshold is 0 if not answering any
+        question is best, as in the official script.
         """
         figures: dict[str, float] = {}
         for name, scores in (('exact', self._exact), ('f1', self._f1)):
@@ -122,17 +124,20 @@ class Evaluation:
         return figures
 
     def best_threshold(self, null_odds: Mapping[str, float]) -> float:
-        """Returns the threshold of the best F1; a value below all odds if it is best to answer no question."""
+        """Returns the threshold with the best F1; a value below all odds if not answering any question is best."""
         threshold = self._search(self._f1, null_odds)[1]
         return min(null_odds.values()) - 1.0 if threshold is None else threshold
 
     def _search(self, scores: np.ndarray, null_odds: Mapping[str, float]) -> tuple[float, float | None]:
-        """Returns the best mean score and its threshold, found by adding answers in order of confidence."""
+        """Returns the best mean score and its threshold; the threshold is None if not answering any question is best.
+
+        The search starts without answers and adds the answers in ascending order of their null odds.
+        """
         number = {question: n for n, question in enumerate(self._ids)}
         ranked = [question for question in sorted(null_odds, key=null_odds.__getitem__) if question in number]
         order = [number[question] for question in ranked]
         gain = np.where(self._answerable, scores, -self._answered.astype(float))[order]
         all_empty = float((~self._answerable).sum())
-        sums = np.cumsum(np.concatenate([[all_empty], gain]))  # in the order of the official script
+        sums = np.cumsum(np.concatenate([[all_empty], gain]))  # adds in the order of the official script
         best = int(np.argmax(sums))
         return float(sums[best]) / len(scores), float(null_odds[ranked[best - 1]]) if best else None

@@ -56,7 +56,7 @@ def build_pooler(config: BertConfig, name: str | None = None) -> nn.Module:
 
 
 class MlmHead(nn.Module):
-    """A `transform` and a product with the token embedding or a table of its own, plus a bias per piece."""
+    """The MLM head: a `transform`, a product with the token embedding or a separate table, and a bias per piece."""
 
     config: BertConfig
 
@@ -64,7 +64,8 @@ class MlmHead(nn.Module):
     def __call__(self, hidden: jax.Array, table: jax.Array) -> jax.Array:
         """hidden [B, P, D], token embedding [V, D] -> float32 logits [B, P, V].
 
-        V includes the padding of the vocabulary. Its logits are -1e9, so it is never predicted and gets no gradient.
+        V includes the padding of the vocabulary. The padding has logits of -1e9: it is never predicted and gets no
+        gradient.
         """
         c = self.config
         x = transform(c, hidden)  # [B, P, D]
@@ -85,8 +86,8 @@ class MlmHead(nn.Module):
 def product_with_rows(x: jax.Array, table: jax.Array) -> jax.Array:
     """Multiplies x [B, P, D] with each row of table [V, D] -> float32 [B, P, V].
 
-    The backward pass computes the cotangent (B·P·V numbers) once. Without the barrier, XLA:CPU computes it again for
-    each use, and transposes one of the copies.
+    The backward pass computes the cotangent, an array of B·P·V values, once. Without the barrier, XLA:CPU computes the
+    cotangent again for each use, and transposes one of the copies.
     """
     return jnp.einsum('BPD,VD->BPV', x, table, preferred_element_type=jnp.float32)
 
@@ -101,7 +102,7 @@ product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, tabl
 
 
 class PairHead(Projection):
-    """Classifies the pooled state: 0 if the second segment follows the first, 1 if it does not."""
+    """A classifier of the pooled state: class 0 if the second segment follows the first, else class 1."""
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:

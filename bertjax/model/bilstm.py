@@ -15,7 +15,7 @@ def _uniform(units: int) -> nn.initializers.Initializer:
 
 
 def _bias_init(key: jax.Array, shape: tuple[int, int], dtype: jnp.dtype) -> jax.Array:
-    # The forget gate starts open (Jozefowicz et al. 2015, section 2.2).
+    # The forget gate is open initially (Jozefowicz et al. 2015, section 2.2).
     return jnp.zeros(shape, dtype).at[1].set(1)
 
 
@@ -23,7 +23,7 @@ class Lstm(nn.Module):
     """One direction of one LSTM layer. The gates are in the order input, forget, candidate, output.
 
     Parameters: kernel [D, 4, U], recurrent [U, 4, U], bias [4, U]. The recurrent kernel is replicated on all devices,
-    because a sharded one would need communication in each of the S steps.
+    because a sharded kernel would need communication in each of the S steps.
     """
 
     config: BertConfig

@@ -86,12 +86,13 @@ class BertConfig:
         activation.
       norm: 'layernorm', or 'rmsnorm' (no mean is subtracted, arXiv 1910.07467).
       layer_norm_eps: Number added to the variance, or to the mean square, in a norm.
-      projection_bias: Add a bias in the projections of the encoder and in those before a head's last one.
-      norm_bias: Add a bias in the norms.
-      pre_norm: Normalise the inputs of each block instead of its outputs, and normalise after the last block.
-      first_attention_norm: With `pre_norm`, normalise the input of the first block's attention, although the embeddings
-        are normalised already. ModernBERT does not.
-      qk_norm: Normalise queries and keys, each head by itself, before the attention scores (arXiv 2302.05442).
+      projection_bias: Whether to add a bias in the projections of the encoder and in those before a head's last one.
+      norm_bias: Whether to add a bias in the norms.
+      pre_norm: Whether to normalise the inputs of each block instead of its outputs, and to normalise after the last
+        block.
+      first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention, although the
+        embeddings are already normalised. ModernBERT does not.
+      qk_norm: Whether to normalise queries and keys, each head by itself, before the scores (arXiv 2302.05442).
       position: 'learned', a table of `max_positions` rows, or 'rope', rotary embeddings (model/rotary.py).
       rope_theta: The base of the rotation's frequencies in layers that attend to all positions.
       rope_local_theta: The same in layers with an attention window.
@@ -103,21 +104,21 @@ class BertConfig:
         projection with this activation. 'transform' (ModernBERT) has the form of the MLM head without its last
         projection, starts from its weights, and precedes every head, also that on tokens or spans.
       pooling: The input of the pooler: 'cls', the state of [CLS], or 'mean', the mean state of all tokens.
-      tie_embeddings: Use the token embedding as the last projection of the MLM head.
+      tie_embeddings: Whether to use the token embedding as the last projection of the MLM head.
       init: The initial weights. 'bert' draws all from one distribution; 'megatron' divides the standard deviation of
         projections into the residual stream by the square root of 2 · `num_layers` (arXiv 1909.08053); 'zero_output'
         starts these projections at zero.
       init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
-      causal: Use left-to-right attention (the paper's LTR ablation).
-      nsp: Include the pooler and the head for sentence pairs (NSP or SOP).
-      scan_layers: Compile one block and run it `num_layers` times with stacked parameters, instead of compiling
-        `num_layers` blocks.
+      causal: Whether to use left-to-right attention (the paper's LTR ablation).
+      nsp: Whether to include the pooler and the head for sentence pairs (NSP or SOP).
+      scan_layers: Whether to compile one block and run it `num_layers` times with stacked parameters, instead of
+        compiling `num_layers` blocks.
       attention: Name of the attention implementation, or 'auto' for the first that supports the call
         (model/attention/select.py).
-      remat: Which values the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
-        the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same,
-        but saves the output of attention and the residual sums instead of their inputs. 'full' saves only the inputs
-        of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+      remat: Policy that selects the values that the forward pass saves for the backward pass. 'none' saves all. 'dots'
+        saves the outputs of the projections and recomputes attention scores and element-wise operations. 'elementwise'
+        recomputes the same values, but saves the output of attention and the residual sums instead of their inputs.
+        'full' saves only the inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.
 
@@ -212,7 +213,7 @@ class BertConfig:
 
 
 def fields_of(*kinds: FieldKind) -> dict[str, Any]:
-    """The BertConfig fields of these kinds: {name: default}, in the order of declaration."""
+    """Returns the BertConfig fields of these kinds: {name: default}, in the order of declaration."""
     return {field.name: field.default for field in dataclasses.fields(BertConfig) if field.metadata['kind'] in kinds}
 
 

@@ -1,9 +1,9 @@
 """Dropout whose dropped values are a pure function of (seed, phase, site, example number, position).
 
-They do not depend on the mesh, the batch size, gradient accumulation or the implementation: a kernel that hashes the
-same words and counters drops the same values. The backward pass hashes again instead of storing a mask. A hash costs
-two multiplications and a few shifts in the loop that uses the value, whereas the bits of a random number generator
-would be arrays in memory.
+The dropped values do not depend on the mesh, the batch size, gradient accumulation or the implementation: every kernel
+that hashes the same words and counters drops the same values. The backward pass computes the hashes again instead of
+storing a mask. A hash costs two multiplications and a few shifts in the loop that uses the value, whereas the bits of a
+random number generator would be arrays in memory.
 """
 
 import enum
@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 
-_GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: multiplying by it moves neighbouring integers far apart
+_GOLDEN = 0x9E3779B9  # 2^32 / the golden ratio: multiplication by it spreads neighbouring integers
 # "lowbias32": the 32-bit mixer with two multiplications and the least bias in the search of C. Wellons
 # ("Prospecting for hash functions", 2018).
 _SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
@@ -39,7 +39,7 @@ def _mix(x: jax.Array) -> jax.Array:
 
 
 class Dropout(struct.PyTreeNode):
-    """The state that determines which values of a batch are dropped.
+    """The inputs of the hash that decides which values of a batch are dropped.
 
     Attributes:
       seed: uint32 scalar: the seed of the run, with the phase, layer and site folded in by `fold_in`.
@@ -58,11 +58,11 @@ class Dropout(struct.PyTreeNode):
         return cls(jax.random.bits(key), jnp.arange(rows, dtype=jnp.uint32))
 
     def fold_in(self, index: int | jax.Array) -> 'Dropout':
-        """Derives the dropout of a phase, a layer or a `Site`, given as an integer from 0."""
+        """Derives the dropout of a phase, a layer or a `Site`, by its index from 0."""
         index = jnp.asarray(index).astype(jnp.uint32)
         return self.replace(seed=_mix(self.seed + (index + 1) * jnp.uint32(_GOLDEN)))
 
-    def repeated(self, count: int) -> 'Dropout':
+    def repeat(self, count: int) -> 'Dropout':
         """Derives the dropout of B·count sequences from that of B examples with `count` sequences each."""
         example_ids = _mix(self.example_ids)[:, None] + jnp.arange(count, dtype=jnp.uint32)
         return self.replace(example_ids=example_ids.reshape(-1))
@@ -83,19 +83,19 @@ class Dropout(struct.PyTreeNode):
 
 
 def threshold(rate: float) -> int:
-    """The smallest hash of a value that is not dropped: `rate` as a multiple of 2^-32."""
+    """Returns the smallest hash of a value that is not dropped: `rate` as a multiple of 2^-32."""
     return round(rate * 2**32)
 
 
 def hash_bits(first: jax.Array, second: jax.Array, counters: jax.Array) -> jax.Array:
-    """Hashes two words and a counter to 32 random bits. The arithmetic works in kernels too.
+    """Hashes two words and a counter to 32 random bits, with arithmetic that Pallas kernels support.
 
     Args:
       first, second: uint32, from `Dropout.words`; they broadcast against the counters.
       counters: uint32, one per value of a row or head.
     """
-    # The second word enters in the middle, so that two rows never share the same hashes in another order. A final
-    # shift would improve only the low bits, which hardly affect the comparison with the threshold.
+    # The second word is added between the two multiplications. Otherwise two rows could have the same hashes in another
+    # order. A final shift would improve only the low bits, which hardly affect the comparison with the threshold.
     x = counters ^ first
     x = (x ^ (x >> _SHIFTS[0])) * jnp.uint32(_MULTIPLIERS[0]) + second
     return (x ^ (x >> _SHIFTS[1])) * jnp.uint32(_MULTIPLIERS[1])
@@ -109,8 +109,8 @@ def fold_in(dropout: Dropout | None, index: int | jax.Array | None) -> Dropout |
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest; returns x if `dropout` is None.
 
-    The counter of a value is its index in the row, or in its sequence if rows are packed. It does not depend on the
-    number of positions after it.
+    The counter of a value is its index in the row, or in its sequence if rows are packed. The counter does not depend
+    on the number of positions after the value.
     """
     if dropout is None or rate == 0.0:
         return x
@@ -134,8 +134,8 @@ def drop_attention(
 def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: jax.Array | None = None) -> jax.Array:
     """Drops attention weights [..., Q, S] with the uint32 words of `attention_words`.
 
-    The words are [..., 2]; or [..., Q, 3] for packed rows, with the index of each key in its sequence in `positions`
-    [..., S].
+    The words are [..., 2], or [..., Q, 3] for packed rows. For packed rows, `positions` [..., S] is the index of each
+    key in its sequence.
     """
     if not rate:
         return weights
@@ -143,9 +143,9 @@ def drop_weights(weights: jax.Array, rate: float, words: jax.Array, positions: j
 
 
 def attention_words(dropout: Dropout, heads: int) -> jax.Array:
-    """The words that `drop_attention` hashes with a counter: uint32 [B, heads, 2].
+    """Computes the words that `drop_attention` hashes with a counter: uint32 [B, heads, 2].
 
-    For packed rows they are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
+    For packed rows, the words are [B, heads, Q, 3]; the third word is the index of the query within its sequence.
     """
     words = dropout.fold_in(Site.ATTENTION).words(heads)
     return words if dropout.positions is None else words.swapaxes(1, 2)

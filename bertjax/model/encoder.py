@@ -28,7 +28,7 @@ REMAT_POLICIES = {
 
 def resolve_remat(config: BertConfig, platform: str) -> str:
     """Resolves `config.remat` on 'tpu', 'gpu' or 'cpu' to a name of REMAT_POLICIES or 'none'."""
-    # By the compiler's estimates (docs/performance.md), saving costs more than recomputing on TPUs.
+    # On TPUs, saving costs more than recomputing, by the compiler's estimates (docs/performance.md).
     automatic = 'elementwise' if platform == 'tpu' else 'none'
     return automatic if config.remat == 'auto' else config.remat
 
@@ -78,7 +78,7 @@ class Embeddings(nn.Module):
                 f'at least {length}',
                 'raise config.model.max_positions or shorten the sequences',
             )
-        # An id outside the table gives NaN, an error that is noticed, instead of silently taking the last row.
+        # An id outside the table gives NaN, which the loss shows. Clipping would silently take the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
         x = _hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':
@@ -91,14 +91,14 @@ class Embeddings(nn.Module):
         elif self.config.num_segments and platform() == 'cpu':
             x = x + onehot_lookup(self.segment(), segment_ids)
         elif self.config.num_segments:
-            # The gradient of a product is a product too, not a scatter of B·S rows into two.
+            # The gradient of this product is a product too. The gradient of a lookup would scatter B·S rows into N.
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
         return _hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
-        """The token embedding [V, D], shared with the MLM head."""
+        """Returns the token embedding [V, D], which the MLM head shares."""
         return self.token()
 
 
@@ -127,8 +127,8 @@ class EncoderBlock(nn.Module):
 
     Attributes:
       config: The config of the model.
-      keep_output: Return the output twice, so that a scan stacks one of them.
-      first_only: Compute only the output of the first position, which still attends to all positions.
+      keep_output: Whether to return the output twice, so that a scan stacks the second one.
+      first_only: Whether to compute only the output of the first position, which still attends to all positions.
     """
 
     config: BertConfig
@@ -223,27 +223,28 @@ class BertEncoder(nn.Module):
           dropout: The dropout of a training step, or None for no dropout.
           layout: The layout of packed rows; each sequence attends only to its own tokens. With fixed slots,
             `dropout` is per position. None if each row is one sequence.
-          all_layers: Also return the hidden states of all layers: first the embeddings, last the result.
-          first_only: Compute the result of the first position only. An unrolled encoder then skips most of its last
-            block (7 % of the work of 12 blocks); a scanned one cannot. Not with `all_layers`.
+          all_layers: Whether to return also the hidden states of all layers, from the embeddings to the last block.
+          first_only: Whether to compute the result of the first position only. An unrolled encoder then skips most of
+            its last block (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
 
         Returns:
-          [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or [B, Q, D] with fixed slots (see
-          `PackedLayout.gather_cls`). And [L + 1, B, S, D] or None.
+          The hidden states of the last block: [B, S, D] in the dtype of computation; with `first_only` [B, 1, D], or
+          [B, Q, D] with fixed slots (see `PackedLayout.gather_cls`).
+          The hidden states of all layers [L + 1, B, S, D], or None without `all_layers`.
 
         Raises:
           UserError: The sequences are longer than `max_positions`.
         """
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
-        shorten = first_only and not is_captured(self, *CAPTURES)  # captured values are of all positions
-        mask = AttentionMask.of_rows(attention_mask, layout, causal=c.causal)
+        shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
+        mask = AttentionMask.from_layout(attention_mask, layout, causal=c.causal)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded, rotations = x, self._rotations(input_ids.shape[1], layout)
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
-            # In a scan, the loop itself prevents CSE between the two passes; the barrier would only cost time.
+            # A scan itself prevents CSE between the two passes, so the barrier of `prevent_cse` would only cost time.
             block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
         if c.scan_layers:
             scanned = nn.scan(
@@ -254,9 +255,9 @@ class BertEncoder(nn.Module):
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
-            numbers = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
+            indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
             # layers [L, B, S, D]
-            x, layers = scanned(c, keep_layers, name='layers')(x, numbers, mask, rotations, dropout)
+            x, layers = scanned(c, keep_layers, name='layers')(x, indices, mask, rotations, dropout)
             x = _gather_cls(x, layout) if shorten else x
         else:
             layers = []
@@ -284,5 +285,5 @@ class BertEncoder(nn.Module):
         return tuple(Rotary.of_positions(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 
     def token_embedding(self) -> jax.Array:
-        """The token embedding [V, D], including the padding of the vocabulary, for a tied head."""
+        """Returns the token embedding [V, D], including the padding of the vocabulary, for a tied head."""
         return self.embeddings.table()

@@ -18,15 +18,15 @@ from bertjax.model.lookup import gather_positions
 from bertjax.model.pooling import pool_tokens
 from bertjax.parallel.partition import with_axes
 
-# Rows of the feature-based part of the paper's Table 7 -> the number of blocks that each needs.
+# {row of the feature-based part of the paper's Table 7: the number of blocks that it needs}.
 LAYERS = {'embeddings': 0, 'last': 1, 'second_to_last': 2, 'sum_last_four': 4, 'concat_last_four': 4, 'sum_all': 1}
 
 
 class LayerMix(nn.Module):
     """A learned weighted sum of layers: scale · Σ softmax(weights)_l · h_l (ELMo, arXiv 1802.05365, equation 1).
 
-    It starts as the mean. Weight decay pulls `weights` towards equal shares, as ELMo's penalty does; `scale` does not
-    decay.
+    The initial sum is the mean. Weight decay pulls `weights` towards equal shares, as ELMo's penalty does. `scale` has
+    no weight decay.
     """
 
     config: BertConfig
@@ -53,7 +53,7 @@ class BertForTask(nn.Module):
       layers: The input of the head, one of LAYERS: the hidden states of the 'embeddings', of the 'last' or
         'second_to_last' block, a learned weighted sum of the last four or of all L blocks, or the last four
         concatenated.
-      frozen: Run the encoder without dropout and without gradients.
+      frozen: Whether to run the encoder without dropout and without gradients.
 
     Raises:
       UserError: `layers` is not in LAYERS, or the encoder has too few layers for it.
@@ -152,8 +152,8 @@ class BertForClassification(BertForTask):
     ) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] to `logits`, float32 [B, outputs]: the logits or scores.
 
-        The model pools as `config.pooling` says. With a left-to-right encoder and no BiLSTM it pools the last token
-        instead of [CLS], which sees only itself there.
+        `config.pooling` selects the state. With a left-to-right encoder and no BiLSTM, the model pools the last token
+        instead of [CLS], because [CLS] then sees only itself.
         """
         return {'logits': self._logits(input_ids, segment_ids, attention_mask, dropout)}
 
@@ -214,5 +214,5 @@ class BertForMultipleChoice(BertForClassification):
         """Maps int32 inputs [B, C, S] to `logits`, float32 [B, C]."""
         B, C, S = input_ids.shape
         flat = (x.reshape(B * C, S) for x in (input_ids, segment_ids, attention_mask))  # [B·C, S]
-        ending_dropout = None if dropout is None else dropout.repeated(C)
+        ending_dropout = None if dropout is None else dropout.repeat(C)
         return {'logits': self._logits(*flat, ending_dropout).reshape(B, C)}  # [B, C]

@@ -12,8 +12,8 @@ from jax.ad_checkpoint import checkpoint_name
 from bertjax.model.config import BertConfig
 from bertjax.parallel.partition import platform, with_axes
 
-# Added to a masked logit, or used in its place. Any unmasked logit takes all the weight of the softmax. The value is
-# finite, so that a row in which all logits are masked gives no NaN.
+# The value that is added to a masked logit, or replaces it. The softmax of a masked logit is 0 beside any unmasked one.
+# The value is finite, because a row of infinite logits would give NaN.
 NEGATIVE = -1e9
 
 
@@ -57,14 +57,16 @@ _RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
 
 
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
-    """A normal, truncated at two standard deviations and not rescaled (google-research/bert, modeling.py).
+    """Returns a normal initializer, truncated at two standard deviations and not rescaled.
+
+    The source is modeling.py of google-research/bert.
 
     Args:
       config: The config of the model.
-      into_residual: Whether the weights are those of a projection whose result is added to the residual stream.
+      into_residual: Whether the result of the projection is added to the residual stream.
     """
-    # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the original models start
-    # with 0.88 of `init_stddev`, and so do ours.
+    # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the weights of the
+    # original models and of ours start with 0.88 of `init_stddev`.
     stddev = config.init_stddev * (_RESIDUAL_SCALES[config.init](config.num_layers) if into_residual else 1.0)
     return lambda key, shape, dtype: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
@@ -84,9 +86,9 @@ def add_bias(x: jax.Array, bias: jax.Array, by_product: bool) -> jax.Array:
     Args:
       x: Any floating dtype.
       bias: Any floating dtype.
-      by_product: Sum the gradient by a product with ones. Use it if the gradient of x comes from a kernel on TPU: the
-        compiler fuses a sum into any other operation, but after a kernel the sum needs its own pass over memory,
-        and the product costs a small part of that pass. The same holds on CPU for very long rows.
+      by_product: Whether to sum the gradient by a product with ones. Use it if the gradient of x comes from a kernel on
+        TPU. The compiler fuses a sum into any other operation, but after a kernel the sum needs its own pass over
+        memory. The product costs a small part of that pass. The same holds on CPU for very long rows.
     """
     return x + bias.astype(x.dtype)
 
@@ -108,15 +110,16 @@ add_bias.defvjp(lambda x, bias, by_product: (add_bias(x, bias, by_product), bias
 def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     """Computes x [..., M] @ kernel [M, N] -> [..., N] in their common dtype.
 
-    The gradient of the kernel is written as a product of x and the cotangent. Autodiff would transpose a product
-    instead; for that, XLA:CPU copies the cotangent into another layout and uses a matmul that is a third as fast.
+    The backward pass computes the gradient of the kernel as a product of x and the cotangent. Autodiff would transpose
+    a product instead, for which XLA:CPU copies the cotangent into another layout and uses a matmul that is a third as
+    fast.
 
     Args:
       x: The input.
       kernel: The weights.
-      save_x: Mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy of a marked
-        value for its other users. The compiler fuses that copy into the operation that computes x, unless that
-        operation is a custom kernel.
+      save_x: Whether to mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy
+        of a marked value for its other users. The compiler fuses the copy into the operation that computes x, unless
+        this operation is a custom kernel.
     """
     return _product_forward(x, kernel, save_x)[0]
 
@@ -138,7 +141,7 @@ def dot_over_rows(x: jax.Array, y: jax.Array) -> jax.Array:
 
 
 def _product_forward(x: jax.Array, kernel: jax.Array, save_x: bool) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
-    # `jax.checkpoint` policies do not see names inside `product`, so it is not called here.
+    # `jax.checkpoint` policies do not see names inside `product`, so this function calls `dot` instead.
     return dot(x, kernel, (x.ndim - 1,), (0,)), (save_residual(x) if save_x else x, kernel)
 
 
@@ -156,20 +159,21 @@ product.defvjp(_product_forward, _product_gradient)
 class Projection(nn.Module):
     """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
-    The result has one merged dimension because the compiler may otherwise move a dimension that does not fill a
-    register, such as the width of a head, and then has to copy the array back.
+    The output dimensions are merged. Otherwise the compiler may move a dimension that does not fill a register, such as
+    the width of a head, and then has to copy the array back.
 
     `nn.DenseGeneral` creates its kernel as a matrix and reshapes it, which puts the axis names on the wrong dimensions
-    (google/flax#3676, #3892). Here the kernel is created in its final shape, with one name per dimension.
+    (google/flax#3676, #3892). This layer creates the kernel in its final shape, with one name per dimension.
 
     Attributes:
       config: The config of the model.
       features: The output dimensions of the kernel.
       in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
-      into_kernel: The result may go into a custom kernel; see `by_product` of `add_bias`.
-      from_kernel: The input may come from a custom kernel and is a saved residual; see `save_x` of `product`.
-      into_residual: The result is added to the residual stream; see `weight_init`.
-      use_bias: Add a bias; None for `config.projection_bias`.
+      into_kernel: Whether the result may be the input of a custom kernel; see `by_product` of `add_bias`.
+      from_kernel: Whether the input may be the result of a custom kernel, and is a saved residual; see `save_x` of
+        `product`.
+      into_residual: Whether the result is added to the residual stream; see `weight_init`.
+      use_bias: Whether to add a bias; None for `config.projection_bias`.
     """
 
     config: BertConfig
@@ -223,7 +227,7 @@ def _layer_norm(
     if x.dtype == jnp.float32:
         variance = jnp.square(wide - mean).mean(-1, keepdims=True)
     else:
-        # One pass over x loses digits if the mean is far from 0, but no more than rounding to the dtype of x has lost.
+        # One pass over x loses digits if the mean is far from 0, but not more digits than rounding to x.dtype has lost.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
     y = (wide - mean) * inverse * scale.astype(jnp.float32)
@@ -283,7 +287,7 @@ class Norm(nn.Module):
 
 
 class Embedding(nn.Module):
-    """A table of `rows` x D. Rows from `used` on are padding; they are initialised to zero, so norms ignore them."""
+    """A table [rows, D]. Rows from `used` on are padding, initialised to zero so that they do not count in norms."""
 
     config: BertConfig
     rows: int
@@ -300,5 +304,5 @@ class Embedding(nn.Module):
         self.embedding = self.param('embedding', with_axes(init, self.axis, 'embed'), shape, param_dtype)
 
     def __call__(self) -> jax.Array:
-        """The table, in the dtype of computation."""
+        """Returns the table in the dtype of computation."""
         return self.embedding.astype(jnp.dtype(self.config.dtype))  # [rows, D]

@@ -1,4 +1,4 @@
-"""Layouts: the slots of a batch's sequences in packed rows. Without JAX, so that `data/` can choose a layout."""
+"""Layouts: the slots of a batch's sequences in packed rows. This module is free of JAX, because `data/` uses it."""
 
 import dataclasses
 import functools
@@ -8,13 +8,14 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Fixed slots for N sequences in T positions, which are groups of rows; the rows of a group have one length.
+    """Fixed slots for N sequences in T positions.
 
-    A batch of R·N sequences repeats the layout R times, so that all devices and all accumulation steps are alike.
+    The positions form groups of rows, and the rows of a group have the same length.
+    A batch of R·N sequences repeats the layout R times, so all devices and all accumulation steps have the same layout.
 
     Attributes:
       row_groups: The (rows, length) of each group of rows, in order; T positions in total.
-      slots: The (start among the T positions, capacity) of each sequence, in batch order. A slot lies within one row.
+      slots: The (start among the T positions, capacity) of each sequence, in batch order. No slot crosses rows.
     """
 
     row_groups: tuple[tuple[int, int], ...]
@@ -47,7 +48,7 @@ class Layout:
 
     @functools.cached_property
     def sequence_ids(self) -> np.ndarray:
-        """int32 [T], the sequence that each position belongs to; -1 for none."""
+        """int32 [T], the sequence that each position belongs to; -1 at positions without a sequence."""
         ids = np.full(self.positions, -1, np.int32)
         for number, (start, capacity) in enumerate(self.slots):
             ids[start : start + capacity] = number
@@ -55,7 +56,7 @@ class Layout:
 
     @functools.cached_property
     def position_ids(self) -> np.ndarray:
-        """int32 [T], the index of each position in its sequence; 0 without a sequence."""
+        """int32 [T], the index of each position in its sequence; 0 at positions without a sequence."""
         positions = np.arange(self.positions, dtype=np.int32) - self.starts[self.sequence_ids]
         return np.where(self.sequence_ids < 0, 0, positions)
 

@@ -32,9 +32,9 @@ onehot_lookup.defvjp(lambda table, ids: (onehot_lookup(table, ids), (ids, table)
 def sorted_lookup(table: jax.Array, ids: jax.Array) -> jax.Array:
     """Looks up rows of a large table [V, D] by int32 ids [B, S] -> [B, S, D], for GPUs.
 
-    A scatter on GPU adds by atomic operations, in a different order in every run. In bfloat16 each addition also
-    rounds, and after about 800 rows of a frequent piece further rows change nothing. XLA's deterministic scatter would
-    sort B·S·D single numbers.
+    Its gradient is `sum_rows_by_id`. A scatter on GPU adds by atomic operations, in a different order in every run. In
+    bfloat16 each addition also rounds, and after about 800 rows of a frequent piece further rows change nothing. XLA's
+    deterministic scatter would sort B·S·D scalars.
     """
     return jnp.take(table, ids, axis=0, mode='fill')
 
@@ -52,9 +52,9 @@ sorted_lookup.defvjp(lambda table, ids: (sorted_lookup(table, ids), (ids, table)
 def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     """Sums the rows of each id below `count` -> float32 [count, D]; an id without rows has zeros.
 
-    The rows are sorted by id and cut into groups of GROUP rows. One product per group sums the rows of each id. Only
-    the first and the last id of a group can occur in other groups too; another product adds up these few sums. Then
-    every id has one sum, which is written to its row.
+    The rows are sorted by id and divided into groups of GROUP rows. One product per group sums the rows of each id.
+    Only the first and the last id of a group can occur in other groups too, and another product adds up their sums. The
+    sum of each id is then written to its row.
 
     Args:
       rows: [N, D].
@@ -86,7 +86,7 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 
     inner = jnp.where(at_last | (jnp.arange(GROUP) == 0), count, slot_ids)
     targets = jnp.concatenate([inner.reshape(-1), jnp.where(is_leader, edge_ids, count)])
-    # Every target is unique, those outside the table included, so that XLA need not add.
+    # All targets are unique, including those outside the table, so XLA can write instead of add.
     targets = jnp.where(targets < count, targets, count + jnp.arange(len(targets)))
     values = jnp.concatenate([sums.reshape(-1, sums.shape[-1]), edges])
     return jnp.zeros((count, rows.shape[1])).at[targets].set(values, mode='drop', unique_indices=True)

@@ -1,4 +1,4 @@
-"""Let an encoder compute packed rows for callers that pass and expect one sequence per row."""
+"""Row packing inside the encoder, for callers that pass and expect one sequence per row."""
 
 import contextlib
 import functools
@@ -13,14 +13,14 @@ from bertjax.model.row_packing import BatchLayout, PackedLayout
 
 
 def packed_rows(layout: PackedLayout | int | None) -> contextlib.AbstractContextManager[None]:
-    """Returns a context in which an encoder of [B, S] computes packed rows.
+    """Returns a context in which an encoder packs its inputs [B, S] into rows and unpacks its results.
 
-    The encoder returns [B, S, D] in the original order, with zeros at padding; with `first_only` and fixed slots,
-    [B, 1, D]. Callers must not capture intermediate values.
+    The encoder returns [B, S, D] in the original order, with zeros at padding. With `first_only` and fixed slots, it
+    returns [B, 1, D]. Callers must not capture intermediate values.
 
     Args:
-      layout: Fixed slots, each with room for its sequence, with or without dropout. Or N, the sequences per row, which
-        together fit it, for a model without dropout. None: one sequence per row.
+      layout: A layout with fixed slots that hold the sequences, with or without dropout; or the number N of sequences
+        that each row holds, for a model without dropout; or None for one sequence per row.
     """
     return contextlib.nullcontext() if layout is None else nn.intercept_methods(functools.partial(_pack, layout))
 

@@ -10,10 +10,10 @@ POOL = (*SENTENCE_POOL, 'pooler', 'none')  # 'pooler' is the pooler of the model
 
 
 def combine_layers(x: jax.Array, combine: str, weights: tuple[float, ...]) -> jax.Array:
-    """Combines layers, float32 [N, B, S, D], to [B, S, D], or to [B, S, N·D] with 'concat'.
+    """Combines N layers [N, B, S, D] into [B, S, D], or into [B, S, N·D] with 'concat'.
 
     Args:
-      x: The hidden states of N layers.
+      x: float32 [N, B, S, D], the hidden states of N layers.
       combine: One of COMBINE.
       weights: One weight per layer, for 'weighted' only.
     """

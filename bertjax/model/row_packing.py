@@ -1,8 +1,7 @@
 """Row packing: the encoder computes several sequences in one row, with the same result up to rounding.
 
-Three users choose a layout in different ways: pre-training reads packed batches from `data/packed.py`, fine-tuning has
-the same slots in every batch (`data/strata.py`), and a finished model packs sequences by their lengths
-(`data/packing_plan.py`).
+There are three sources of layouts. Pre-training reads packed batches from `data/packed.py`, fine-tuning uses the same
+slots in every batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
 """
 
 import dataclasses
@@ -19,14 +18,17 @@ from bertjax.model.lookup import gather_positions
 
 
 class _Packing:
-    """Packs and unpacks arrays, by the layout's `sequence_ids` and `position_ids` [T] or [R, T], `starts` and
-    `capacities` [N] or [R, N]. A fixed layout has NumPy arrays; the layout of one batch has JAX arrays."""
+    """The packing and unpacking of arrays, for layouts of both kinds.
+
+    A subclass has `sequence_ids` and `position_ids` [T] or [R, T], and `starts` and `capacities` [N] or [R, N]. A fixed
+    layout has NumPy arrays; the layout of one batch has JAX arrays.
+    """
 
     def pack(self, x: jax.Array) -> jax.Array:
         """Packs int [R·N, S], one sequence per row, into [R, T], with zeros at positions without a sequence."""
         ids, N, S = self.sequence_ids, self.starts.shape[-1], x.shape[1]
         inside = (ids >= 0) & (ids < N)
-        return _at(x.reshape(-1, N * S), _where(inside, ids * S + self.position_ids))
+        return _gather(x.reshape(-1, N * S), _where(inside, ids * S + self.position_ids))
 
     def unpack(self, x: jax.Array, length: int) -> jax.Array:
         """Unpacks [R, T, D] into [R·N, S, D] with S = `length`, with zeros beyond a slot's capacity."""
@@ -37,7 +39,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """Fixed slots, the same in every batch. All rows are concatenated to [R, T]; only attention splits them."""
+    """A layout with the same slots in every batch. All rows are concatenated to [R, T]; only attention splits them."""
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first position of each sequence of each row: [R, T, ...] -> [R, Q, ...]."""
@@ -62,9 +64,9 @@ class PackedLayout(_Packing, Layout):
 
     def dropout(self, dropout: Dropout) -> Dropout:
         """Expands a Dropout of sequences, example ids [R·N], to one of positions: example ids and positions [R, T]."""
-        numbers = dropout.example_ids.reshape(-1, len(self.slots))[:, np.maximum(self.sequence_ids, 0)]
-        positions = jnp.broadcast_to(self.position_ids.astype(np.uint32), numbers.shape)
-        return dropout.replace(example_ids=numbers, positions=positions)
+        example_ids = dropout.example_ids.reshape(-1, len(self.slots))[:, np.maximum(self.sequence_ids, 0)]
+        positions = jnp.broadcast_to(self.position_ids.astype(np.uint32), example_ids.shape)
+        return dropout.replace(example_ids=example_ids, positions=positions)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -72,10 +74,10 @@ class BatchLayout(_Packing):
     """The layout of one batch of packed rows.
 
     Attributes:
-      sequence_ids: int32 [R, T], the sequence of its row that each position belongs to.
+      sequence_ids: int32 [R, T], the index within the row of the sequence that each position belongs to.
       position_ids: int32 [R, T], the index of each position in that sequence.
       starts: int32 [R, N], the first position of each sequence.
-      capacities: int32 [R, N], the tokens of each sequence; None if they are never unpacked.
+      capacities: int32 [R, N], the number of tokens of each sequence; None if the caller never unpacks.
     """
 
     sequence_ids: jax.Array
@@ -85,7 +87,7 @@ class BatchLayout(_Packing):
 
     @classmethod
     def from_mask(cls, mask: jax.Array, count: int) -> 'BatchLayout':
-        """Returns the layout with sequences `count` · i to `count` · (i + 1) - 1 one after the other in row i.
+        """Returns the layout whose row i holds the sequences `count` · i to `count` · (i + 1) - 1, one after the other.
 
         Args:
           mask: int32 [B, S], 1 for tokens. The sequences of a row together have at most S tokens.
@@ -114,13 +116,13 @@ def _where(condition: Any, source: Any) -> Any:
 
 
 def _inverse(source: np.ndarray, count: int) -> np.ndarray:
-    """Returns int32 [count], the first index of each number in `source`; -1 if it is not there."""
+    """Returns int32 [count], the first index in `source` of each number below `count`; -1 if it is absent."""
     positions = np.full(count, -1, np.int32)
     positions[source[::-1]] = np.arange(len(source), dtype=np.int32)[::-1]
     return positions
 
 
-def _at(x: jax.Array, source: Any) -> jax.Array:
+def _gather(x: jax.Array, source: Any) -> jax.Array:
     """Gathers [R, P, ...] at the positions [Q] or [R, Q] into [R, Q, ...], with zeros for -1."""
     if isinstance(source, np.ndarray):
         gathered, present = x[:, np.maximum(source, 0)], (source >= 0)[None]
@@ -132,13 +134,13 @@ def _at(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers like `_at`. For fixed positions the gradient is a gather too, instead of autodiff's scatter-add.
+    """Gathers like `_gather`. For fixed positions the gradient is a gather too, unlike autodiff's scatter-add.
 
     A position that is gathered twice gets the gradient of the first occurrence only.
     """
     if not isinstance(source, np.ndarray):
-        return _at(x, source)
+        return _gather(x, source)
     back = _inverse(np.where(source < 0, x.shape[1], source), x.shape[1] + 1)[:-1]
-    take = jax.custom_vjp(lambda x: _at(x, source))
-    take.defvjp(lambda x: (_at(x, source), None), lambda _, cotangent: (_at(cotangent, back),))
+    take = jax.custom_vjp(lambda x: _gather(x, source))
+    take.defvjp(lambda x: (_gather(x, source), None), lambda _, cotangent: (_gather(cotangent, back),))
     return take(x)

@@ -20,7 +20,7 @@ def _select_layer(x: Any, i: int) -> Any:
 
 
 def unstack_layers(params: dict) -> dict:
-    """Splits encoder/layers into encoder/layers_0 …; boxes lose the axis name `layers`."""
+    """Splits encoder/layers into encoder/layers_0 …; its boxes lose the axis name `layers`."""
     encoder = dict(params['encoder'])
     stack = encoder.pop(STACKED)
     first = jax.tree.leaves(nn.unbox(stack))[0]
@@ -43,7 +43,7 @@ def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
     """Initialises the boxed parameters of a model that has a `config` and an `encoder`.
 
     The layers are initialised stacked and then split if the config unrolls them, so both layouts start from the same
-    numbers.
+    values.
 
     Args:
       model: BertForPreTraining or a model of heads.py.

@@ -15,7 +15,7 @@ def path_names(path: tuple[Any, ...]) -> tuple[str, ...]:
 
 
 def decay_mask(params: Any) -> Any:
-    """Returns True where weight decay applies: everywhere except biases and LayerNorm scales.
+    """Returns a tree of bools, True where weight decay applies: everywhere except biases and LayerNorm scales.
 
     Embeddings decay, as in google-research/bert (optimization.py, exclude_from_weight_decay).
     """
@@ -28,7 +28,7 @@ def is_stacked(path: tuple[Any, ...]) -> bool:
 
 
 def describe_decay(params: Any) -> str:
-    """Describes in two lines which parameters decay and which do not, for the log."""
+    """Describes the parameters with and without weight decay in two lines, for the log."""
     groups: dict[bool, list[str]] = {True: [], False: []}
     for path, decays in jax.tree_util.tree_flatten_with_path(decay_mask(params))[0]:
         groups[decays].append('/'.join(path_names(path)))

@@ -9,16 +9,16 @@ import jax.numpy as jnp
 import optax
 
 from bertjax.optim.masks import STACKED, is_stacked, path_names
-from bertjax.optim.selection import combine, partition
+from bertjax.optim.trainable import combine, partition
 from bertjax.parallel.partition import constrain
 
-# The coefficients of the quintic Newton-Schulz iteration and the number of its steps, from the same source.
+# The coefficients and the number of steps of the quintic Newton-Schulz iteration, from the same source.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 
 
 class MuonAdamState(NamedTuple):
-    """The states of Muon and Adam, each for its part of the parameters."""
+    """The states of Muon and Adam, each for a part of the parameters."""
 
     muon: optax.TraceState
     adam: optax.ScaleByAdamState
@@ -57,8 +57,8 @@ def scale_by_muon(momentum: float, b1: float, b2: float, eps: float) -> optax.Gr
 def orthogonalize_kernels(kernels: Any) -> Any:
     """Orthogonalises each matrix in the tree of kernels and multiplies it by sqrt(max(1, I / O)).
 
-    Query, key and value of each layer are separate matrices. Matrices of the same shape are computed as one array, so
-    the iteration compiles once per shape and each device computes some of the matrices.
+    Query, key and value of each layer are separate matrices. Matrices of the same shape form one array, so the
+    iteration compiles once per shape, and each device computes some of the matrices.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(kernels)
     matrices = [_as_matrices(path, kernel) for path, kernel in leaves]
@@ -80,7 +80,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
-    """Moves the singular values of matrices x [N, I, O], I <= O, near 1 (about 0.7 to 1.2); keeps singular vectors."""
+    """Moves the singular values of matrices x [N, I, O], I <= O, near 1 (about 0.7 to 1.2), with the same vectors."""
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
     for _ in range(STEPS):

@@ -1,8 +1,8 @@
 """The optimisers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
 
-Each is an optax transformation that returns a direction, which the train step multiplies by -learning_rate. The
-learning rate depends on the step, which advances with every batch, whereas the count of the optimiser advances only
-with applied updates.
+Each optimiser is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
+The learning rate depends on the step, which advances with every batch. The count of the optimiser advances only with
+applied updates.
 """
 
 import functools
@@ -73,7 +73,8 @@ def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
 
     Scanned parameters have all layers along their first axis. `optax.lamb` computes one ratio for the whole stack;
     this transformation computes one per layer. The ratio is 1 for biases and LayerNorm scales, as in NVIDIA's and
-    Google's LAMB, which apply it only to parameters that decay. It is also 1 if a norm is zero.
+    Google's LAMB, which apply the trust ratio only to parameters with weight decay. The ratio is also 1 if a norm is
+    zero.
     """
 
     def update(updates: Any, state: optax.EmptyState, params: Any = None) -> tuple[Any, optax.EmptyState]:
@@ -109,7 +110,8 @@ def make_optimizer(
       b1: The decay rate of the first moment.
       b2: The decay rate of the second moment.
       eps: The number added to the root of the second moment.
-      weight_decay: The factor of the parameter that is added to the update, except for biases and LayerNorm scales.
+      weight_decay: The weight decay rate: the update includes `weight_decay` times the parameter, except for biases and
+        LayerNorm scales.
       clip_norm: The maximum global norm of the gradient; 0 for no clipping.
       momentum: For 'muon' only: the momentum for the matrices of the blocks.
       adam_lr_ratio: For 'muon' only: the learning rate of all other parameters as a multiple of Muon's.
@@ -126,7 +128,7 @@ def make_optimizer(
     }.get(name, optax.scale_by_adam)
     decay = 0.0 if name == 'stable_adamw' else weight_decay  # it decays before it clips
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
-    # The chain always has four parts, so that a checkpoint still fits when clipping is switched on or off.
+    # The chain always has four parts, so a checkpoint can be restored after clipping is switched on or off.
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity(),
         moments(b1, b2, eps),

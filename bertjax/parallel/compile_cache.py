@@ -1,4 +1,4 @@
-"""A cache of compiled programs on disk, so that the next run with the same shapes need not compile them."""
+"""A cache of compiled programs on disk, from which the next run with the same shapes loads them."""
 
 import contextlib
 import hashlib
@@ -56,7 +56,7 @@ def _machine() -> str:
 
 
 def _prune(folder: pathlib.Path, max_bytes: int = MAX_BYTES) -> None:
-    """Removes the least recently used programs until at most `most` bytes are left.
+    """Removes the least recently used programs until at most `max_bytes` bytes are left.
 
     Other processes may prune at the same time. Sub-folders are kept: XLA stores its GPU autotuning results there.
     """

@@ -8,19 +8,19 @@ docs/performance.md lists those that were tried.
 import os
 
 FLAGS = {
-    # Several GPUs exchange gradients while they compute others. NVIDIA's images of JAX set it too
+    # Several GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX set it too
     # (docs.nvidia.com/jax-toolbox/environment-variables).
     'xla_gpu_enable_latency_hiding_scheduler': True,
     # A resumed run must give the same bits, so sums by atomic operations, whose order varies, are excluded. cuDNN's
     # attention then uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters become slow,
-    # and a step has none; see model/lookup.py.
+    # and a step has no scatters; see model/lookup.py.
     'xla_gpu_exclude_nondeterministic_ops': True,
 }
 VARIABLE = 'XLA_FLAGS'
 
 
 def set_compiler_flags() -> None:
-    """Adds those of FLAGS to XLA_FLAGS that it does not contain. It has no effect after XLA has started."""
+    """Adds the FLAGS that XLA_FLAGS does not contain to XLA_FLAGS. This has no effect after XLA has started."""
     existing = os.environ.get(VARIABLE, '').split()
     named = {flag.lstrip('-').partition('=')[0] for flag in existing}
     added = [f'--{name}={str(value).lower()}' for name, value in FLAGS.items() if name not in named]

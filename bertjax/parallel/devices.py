@@ -29,8 +29,8 @@ def leave_out_absent_tpus() -> None:
 
     If libtpu is installed only to compile for TPUs, JAX would still start it to look for local TPUs, and libtpu would
     print six lines of errors. This function does nothing if a platform was chosen, or if there is any sign of a TPU, a
-    GPU or a plug-in for another platform; JAX's messages, for example about an unused GPU, then stay visible. It must
-    be called before JAX computes anything; later it has no effect.
+    GPU or a plug-in for another platform; JAX's messages, for example about an unused GPU, then stay visible. Call it
+    before JAX computes anything. A later call has no effect.
     """
     if jax.config.jax_platforms is None and importlib.util.find_spec('libtpu') and not _may_have_more_than_cpus():
         jax.config.update('jax_platforms', 'cpu')
@@ -56,7 +56,7 @@ def may_have_tpu() -> bool:
 
 
 def _may_have_nvidia_gpu() -> bool:
-    """Returns whether a device file of NVIDIA's driver or of WSL exists; JAX then logs what it lacks to use the GPU."""
+    """Returns whether a device file of NVIDIA's driver or of WSL exists. JAX then logs why it cannot use the GPU."""
     return bool(glob.glob('/dev/nvidia*') or glob.glob('/dev/dxg'))
 
 
@@ -75,11 +75,11 @@ def claim_devices() -> list[jax.Device]:
     kernel immediately, so the kernel has to clear their pages in every step, which slows down small models. Only the
     heap of the main thread can keep such blocks, so computations run in the thread that calls them.
 
-    It must be called by the main thread before JAX computes anything; later it has no effect.
+    Call it in the main thread before JAX computes anything. A later call has no effect.
 
     Raises:
       UserError: The devices belong to several processes of a TPU slice that are not connected. Each process would train
-        on its own and write to the same workdir.
+        separately and write to the same workdir.
     """
     jax.config.update('jax_cpu_enable_async_dispatch', False)
     leave_out_absent_tpus()

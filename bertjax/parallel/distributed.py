@@ -2,7 +2,7 @@
 
 Each process has its own devices and makes its own rows; the state is distributed over the devices of all processes.
 Only the primary process, the first one, writes and prints. All processes read the same workdir on a shared file system.
-Alternatively, each has a separate folder, and the files that the primary writes are copied to the others.
+Alternatively, each process has a separate folder, and the files of the primary are copied to the other folders.
 """
 
 import contextlib
@@ -27,8 +27,8 @@ from bertjax.parallel.devices import claim_devices, leave_out_absent_tpus
 from bertjax.parallel.process_flags import ProcessFlags
 
 HEARTBEAT = 30  # seconds without a heartbeat after which a process counts as lost
-_LEAVING = 60  # seconds that a failed process waits for the others to fail as well
-_LONG = 7 * 24 * 3600  # seconds: the others wait while the primary builds a corpus or writes a model
+_LEAVING = 60  # seconds that a failed process waits until the others have failed too
+_LONG = 7 * 24 * 3600  # seconds that the other processes wait while the primary builds a corpus or writes a model
 _LOST = ('Gloo', 'coordination service', 'heartbeat', 'UNAVAILABLE', 'DEADLINE_EXCEEDED')  # in messages of JAX
 
 
@@ -81,26 +81,26 @@ def broadcast_from_primary(value: int) -> int:
     return int(multihost_utils.broadcast_one_to_all(np.int32(value))) if is_multiprocess() else value
 
 
-# Synchronises separate workdirs. The primary enters the context to publish its files and leaves it when all processes
-# have them. The other processes enter it in between to fetch the files.
+# Synchronises separate workdirs. The primary enters the context to publish its files, and exits it when all processes
+# have fetched the files. The other processes enter the context in between to fetch the files.
 WorkdirSync = Callable[[], contextlib.AbstractContextManager[None]]
-_hand_over: WorkdirSync | None = None
+_workdir_sync: WorkdirSync | None = None
 
 
 @contextlib.contextmanager
-def separate_workdirs(hand_over: WorkdirSync) -> Iterator[None]:
-    """A context in which each process has a separate workdir, synchronised by `hand_over`."""
-    global _hand_over
-    _hand_over = hand_over
+def separate_workdirs(workdir_sync: WorkdirSync) -> Iterator[None]:
+    """A context in which each process has a separate workdir, synchronised by `workdir_sync`."""
+    global _workdir_sync
+    _workdir_sync = workdir_sync
     try:
         yield
     finally:
-        _hand_over = None
+        _workdir_sync = None
 
 
 def has_separate_workdirs() -> bool:
     """Returns whether this is one of several processes with separate workdirs."""
-    return _hand_over is not None and jax.distributed.is_initialized() and jax.process_count() > 1
+    return _workdir_sync is not None and jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 def primary_first() -> contextlib.AbstractContextManager[None]:
@@ -110,14 +110,14 @@ def primary_first() -> contextlib.AbstractContextManager[None]:
     within the body.
 
     Raises:
-      OtherStoppedError: In the other processes if the primary has raised; in all processes but one if that one could
-        not fetch the files of the primary.
+      OtherStoppedError: In the other processes, if the primary has raised. In all processes except one, if this one
+        could not fetch the files of the primary.
     """
-    return _first_before_others(_hand_over)
+    return _first_before_others(_workdir_sync)
 
 
 @contextlib.contextmanager
-def _first_before_others(hand_over: WorkdirSync | None) -> Iterator[None]:
+def _first_before_others(workdir_sync: WorkdirSync | None) -> Iterator[None]:
     if not is_multiprocess():
         yield
         return
@@ -126,14 +126,14 @@ def _first_before_others(hand_over: WorkdirSync | None) -> Iterator[None]:
             with _report_status(_share_primary_status):
                 with _as_if_alone():
                     yield
-                if hand_over:
-                    stack.enter_context(hand_over())
-            if hand_over:
+                if workdir_sync:
+                    stack.enter_context(workdir_sync())
+            if workdir_sync:
                 _share_all_statuses(0)
             return
         _share_primary_status(0)
-        if hand_over:
-            with _report_status(_share_all_statuses), hand_over():
+        if workdir_sync:
+            with _report_status(_share_all_statuses), workdir_sync():
                 pass
         with _as_if_alone():
             yield
@@ -154,7 +154,7 @@ def _report_status(report: Callable[[int], None]) -> Iterator[None]:
 
 
 def _share_primary_status(status: int) -> None:
-    """Sends the status of the primary to all processes; raises OtherStoppedError in the others if it is not 0."""
+    """Sends the status of the primary to all processes; if it is not 0, raises OtherStoppedError in the others."""
     wait_for_all(_LONG)
     primary_status = broadcast_from_primary(status)
     if primary_status and not is_primary():
@@ -162,7 +162,7 @@ def _share_primary_status(status: int) -> None:
 
 
 def _share_all_statuses(status: int) -> None:
-    """Exchanges the statuses of all processes; raises OtherStoppedError where it is 0 if another one is not."""
+    """Exchanges the statuses of all processes; if any is not 0, raises OtherStoppedError in those with status 0."""
     wait_for_all(_LONG)
     statuses = multihost_utils.process_allgather(np.int32(status)).ravel()
     if not status and statuses.any():
@@ -181,7 +181,7 @@ def _as_if_alone() -> Iterator[None]:
 
 
 def decide_on_primary(decide: Callable[[], int]) -> int:
-    """Calls `decide` in the primary process and returns its result in all processes. It does not sync workdirs.
+    """Calls `decide` in the primary process and returns its result in all processes, without a sync of workdirs.
 
     Raises:
       OtherStoppedError: In the other processes if `decide` has raised.
@@ -221,7 +221,7 @@ _waits = 0
 
 
 def wait_for_all(seconds: int) -> None:
-    """Waits until all processes call this. It does not use the devices, whose collectives time out after a while."""
+    """Waits until all processes call this, without the devices, whose collectives time out after a while."""
     global _waits
     _waits += 1
     _meet(f'bertjax-{_waits}', seconds)
@@ -264,7 +264,7 @@ def check_shared_folder(folder: pathlib.Path) -> None:
 
 
 def fetch_to_all_hosts(tree: Any) -> Any:
-    """Fetches the full arrays of a tree to the host of every process, one at a time; a single process keeps them."""
+    """Fetches the full arrays of a tree to the host of every process, one by one; a single process returns the tree."""
     return jax.tree.map(_fetch, tree) if is_multiprocess() else tree
 
 
@@ -273,7 +273,7 @@ def fetch_to_primary_host(tree: Any) -> Any:
 
     def copy(x: jax.Array | np.ndarray) -> np.ndarray | None:
         full = _fetch(x)
-        # A copy, because on a CPU this is the memory of the array, which may be donated to the next step.
+        # A copy, because on a CPU `full` shares the memory of the array, which may be donated to the next step.
         return np.array(full) if is_primary() else None
 
     return jax.tree.map(copy, tree)
@@ -298,7 +298,7 @@ def leave(status: int) -> None:
     """Ends this failed process with `status`.
 
     If all processes have failed for the same reason, they end together. If the others continue, they detect that this
-    one is lost; they cannot mistake it for a process in `wait_for_all`.
+    process is lost and do not mistake it for a process in `wait_for_all`.
     """
     if is_multiprocess():
         try:

@@ -35,8 +35,8 @@ def mesh_shape(axes: dict[str, int], num_devices: int) -> tuple[int, int, int]:
 def make_mesh(axes: dict[str, int], devices=None) -> Mesh:
     """Creates a mesh with axes (data, fsdp, tensor) over `devices` (default: all).
 
-    TPU slices that are connected only by the data centre network lie along `data`, where only gradients are exchanged.
-    The devices of a host are adjacent, so hosts lie along `data` too, as far as its size allows.
+    The `data` axis, which exchanges only gradients, spans TPU slices that are connected only by the data centre
+    network. The devices of a host are adjacent, so `data` also spans the hosts, as far as its size allows.
 
     The axis types are Auto. `jax.make_mesh` would create Explicit axes, under which Linen's logical constraints become
     assertions and `nn.Embed` raises. Enter the mesh with `jax.set_mesh(mesh)`: under the older `with mesh:` Flax does

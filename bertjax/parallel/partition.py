@@ -27,8 +27,8 @@ def _check_names(names: tuple[str | None, ...]) -> None:
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:
     """Constrains the sharding of an activation, with one logical axis name per dimension.
 
-    Outside a mesh this is the identity. An unknown name is an error, because Linen would treat it as "not split" and
-    turn a typo into a slow run.
+    Outside a mesh, this is the identity. An unknown name is an error, because Linen would not split its dimension, so
+    that a typo would cause a slow run.
 
     Raises:
       ValueError: A name is not in parallel/rules.py.
@@ -57,18 +57,18 @@ def mesh_context(mesh: Mesh) -> Iterator[None]:
 
 
 def platform() -> str:
-    """Returns the platform that is traced for: 'tpu', 'gpu' or 'cpu'. The devices of the mesh may be abstract."""
+    """Returns the platform of the trace: 'tpu', 'gpu' or 'cpu'. The devices of the mesh may be abstract."""
     mesh = _MESH.get()
     return jax.default_backend() if mesh is None else mesh.devices.flat[0].platform
 
 
 def device_kind() -> str:
-    """Returns JAX's name for the kind of devices that are traced for, such as 'TPU v5 lite'."""
+    """Returns JAX's name for the kind of the devices of the trace, such as 'TPU v5 lite'."""
     return _device().device_kind
 
 
 def compute_capability() -> float:
-    """Returns the CUDA compute capability of the GPUs that are traced for, such as 9.0 for Hopper."""
+    """Returns the CUDA compute capability of the GPUs of the trace, such as 9.0 for Hopper."""
     return float(_device().compute_capability)
 
 
@@ -86,7 +86,7 @@ def shard_count(name: str) -> int:
 
 
 def indivisible_reason(rows: int, heads: int) -> str | None:
-    """Returns why `rows` and `heads` cannot be split evenly over the mesh, as `over_mesh` requires, or None."""
+    """Returns the reason why the mesh does not divide `rows` and `heads`, as `over_mesh` requires, or None."""
     for what, size, parts in (('rows', rows, shard_count('act_batch')), ('heads', heads, shard_count('act_heads'))):
         if size % parts:
             return f'{size} {what} cannot be split evenly over {parts} devices'

@@ -28,7 +28,7 @@ class ProcessFlags:
     process_id: int | None = None
 
     def check(self) -> None:
-        """Raises UserError unless either all three flags or none are given, with valid values."""
+        """Raises UserError unless all three flags are set to valid values, or none is set."""
         flags = {f'--{name}': value for name, value in dataclasses.asdict(self).items()}
         missing = [name for name, value in flags.items() if value is None]
         if len(missing) == len(flags):
@@ -56,7 +56,7 @@ class ProcessFlags:
             )
 
     def is_one_of_several(self, environment: Mapping[str, str] = os.environ) -> bool:
-        """Returns whether the flags or the environment (srun, a multi-host TPU slice, a GKE JobSet) say so."""
+        """Returns whether the flags or the environment (srun, TPU hosts, a GKE JobSet) set several processes."""
         slurm = 'SLURM_PROCID' in environment and int(environment.get('SLURM_STEP_NUM_TASKS') or '1') > 1
         return self.coordinator_address is not None or slurm or count_tpu_processes(environment) > 1
 
@@ -64,8 +64,8 @@ class ProcessFlags:
 def supervise() -> None:
     """Continues in a child process; the parent waits for its end and exits with its status.
 
-    If a process has lost another one, JAX ends it with SIGABRT and C++ stack traces at any time. That process itself
-    cannot print a one-line explanation or choose its exit status, so the parent does.
+    If a process has lost another one, JAX may end it at any time with SIGABRT and C++ stack traces. The ended process
+    cannot print a one-line explanation or choose its exit status, so the parent does both.
 
     The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """

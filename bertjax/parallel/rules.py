@@ -1,8 +1,8 @@
 """The table from logical axis names to mesh axes, and the mesh presets.
 
 The model names every dimension of its weights and activations, and only this file maps the names to mesh axes. Weights
-and activations have different names. Otherwise, splitting the `embed` of a weight over `fsdp` would take that mesh axis
-away from the batch of activations with an `embed` dimension.
+and activations have different names, because `fsdp` splits the `embed` of weights but the batch of activations, and a
+mesh axis can split only one dimension of an array.
 """
 
 from collections.abc import Mapping
@@ -49,7 +49,7 @@ PRESETS: dict[str, dict[str, int]] = {
 
 
 def mesh_axes(mesh: Mapping[str, Any]) -> dict[str, int]:
-    """Resolves config.mesh to {axis: size}: a size that differs from its default, else that of the preset.
+    """Resolves config.mesh to {axis: size}. A size that differs from its default overrides the preset.
 
     `preset` may be absent from the config of an old run.
     """

@@ -21,8 +21,8 @@ class Generation:
       hbm_bytes: High-bandwidth memory in bytes.
       hbm_bandwidth: Memory bandwidth in bytes per second.
       link_bandwidth: Bandwidth of one link to a neighbour in one direction, in bytes per second.
-      closed: A side of a slice is a ring if its length is a multiple of this number; on v4 and v5p, only if all sides
-        are.
+      closed: The number whose multiples are the lengths of sides that are rings; on v4 and v5p, sides are rings only if
+        all lengths are multiples.
       clock_hz: The clock of a TensorCore.
       network_bandwidth: Bandwidth of a chip in the data centre network between slices, in bytes per second; 0 if it is
         not published.
@@ -79,8 +79,8 @@ def slice_chips(name: str) -> int:
 def ici_bandwidth(name: str, chips: int) -> float:
     """Returns the bytes per second that each chip of a group in one slice can send to the others.
 
-    A group of all chips sends along every side of the slice, a smaller group along one side. It sends in both
-    directions along a ring, else in one.
+    A group of all chips sends along every side of the slice, and a smaller group along one side. Chips send in both
+    directions along a ring, and in one direction otherwise.
 
     Args:
       name: The topology, such as 'v5e:4x4'.
@@ -99,7 +99,7 @@ def ici_bandwidth(name: str, chips: int) -> float:
 def topology_devices(name: str) -> list[Any]:
     """Creates the abstract devices of a topology, for `.lower().compile()` only.
 
-    They come from the compiler (libtpu or JAX's plug-in for CUDA) and need no hardware.
+    The devices come from the compiler (libtpu or JAX's plug-in for CUDA) and need no hardware.
 
     Args:
       name: A TPU slice such as 'v5e:4x4' or 'v5p:2x2x4' (chips along each side), two slices connected by the data

@@ -1,4 +1,4 @@
-"""The number of processes of a TPU run, determined before JAX connects them and with the same result."""
+"""The number of processes of a TPU run, which JAX determines only when it connects them."""
 
 import http.client
 import os
@@ -16,7 +16,7 @@ _TIMEOUT = 3.0  # seconds; the server is on the same machine and answers within 
 
 
 def count_tpu_processes(environment: Mapping[str, str] = os.environ) -> int:
-    """Counts the processes of the TPU slices of this run; 1 if there is no sign of others.
+    """Counts the processes of the TPU slices of this run; 1 without any sign of other processes.
 
     GKE sets the number in the environment, and TPU VMs have it on Google's metadata server. The server is queried only
     if JAX has found TPU chips, so that other machines do not wait for it; without chips, the import of JAX sets
@@ -30,7 +30,7 @@ def count_tpu_processes(environment: Mapping[str, str] = os.environ) -> int:
             if slices is None:
                 slices = _parse_value('MEGASCALE_NUM_SLICES', _read_attribute('tpu-env', environment))
         except (OSError, http.client.HTTPException) as error:
-            # A single host may be outside Google's cloud. `devices.claim_devices` detects one of several hosts.
+            # A single host may be outside Google's cloud. If there are several hosts, `devices.claim_devices` raises.
             logging.warning('cannot query the number of machines of the TPU slice, assuming 1: %s', error)
     return len((hosts or '').split(',')) * int(slices or '1')
 

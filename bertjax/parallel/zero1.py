@@ -5,8 +5,8 @@ with an all-gather of the parameters and ends with a reduce-scatter of the gradi
 its rows and the full parameters, inside `jax.shard_map`. Without `shard_map`, XLA would also split the products of the
 model by these shardings.
 
-If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over them, in which
-it fails (jaxlib 0.10.2). In this case only the moments of the optimiser are sharded over data too, with gradients
+If `fsdp` or `tensor` already split the weights, XLA would have to partition the body of `shard_map` over these axes,
+which fails (jaxlib 0.10.2). In this case only the moments of the optimiser are sharded over data too, with gradients
 constrained to the same shardings. Each device updates its shard of the parameters and gathers the other shards.
 """
 
@@ -47,11 +47,11 @@ def is_data_parallel(mesh: Mesh) -> bool:
 
 
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Shards an abstract array, which is replicated over the data axis, over that axis.
+    """Shards an abstract array, which is replicated over the data axis, over this axis.
 
-    It splits the largest dimension (of a device's shard) that the axis size divides. It takes the last dimension only
-    if no other fits, so that neighbours in memory stay together. Arrays that are small or do not fit are returned
-    unchanged.
+    The function splits the largest dimension (of a device's shard) that the axis size divides. It splits the last
+    dimension only if the axis size divides no other, so that neighbours in memory stay on one device. Arrays that are
+    small or have no such dimension are returned unchanged.
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
@@ -93,7 +93,7 @@ class ShardedMoments:
         """Constrains traced gradients or parameters, in the tree of trained parameters, to the sharded layout."""
         full = jax.tree.map(lambda _, x: x.sharding, tree, self.params)
         parts = jax.tree.map(lambda _, x: shard_over_data(x).sharding, tree, self.params)
-        # With the second constraint alone, XLA would also compute the products of the gradients in that layout.
+        # With the second constraint alone, XLA would also compute the gradients' matrix products in the sharded layout.
         return jax.lax.with_sharding_constraint(jax.lax.with_sharding_constraint(tree, full), parts)
 
 
@@ -103,8 +103,9 @@ class GradientExchange:
 
     Attributes:
       params: The abstract parameters, with shardings.
-      dtype: The dtype in which matrices are sent, that of the computation. This loses nothing: the model casts these
-        parameters to it, and their gradients come from products in it. Other arrays are sent unchanged.
+      dtype: The dtype of the computation, in which matrices are sent. This loses nothing, because the model casts these
+        parameters to this dtype, and products in this dtype compute their gradients. Other arrays are sent
+        unchanged.
     """
 
     params: Any
@@ -121,7 +122,7 @@ class GradientExchange:
         return any(AXIS in spec for spec in jax.tree.leaves(self.specs))
 
     def over_devices(self, function: Callable[..., Any], specs: Any, more: int) -> Callable[..., Any]:
-        """Maps a function over the devices: each calls it with its parameter shards, its rows and replicated values.
+        """Maps a function over the devices: each passes its parameter shards, its rows and the replicated values.
 
         Args:
           function: (parameter shards, rows, *values) -> (sums over all devices, gradient shards).

@@ -1,1 +1,1 @@
-"""The tasks that a model can be fine-tuned for."""
+"""Fine-tuning tasks."""

@@ -1,4 +1,4 @@
-"""Simple baselines by scikit-learn: TF-IDF features and logistic regression."""
+"""Simple baselines with scikit-learn: TF-IDF features and logistic regression."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,13 +9,13 @@ from bertjax.errors import UserError
 
 MOST_FREQUENT, TFIDF = 'most frequent', 'TF-IDF'  # names of baselines
 _WORDS = r'(?u)\b\w+\b'
-_MOST_FEATURES = 50_000  # the most frequent words and word pairs
-_LOG_ZERO = -50.0  # stands for the logarithm of probability 0
-_MIN_DF_TEXTS = 1000  # with at least so many texts, terms that occur in one text are ignored
+_MAX_FEATURES = 50_000  # the maximum number of words and word pairs; the most frequent are used
+_LOG_ZERO = -50.0  # used as the logarithm of probability 0
+_MIN_DF_TEXTS = 1000  # from this number of texts on, terms that occur in a single text are ignored
 
 
 def fit_vectorizer(texts: Sequence[str]) -> Any:
-    """Fits a TfidfVectorizer of words and pairs of neighbouring words to the texts.
+    """Fits a TfidfVectorizer on the words and word bigrams of the texts.
 
     Raises:
       UserError: scikit-learn is not installed, or no text contains a word.
@@ -32,26 +32,26 @@ def fit_vectorizer(texts: Sequence[str]) -> Any:
         ngram_range=(1, 2),
         sublinear_tf=True,
         min_df=2 if len(texts) >= _MIN_DF_TEXTS else 1,
-        max_features=_MOST_FEATURES,
+        max_features=_MAX_FEATURES,
         dtype=np.float32,
     )
     try:
         return result.fit(texts)
     except ValueError:
-        raise UserError('config.data', 'no word in the training texts', 'texts', 'check the columns') from None
+        raise UserError('config.data', 'no word in the training texts', 'texts', 'check the text columns') from None
 
 
 def fit_class_logits(train: Any, targets: np.ndarray, inputs: Any, classes: int) -> np.ndarray:
-    """Fits a logistic regression and returns its predictions.
+    """Fits a logistic regression and returns its log-probabilities.
 
     Args:
       train: The training features [N, F], dense or sparse.
-      targets: The classes, int [N], each below `classes`.
-      inputs: The features [M, F] to predict on.
+      targets: The class indices, int [N], each below `classes`.
+      inputs: The features [M, F] of the records to predict.
       classes: The number of classes C.
 
     Returns:
-      Logarithms of probabilities, float64 [M, C]; -50 for a class that is not among the targets.
+      The log-probabilities, float64 [M, C]; -50 for a class that does not occur in `targets`.
     """
     from sklearn.linear_model import LogisticRegression
 

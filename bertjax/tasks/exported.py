@@ -1,4 +1,4 @@
-"""The task of a fine-tuned model, read from the task.json of our models or the config.json of others."""
+"""Builds the task of a fine-tuned model from its task.json, or from the config.json of a Hugging Face model."""
 
 import copy
 import dataclasses
@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
 
-# {ending of a Hugging Face class name: kind of task}.
+# {suffix of a Hugging Face class name: kind of task}.
 _KINDS = {
     'ForSequenceClassification': 'classification',
     'ForTokenClassification': 'tagging',
@@ -18,14 +18,14 @@ _KINDS = {
     'ForMultipleChoice': 'multiple_choice',
 }
 
-_OUTPUTS = integer(1, MANY)  # the allowed number of outputs of a head
+_OUTPUTS = integer(1, MANY)  # the allowed numbers of outputs of a head
 
 
 def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
-    """Builds the task of a task.json, without its labels.
+    """Builds the task that a task.json describes, without its labels.
 
     Args:
-      task: The options of the task and its `kind`.
+      task: The content of task.json: the `kind` of the task and its options.
       seq_len: The maximum sequence length, in tokens.
     """
     options = {
@@ -35,15 +35,15 @@ def build_recorded_task(task: Mapping[str, Any], seq_len: int) -> Task:
 
 
 def with_seq_len(task: Task, seq_len: int) -> Task:
-    """Returns a copy of a task, with its learned state, for another maximum sequence length.
+    """Returns a copy of a task with another maximum sequence length. The copy has the same learned state.
 
     Raises:
-      UserError: The options of the task do not allow that length.
+      UserError: The options of the task do not allow `seq_len`.
     """
     changes = {'seq_len': seq_len}
     if hasattr(task, 'max_query'):
         changes['max_query'] = min(task.max_query, seq_len - 4)
-    dataclasses.replace(task, **changes)  # checks the options
+    dataclasses.replace(task, **changes)  # validates the options; the result lacks the learned state
     result = copy.copy(task)
     for name, value in changes.items():
         setattr(result, name, value)
@@ -51,20 +51,23 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:
-    """Builds the task of a model class of transformers; None for an encoder, or a model for pre-training.
+    """Builds the task of a model class of transformers.
 
     Args:
-      values: The fields of a config.json: `architectures`, `id2label`, `problem_type`.
-      seq_len: S, the maximum sequence length in tokens.
+      values: The fields of a config.json: `architectures`, `id2label`, `num_labels`, `problem_type`.
+      seq_len: The maximum sequence length S, in tokens.
       where: The directory, for messages.
 
+    Returns:
+      The task; None for an encoder without a head, or for a pre-training model.
+
     Raises:
-      UserError: The number of labels in the config.json is missing or wrong.
+      UserError: `id2label` or `num_labels` is invalid.
     """
     names = values.get('architectures') or ['']
     kind = next((kind for suffix, kind in _KINDS.items() if str(names[0]).endswith(suffix)), None)
     if kind == 'squad':
-        # No threshold was tuned on dev, so the best span is always the answer.
+        # The model has no null threshold tuned on dev, so the best span is always the answer.
         return build_task(kind, data='', seq_len=seq_len, max_query=min(64, seq_len - 4))
     if kind in (None, 'multiple_choice'):
         return kind and build_task(kind, data='', seq_len=seq_len)
@@ -84,7 +87,7 @@ def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) ->
 
 
 def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
-    """Returns the names of the outputs, in order; unnamed ones are LABEL_0, LABEL_1 as in transformers."""
+    """Returns the names of the outputs, in order. Outputs without a name are LABEL_0, LABEL_1 …, as in transformers."""
     names = values.get('id2label') or {}
     if not isinstance(names, Mapping):
         raise _wrong_names(where, names)
@@ -100,7 +103,7 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     labels = [named.get(i, f'LABEL_{i}') for i in range(count)]
     if len(set(labels)) < len(labels):
         fix = 'give each output a different name'
-        raise UserError(where, 'two outputs of one name in id2label', 'different names', fix)
+        raise UserError(where, 'two outputs with the same name in id2label', 'different names', fix)
     return labels
 
 

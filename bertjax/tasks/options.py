@@ -1,20 +1,20 @@
-"""The options of a kind of task: the fields of its class, each declared with its default, range and effect."""
+"""Task options: fields of a task class that are declared with a default, a range and the part of a run they affect."""
 
 from typing import Any, Literal
 
 from bertjax.config.ranges import Range, integer
 from bertjax.config.schema import Change, Key, Trained, key, keys_of
 
-# The part of a run that an option affects; it limits when the option may still change:
-# 'model': the parameters. Neither a resumed nor a finished run can change the value.
-# 'training': the data or the loss of training. A resumed run reports a change; a finished model keeps its value.
-# 'reading': where and how records are read and how answers are chosen. A finished model can be used with another value.
+# Which changes of an option are allowed depends on the part of a run that it affects:
+# 'model': the parameters. Neither a resumed run nor a use of the finished model can change the value.
+# 'training': the training data or the loss. A resumed run can change the value and reports it; a finished model cannot.
+# 'reading': how records are read, or how answers are selected. A finished model can be used with another value.
 _POLICIES = {
     'model': (Change.STATE, Trained.SAME),
     'training': (Change.TRAINING, Trained.SAME),
     'reading': (Change.RUN, Trained.COMMAND_LINE),
 }
-BILSTM_UNITS = integer(0, 65_536)  # units of each direction, for the kinds that can have a BiLSTM; 0 for none
+BILSTM_UNITS = integer(0, 65_536)  # the allowed numbers of BiLSTM units per direction; 0 for no BiLSTM
 
 
 def option(
@@ -22,23 +22,25 @@ def option(
     allowed: Range | None = None,
     about: str = '',
     *,
-    decides: Literal['model', 'training', 'reading'] = 'training',
+    affects: Literal['model', 'training', 'reading'] = 'training',
     named: bool = False,
 ) -> Any:
-    """A field of a task's class that is a key of config.task; a plain field with a default decides 'training'.
+    """Returns a dataclass field of a task class that is a key of config.task.
+
+    A plain field with a default is an option that affects 'training'.
 
     Args:
-      default: the value if a recipe does not set it.
-      allowed: the range of values; it may be left out for True and False, and for any text.
-      about: one line of documentation; '' takes the entry of the attribute from the docstring of the class.
-      decides: the part of a run that the option affects, see above.
-      named: whether the first argument of the kind's recipe sets it, as in configs/glue.py:rte.
+      default: the value if a recipe does not set the option.
+      allowed: the range of values; None allows True and False, or any text.
+      about: one line of documentation; '' means the entry of the attribute in the docstring of the class.
+      affects: the part of a run that the option affects, a key of _POLICIES.
+      named: whether the first argument of the kind's recipe sets the option, as in configs/glue.py:rte.
     """
-    change, trained = _POLICIES[decides]
+    change, trained = _POLICIES[affects]
     return key(default, allowed, about, change=change, trained=trained, named=named)
 
 
 def options_of(task: type) -> dict[str, Key]:
-    """Returns the options of a task's class by name: all fields except `data` and `seq_len`, which have no default."""
+    """Returns the options of a task class by name: all fields except `data` and `seq_len`, which have no default."""
     change, trained = _POLICIES['training']
     return keys_of(task, change=change, trained=trained)

@@ -1,4 +1,4 @@
-"""The kinds of task that config.task.kind can name."""
+"""The registry of the kinds of tasks, the values of config.task.kind."""
 
 import importlib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.options import options_of
 from bertjax.tasks.task import Task
 
-# kind -> 'module:class', imported on first use.
+# {kind: 'module:class'}; a module is imported on first use.
 KINDS = {
     'glue': 'bertjax.tasks.sentence.glue:GlueTask',
     'classification': 'bertjax.tasks.sentence.classification:ClassificationTask',
@@ -27,12 +27,12 @@ def build_task(kind: str, *, data: str, seq_len: int, **options: Any) -> Task:
 
     Args:
       kind: One of KINDS.
-      data: The folder of its files; '' for tensorflow-datasets.
+      data: The folder of the task's files; '' for tensorflow-datasets.
       seq_len: The maximum sequence length, in tokens.
       **options: The options of the kind, which are the fields of its class.
 
     Raises:
-      UserError: The kind is unknown, or the value of an option is invalid.
+      UserError: The kind is unknown, or an option has an invalid value.
     """
     return _class(kind)(data=data, seq_len=seq_len, **options)
 
@@ -47,7 +47,7 @@ def options(kind: str) -> Mapping[str, Key]:
 
 
 def options_with_kind(task: Task) -> dict[str, Any]:
-    """Returns the kind of a task and its options as plain values, in the form of task.json."""
+    """Returns the kind and the options of a task as plain values, in the format of task.json."""
     name = f'{type(task).__module__}:{type(task).__name__}'
     kind = next(kind for kind, known in KINDS.items() if known == name)
     return {'kind': kind, **{option: to_plain(getattr(task, option)) for option in options(kind)}}

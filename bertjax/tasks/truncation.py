@@ -2,14 +2,14 @@
 
 
 def truncate_longest_first(first: int, second: int, max_total: int) -> tuple[int, int]:
-    """Returns the truncated lengths of two sequences.
+    """Returns the lengths of two sequences after truncation.
 
-    Tokens are removed from the longer sequence until both are equal, then from both in turn. The lengths are those of
-    `truncation='longest_first'` in Hugging Face's tokenizers.
+    Tokens are removed from the longer sequence until both lengths are equal, then from both sequences in turn. The
+    lengths are those of `truncation='longest_first'` in Hugging Face tokenizers.
 
     Args:
       first, second: The lengths of the sequences, in tokens.
-      max_total: The maximum number of tokens of both together.
+      max_total: The maximum sum of both lengths.
     """
     short, long = sorted((first, second))
     if short + long > max_total:

@@ -28,8 +28,8 @@ class StepLowering:
     Args:
       setup: The setup of the run.
       phase: The phase the step belongs to.
-      members: If > 0, the number of runs that the step trains at once. Their axis is the first one of states, rates
-        and seeds, and the second one of the arrays of a batch.
+      members: If > 0, the number of runs that the step trains at once. The axis of members is the first one of states,
+        rates and seeds, and the second one of the arrays of a batch.
     """
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
@@ -37,8 +37,8 @@ class StepLowering:
         self._mesh = setup.mesh
         self._state = stacked_template(setup.state, members) if members else setup.state
 
-    def whole(self, batch: BatchSpec) -> jax.stages.Lowered:
-        """Lowers the whole step for batches of these shapes; `batch` describes one run, also with several members."""
+    def step(self, batch: BatchSpec) -> jax.stages.Lowered:
+        """Lowers the step as one program for batches of these shapes; `batch` describes the batch of one member."""
 
         def step(
             state: TrainState, batch: Any, first: jax.Array, rate: jax.Array, seed: jax.Array, *teacher: Any
@@ -177,67 +177,68 @@ class LoweredSplitStep:
 
 
 class CompiledSteps(Mapping[int, Program]):
-    """The compiled train step for each padded length. A step is compiled at its first use, or before.
+    """The compiled train step for each padded length. A step is compiled at its first use or earlier.
 
     Args:
       lower: length -> the lowered step, with a method `compile`.
       lengths: All padded lengths.
-      in_parallel: Compile all lengths in parallel at the first use. This suits an accelerator, whose host is idle. On
-        CPU it would take time and memory from training, for lengths that a short run may not use; see `compile_ahead`.
+      in_parallel: Whether to compile all lengths in parallel at the first use. This suits an accelerator, whose host is
+        idle. On CPU it would take time and memory from training, for lengths that a short run may not use; see
+        `compile_ahead`.
 
     Attributes:
       ready: {length: step} of the lengths that have been used.
     """
 
     def __init__(self, lower: Callable[[int], Any], lengths: Iterable[int], *, in_parallel: bool):
-        self._lower, self._lengths, self._side_by_side = lower, tuple(lengths), in_parallel
-        self._begun: dict[int, concurrent.futures.Future[Program]] = {}
-        self._waiting: list[int] = []
+        self._lower, self._lengths, self._in_parallel = lower, tuple(lengths), in_parallel
+        self._futures: dict[int, concurrent.futures.Future[Program]] = {}
+        self._postponed: list[int] = []
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self.ready: dict[int, Program] = {}
 
     def compile_ahead(self, lengths: Iterable[int]) -> None:
         """Compiles these lengths in a background thread, in this order, which is the order of their first use.
 
-        The first one starts now. The others start in `compile_rest`, because they would delay the first step on few
-        cores. The time of compilation does not change the program of a step.
+        The first compilation starts now. The others start in `compile_rest`, because on few cores they would delay the
+        first step. The program of a step does not depend on the time of its compilation.
         """
-        if not self._side_by_side:
-            self._waiting = list(lengths)  # never empty, because a finished phase does not begin
-            self._begin_next()
+        if not self._in_parallel:
+            self._postponed = list(lengths)  # never empty, because a finished phase is not started
+            self._submit_next()
 
     def compile_rest(self) -> None:
         """Starts to compile the lengths that `compile_ahead` has postponed."""
-        while self._waiting:
-            self._begin_next()
+        while self._postponed:
+            self._submit_next()
 
-    def _begin_next(self) -> None:
-        length = self._waiting.pop(0)
-        if length not in self.ready and length not in self._begun:
+    def _submit_next(self) -> None:
+        length = self._postponed.pop(0)
+        if length not in self.ready and length not in self._futures:
             self._pool = self._pool or concurrent.futures.ThreadPoolExecutor(1)
-            self._begun[length] = self._pool.submit(lambda: self._lower(length).compile())
+            self._futures[length] = self._pool.submit(lambda: self._lower(length).compile())
 
     def stop(self) -> None:
         """Cancels the compilations that have not started."""
-        self._waiting = []
+        self._postponed = []
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
     def is_ready(self, length: int) -> bool:
         """Returns whether the step for this length is available without waiting."""
-        begun = self._begun.get(length)
-        return length in self.ready or (begun is not None and begun.done() and not begun.cancelled())
+        future = self._futures.get(length)
+        return length in self.ready or (future is not None and future.done() and not future.cancelled())
 
     def __getitem__(self, length: int) -> Program:
         if length not in self.ready:
-            if self._side_by_side and not self._begun:
+            if self._in_parallel and not self._futures:
                 pool = concurrent.futures.ThreadPoolExecutor()  # XLA releases the GIL
-                self._begun = {each: pool.submit(self._lower(each).compile) for each in self._lengths}
+                self._futures = {each: pool.submit(self._lower(each).compile) for each in self._lengths}
                 pool.shutdown(wait=False)
-            begun = self._begun.pop(length, None)
-            usable = begun is not None and not begun.cancelled()
-            self.ready[length] = begun.result() if usable else self._lower(length).compile()
+            future = self._futures.pop(length, None)
+            usable = future is not None and not future.cancelled()
+            self.ready[length] = future.result() if usable else self._lower(length).compile()
         return self.ready[length]
 
     def __iter__(self) -> Iterator[int]:
@@ -250,13 +251,13 @@ class CompiledSteps(Mapping[int, Program]):
 def compile_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> CompiledSteps:
-    """Returns the compiled steps of a phase, which compile at their first use; the setup keeps them for the same phase.
+    """Returns the steps of a phase, which compile at their first use. The setup caches them for the same phase.
 
     Args:
       setup: The setup of the run.
       phase: The phase the steps belong to.
-      batches: {padded length S: shapes and dtypes of a batch of one run}, told apart by the lengths. On a single CPU,
-        several lengths share one update program.
+      batches: {padded length S: shapes and dtypes of a batch of one run}. The lengths are the cache key. On a single
+        CPU, several lengths share one update program.
       members: See `StepLowering`.
     """
     key = (phase, tuple(batches), members)
@@ -265,7 +266,7 @@ def compile_steps(
         lowering = StepLowering(setup, phase, members)
         on_cpu = setup.mesh.devices.flat[0].platform == 'cpu'
         shared = on_cpu and setup.mesh.size == 1 and len(batches) > 1
-        lower = SplitStep(lowering, batches) if shared else lambda length: lowering.whole(batches[length])
+        lower = SplitStep(lowering, batches) if shared else lambda length: lowering.step(batches[length])
         setup.compiled[key] = CompiledSteps(lower, batches, in_parallel=not on_cpu)
     return setup.compiled[key]
 
@@ -273,6 +274,6 @@ def compile_steps(
 def lower_steps(
     setup: Setup, phase: PhaseSettings, batches: Mapping[int, BatchSpec], *, members: int = 0
 ) -> dict[int, jax.stages.Lowered]:
-    """Lowers the whole train step of a phase for every batch shape; see `compile_steps` for the arguments."""
+    """Lowers the train step of a phase as one program for every batch shape; see `compile_steps` for the arguments."""
     lowering = StepLowering(setup, phase, members)
-    return {length: lowering.whole(batch) for length, batch in batches.items()}
+    return {length: lowering.step(batch) for length, batch in batches.items()}

@@ -9,11 +9,11 @@ from bertjax.losses import Objective
 
 @dataclasses.dataclass(frozen=True)
 class DistillationStage:
-    """A part of the training with an objective and a learning rate of its own.
+    """A part of the training with a separate objective and learning rate.
 
     Attributes:
-      objective: Turns the student's objective without a teacher into the one of this stage.
-      learning_rate: The peak learning rate; None for the one of the run.
+      objective: The student's objective without a teacher -> the objective of this stage.
+      learning_rate: The peak learning rate; None for the learning rate of the run.
     """
 
     objective: Callable[[Objective], Objective]
@@ -28,14 +28,15 @@ class Distillation:
       stages: One stage, or two that are trained one after the other.
       abstract_params: The teacher's parameters: shapes, dtypes, shardings.
       params: () -> the teacher's parameters on the mesh.
-      forward_flops: (sequence length, predictions a sequence) -> FLOPs of the teacher's forward pass for one sequence.
-      fingerprint: Identifies the teacher's weights in the config of the run.
+      forward_flops: (sequence length, predictions per sequence) -> FLOPs of the teacher's forward pass for one
+        sequence.
+      fingerprint: The fingerprint of the teacher's weights, for the config of the run.
       description: Lines about the teacher and the losses, printed at the start of the run.
       first_stage_steps: (steps of the run, batches of an epoch) -> the steps of the first of two stages.
       initial_params: () -> the student's first parameters, host arrays in the tree of its model; None if the student
         starts as it would without a teacher.
       initial_weights: A line about the student's first parameters, printed when they are made; '' for none.
-      random: The student starts from random weights, even if the run has a config.init.
+      random: Whether the student starts from random weights even if the run has a config.init.
     """
 
     stages: Sequence[DistillationStage]

@@ -23,7 +23,7 @@ class Evaluator:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: The examples; example n is a pure function of n.
       count: The number of examples.
-      batch_size: The rows of a batch; the last batch is filled up with rows of weight 0.
+      batch_size: The number of rows of a batch; the last batch is padded with rows of weight 0.
       mesh: The mesh of parameters and rows.
       values: (sums and weights) -> the values of a metrics row.
       split: The name of the examples in metrics rows.
@@ -65,7 +65,7 @@ class Evaluator:
             yield global_arrays(rows, sharding, self._batch_size)
 
     def sums(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, tuple[float, float]]:
-        """Computes {name: (sum, weight)} over all examples, with a single transfer from the devices at the end."""
+        """Computes {name: (sum, weight)} over all examples, with a single transfer from the devices."""
         parts, params = [], unshard(params)
         with mesh_context(self._mesh):
             for batch in self.batches():

@@ -1,4 +1,4 @@
-"""The training loop. Its order is law: batch, update, record, evaluate, save. The position advances with the state."""
+"""The training loop, in a fixed order: batch, update, record, evaluate, save. The position advances with the state."""
 
 import contextlib
 import dataclasses
@@ -10,18 +10,18 @@ from bertjax.checkpoint import Checkpoints, Position
 from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
+from bertjax.train.any_process_flags import AnyProcessFlags
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.health.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase, TrainStep
-from bertjax.train.process_flags import AnyProcessFlags
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
 
 
 @dataclasses.dataclass(frozen=True)
 class Intervals:
-    """When a run evaluates and saves, besides at its end.
+    """The intervals of evaluation and saving. A run also evaluates and saves at its end.
 
     Attributes:
       eval_every: Steps between evaluations; 0 for none.
@@ -39,12 +39,12 @@ class Loop:
 
     Args:
       phases: All phases of the run.
-      recorder: Takes the example numbers and metrics of each step, and the evaluations.
-      checkpoints: Where the state is saved.
+      recorder: The recorder of the example numbers and metrics of each step, and of the evaluations.
+      checkpoints: The checkpoints to save to.
       config: The resolved config, which is saved with every checkpoint.
-      intervals: When to evaluate and save.
-      interrupt: Tells whether the user asked to stop.
-      early_stopping: Ends the last phase when it stops improving; each new best state is saved.
+      intervals: The intervals of evaluation and saving.
+      interrupt: The signal handler, which records requests to stop.
+      early_stopping: The early stopping of the last phase; with a limit, each new best state is saved.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Loop:
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
-        """Returns the final state, starting from `state` (donated) at `position`: (0, 0, 0) for a new run.
+        """Trains from `state` (donated) at `position`, (0, 0, 0) for a new run, and returns the final state.
 
         Raises:
           PreemptedError: The user asked to stop, and the state is saved.
@@ -117,14 +117,14 @@ class Loop:
         may_save = late or _is_due(step, self._intervals.checkpoint_every)
         if not (last or stop or must_evaluate or may_save):
             return
-        self._recorder.drain()  # Waits for the devices: that time belongs to training.
+        self._recorder.drain()  # Waits for the devices before `start`, because this time belongs to training.
         start = time.perf_counter()
         cost = self._evaluate(phase) if must_evaluate else None
-        # Early stopping looks at the last phase only: what an earlier phase learns need not improve the score.
+        # Early stopping applies to the last phase only, because an earlier phase need not improve the score.
         if must_evaluate and self._early_stopping.limit and phase is self._phases[-1]:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
-        # The parameters after a step that was not finite are suspect; they must not replace a good checkpoint.
+        # The parameters after a step that was not finite are suspect and must not replace a good checkpoint.
         if last or stop or (may_save and not self._recorder.suspect):
             self._save(cost if phase.may_be_best else None, last=last, stop=stop)
         if stop and not last:
@@ -148,7 +148,7 @@ class Loop:
         failed = {'failed': self._recorder.failed} if any(self._recorder.failed) else {}  # of runs trained together
         config = {**self._config, **failed, **self._early_stopping.state}
         with self._clock.during(SAVE):
-            self._recorder.sync()  # The rows that belong to the checkpoint are on disk before it.
+            self._recorder.sync()  # The rows up to the checkpoint must be on disk before it.
             self._checkpoints.save(self._state, self._position, config, cost)
             if stop and not last:
                 self._checkpoints.wait()  # The message "stopped" must not come before the checkpoint is complete.

@@ -8,6 +8,6 @@ OnCompile = Callable[[str], contextlib.AbstractContextManager[None]]
 
 
 def ignore_compile(what: str) -> contextlib.AbstractContextManager[None]:
-    """Reports nothing."""
+    """Ignores a compilation."""
     del what
     return contextlib.nullcontext()

@@ -44,8 +44,8 @@ class TrainStep:
       programs: The compiled step for each padded length.
       rate: The peak learning rate, float32: a scalar, or one per member.
       seed: The dropout seed, uint32: a scalar, or one per member.
-      on_compile: Reports each compilation.
-      teacher: (teacher parameters,) if the objective has a `teacher_fn`.
+      on_compile: The callback that reports each compilation.
+      teacher: (teacher parameters,) if the objective has a `teacher_fn`, else ().
     """
 
     def __init__(
@@ -82,17 +82,17 @@ class Phase:
     """A part of training with one schedule, of one run or of several runs trained together.
 
     Attributes:
-      settings: The numbers of the phase.
+      settings: The settings of the phase.
       setup: The setup of the run.
       members: The runs: one, or several that are trained together.
       batches: {padded length S: shapes and dtypes of the batches of one member}.
       stacked: Whether state and batches have an axis of members.
       evaluator: The evaluator that selects the best checkpoint; None without held-out examples.
       other_evaluators: Further evaluators, which do not affect the best checkpoint.
-      evaluate_first: Whether to evaluate before the first step; not useful for a randomly initialised head.
+      evaluate_first: Whether to evaluate before the first step, which is useless for a randomly initialised head.
       flops_per_sequence: FLOPs of a training step per row, over all members; 0 if unknown.
-      may_be_best: Whether the best checkpoint may come from this phase; not while the student's head is untrained.
-      teacher: (teacher parameters,) on the mesh, if the objective has a `teacher_fn`.
+      may_be_best: Whether the best checkpoint may come from this phase; False while the student's head is untrained.
+      teacher: (teacher parameters,) on the mesh if the objective has a `teacher_fn`, else ().
     """
 
     settings: PhaseSettings
@@ -108,7 +108,7 @@ class Phase:
     teacher: tuple[Any, ...] = ()
 
     def begin(self, state: TrainState) -> TrainState:
-        """Returns the state for the first step of the phase, made from the state after the phase before it."""
+        """Returns the state for the first step of this phase, from the last state of the previous phase."""
         return self.setup.reset_optimizer(state) if self.settings.reset_optimizer else state
 
     def compile(self, on_compile: OnCompile = ignore_compile) -> TrainStep:
@@ -122,7 +122,7 @@ class Phase:
 
     @contextlib.contextmanager
     def compiling(self, first: int, steps: int) -> Iterator[None]:
-        """On a CPU, compiles the step in the background for the next `steps` batches from example `first` on.
+        """On a CPU, compiles the step in the background for `steps` batches from example `first` on, within a context.
 
         The first length is compiled now, the others after the first step.
         """
@@ -138,7 +138,7 @@ class Phase:
         return compile_steps(self.setup, self.settings, self.batches, members=count)
 
     def _coming(self, first: int, steps: int) -> Sequence[int]:
-        """Returns the padded lengths of these batches, in the order of their first use."""
+        """Returns the padded lengths of `steps` batches from example `first` on, in the order of their first use."""
         examples = self.members[0].examples
         return (
             examples.upcoming_lengths(first, steps) if isinstance(examples, BucketedExamples) else tuple(self.batches)
@@ -148,7 +148,7 @@ class Phase:
         """Loads the batches from example `first` on."""
         each = [member.examples for member in self.members]
         examples = StackedExamples(each) if self.stacked else each[0]
-        examples.batch(np.asarray([first]))  # makes the pairing plans before the time is measured
+        examples.batch(np.asarray([first]))  # makes the pairing plans before the throughput is measured
         return Loader(
             examples,
             first=first,

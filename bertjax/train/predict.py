@@ -18,7 +18,7 @@ from bertjax.parallel.zero1 import unshard
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.step import Batch
 
-_AHEAD = 1  # batches that the devices compute while the host fetches one and makes the next
+_AHEAD = 1  # the number of batches in computation while the host fetches a result and makes the next batch
 
 
 def no_op(rows: int) -> None:
@@ -33,10 +33,10 @@ class Predictor:
       mesh: The mesh; its data axes split the rows.
       inputs: The batch arrays that `forward` takes.
       per_token: The names of outputs with a value per token, from which padding is cut off.
-      batch_size: The rows of a batch, rounded up to a multiple of the mesh's row shards.
+      batch_size: The number of rows of a batch, rounded up to a multiple of the mesh's row shards.
       shapes: The padded lengths, ascending; every row fits the last one.
       pad_id: The id of [PAD].
-      members: If > 0, parameters and outputs are those of this many models, stacked along a first axis.
+      members: If > 0, the number of models whose parameters and outputs are stacked along a first axis.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Predictor:
         Args:
           params: The parameters.
           features: The rows.
-          on_compile: Reports each compilation.
-          advance: Called after each batch with its number of rows.
-          batches: (row indices, padded length) of each batch, with index -1 for an empty slot. They contain every row
-            of `features`. None to sort the rows by length.
+          on_compile: The callback that reports each compilation.
+          advance: A callback that is called after each batch with its number of rows.
+          batches: The (row indices, padded length) of each batch, with index -1 for an empty slot. The batches contain
+            every row of `features`. None to sort the rows by length.
 
         Returns:
-          {name: an array per row}; with members, their axis is the first of each array.
+          {name: an array per row}; with members, the first axis of each array is that of members.
         """
         row_outputs: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0

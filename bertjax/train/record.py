@@ -26,7 +26,7 @@ from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
 from bertjax.writers.writer import Writer, Writers
 
-# The metrics of a step are read after this many later steps have been dispatched, so that reading does not wait.
+# The metrics of a step are read this many steps later, so that reading does not wait for the devices.
 READ_BEHIND = 2
 STOP_AFTER_SKIPPED = 3
 _MIN_REPORTED = 1.0  # seconds: a longer compilation gets a line
@@ -37,9 +37,9 @@ class Recorder:
 
     A failing writer is dropped with a warning. A failing ledger stops the training, because it must list all examples.
 
-    A training row holds the (weighted) means of losses since the row before it, and the values of its step for norms,
-    learning rate and counters. The means exclude steps that are not finite. Three such steps in a row end a single run;
-    of several runs trained together, only the run with these steps fails.
+    A training row holds the weighted means of the losses since the previous row, and the norms, learning rate and
+    counters of its step. The means exclude steps that are not finite. Three steps in a row that are not finite end a
+    single run. If several runs are trained together, only the run with these steps fails.
 
     Args:
       folders: The folder of each run.
@@ -50,8 +50,8 @@ class Recorder:
       run_clock: The clock of the run.
       profiled: The steps to trace.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
-      failed: For each run, whether it had failed when it was saved; all False by default.
-      trackers: One per run, or empty.
+      failed: Whether each run had failed when it was saved; all False by default.
+      trackers: A tracker per run, or empty.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Recorder:
         self._unread: collections.deque = collections.deque()
         self._sums: list[dict[str, tuple[float, float]]] = [{} for _ in folders]
         self._tokens, self._sequences = [0.0 for _ in folders], [0.0 for _ in folders]
-        # The position and the scalars of the last step that was read, if no row has them yet.
+        # The position and the scalars of the last step that was read, if they are not in a row yet.
         self._pending: tuple[Position, list[dict[str, float]]] | None = None
         self._skipped_in_row = [0 for _ in folders]  # as of the last step that was read
         self.failed = list(failed) or [False for _ in folders]
@@ -96,7 +96,7 @@ class Recorder:
         return any(skipped and not failed for skipped, failed in zip(self._skipped_in_row, self.failed, strict=True))
 
     def truncate_after(self, step: int) -> None:
-        """Discards the rows of an earlier process after `step`, that of the restored checkpoint; -1 discards all."""
+        """Discards the rows of an earlier process after the restored checkpoint at `step`; -1 discards all."""
         for lines in (*self._writers, *self._ledgers):
             lines.truncate_after(step)
 
@@ -108,7 +108,7 @@ class Recorder:
             read_rows(ledger.path.with_name('metrics.jsonl'))  # logs warnings
 
     def sync(self) -> None:
-        """Syncs the files to disk; to be called before the checkpoint of the last step is written."""
+        """Syncs the files to disk. Call this before the checkpoint of the last step is written."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
         self.run_clock.write()  # lets redone work be attributed to exact steps
@@ -147,7 +147,7 @@ class Recorder:
             self._console.log(f'compiled {what} in {seconds:.0f} s')
 
     def tracing(self, step: int) -> contextlib.AbstractContextManager:
-        """Returns the context in which step number `step` is dispatched, for traces by config.profile."""
+        """Returns the context in which to dispatch step number `step`, for traces by config.profile."""
         return self._profiler.during(step, self.drain)
 
     def step(

@@ -23,7 +23,7 @@ def resolve_durations(settings: RunKeys, total: int, steps_per_epoch: float | No
 
 
 def check_grad_accum_steps(batch_size: int, grad_accum_steps: int, key: str = 'grad_accum_steps') -> None:
-    """Checks that the batch size is divisible by the number of its parts, config.KEY."""
+    """Checks that the number of parts of a batch, config.KEY, divides the batch size."""
     if batch_size % grad_accum_steps:
         expected = f'a divisor of batch_size = {batch_size}'
         raise UserError(f'config.{key}', str(grad_accum_steps), expected, 'change one of the two')
@@ -72,13 +72,13 @@ def check_memory(
 ) -> None:
     """Raises a UserError if the devices cannot hold the sizes, before anything is allocated.
 
-    The estimate is a lower bound: the parameters and moments, a batch, and for one of its parts the input of each
-    block and the logits of the vocabulary.
+    The estimate is a lower bound. It counts the parameters and moments, a batch, and, for one part of the batch, the
+    input of each block and the logits of the vocabulary.
 
     Args:
       model: The config of the model; the parameters of heads are not counted.
       mesh: The devices.
-      rows, parts: The number of rows in a batch, and of the parts it is divided into.
+      rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length S and the number of predictions P.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.
       key: The config key of the batch size.

@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 from bertjax.data.batch import BatchSpec
 from bertjax.losses import AUX, Objective
 from bertjax.model.row_packing import PackedLayout
-from bertjax.optim.selection import Selection, partition, select_all
+from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.mesh import describe_mesh
 from bertjax.parallel.partition import mesh_context
 from bertjax.parallel.zero1 import GradientExchange, ShardedMoments, is_data_parallel, shard_over_data, should_shard
@@ -30,10 +30,10 @@ from bertjax.train.state import (
 
 @dataclasses.dataclass(frozen=True)
 class PhaseSettings:
-    """The numbers of a phase, which is a part of training with one schedule.
+    """The settings of a phase, which is a part of training with one schedule.
 
     Attributes:
-      number: The index of the phase, from 0; example n is a function of it.
+      number: The index of the phase, from 0. Example n is a function of n and this index.
       first_step: The step of the run at which the phase begins.
       last_step: The step of the run at which the phase ends.
       batch_size: Rows per update, over all devices.
@@ -70,12 +70,13 @@ class Setup:
       optimizer: The optimiser, from optim.make_optimizer.
       mesh: The devices of all arrays.
       trained: Selects the trained parameters.
-      layer_decay: The learning rate factor per layer, see `optim.selection.layer_rates`.
+      layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       init: key -> fresh state, boxed.
       state: The abstract state: shapes, dtypes and shardings.
       teacher: (abstract parameters,) if the objective has a `teacher_fn`. They are not part of the state.
-      exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py).
-      parts: The sharded moments if only these are sharded over the data axis.
+      exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
+        None.
+      parts: The sharded moments if only the moments are sharded over the data axis, else None.
       compiled: The programs of the current phase, see `compiled_steps.compile_steps`.
     """
 
@@ -93,13 +94,13 @@ class Setup:
     compiled: dict[tuple, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False, init=False)
 
     def describe(self) -> str:
-        """Describes the devices and what is sharded over the data axis."""
+        """Describes the devices and the arrays that are sharded over the data axis."""
         sharded = 'parameters and optimiser' if self.exchange is not None and self.exchange.is_sharded else ''
         sharded = 'the optimiser' if self.parts is not None else sharded
         return describe_mesh(self.mesh) + (f', each keeps its part of {sharded}' if sharded else '')
 
     def create(self, seed: int) -> TrainState:
-        """Creates the state of step 0; each device initialises its own part."""
+        """Creates the state of step 0; each device initialises its shard."""
         return self._create(jax.random.key(seed))
 
     @functools.cached_property
@@ -107,7 +108,7 @@ class Setup:
         return jax.jit(lambda key: nn.unbox(self.init(key)), out_shardings=shardings_of(self.state))
 
     def create_from(self, params: Mapping[str, Any], seed: int) -> TrainState:
-        """Creates the state of step 0 with these parameters of the model, host arrays in the model's tree.
+        """Creates the state of step 0 with these model parameters, which are host arrays in the model's tree.
 
         Only the parameters of the objective are initialised, as in `create`.
         """
@@ -117,7 +118,7 @@ class Setup:
 
     @functools.cached_property
     def _create_around(self) -> Callable[[Any, jax.Array], TrainState]:
-        """Creates a fresh state for these model parameters; its `params` hold only those of the objective."""
+        """Creates a fresh state for these model parameters; its `params` are only those of the objective."""
         init_aux, abstract_aux = (
             self.objective.init_aux,
             {AUX: self.state.params[AUX]} if AUX in self.state.params else {},
@@ -161,9 +162,9 @@ def build_setup(
       objective: The training objective.
       optimizer: The optimiser.
       mesh: The devices.
-      batch: The shapes and dtypes of any batch of the run; its number of rows and its length do not matter.
+      batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
       trained: Selects the trained parameters.
-      layer_decay: See `optim.selection.layer_rates`.
+      layer_decay: See `optim.trainable.layer_rates`.
       teacher: (abstract teacher parameters,) if the objective has a `teacher_fn`.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 
 from bertjax.losses import AUX
 from bertjax.model.stacking import init_params
-from bertjax.optim.selection import Selection, partition, select_all
+from bertjax.optim.trainable import Selection, partition, select_all
 from bertjax.parallel.partition import state_shardings
 
 _Box = nn.Partitioned
@@ -43,7 +43,7 @@ def make_init(
     trained: Selection = select_all,
     init_aux: Callable[[jax.Array], Any] | None = None,
 ) -> Callable[[jax.Array], TrainState]:
-    """Builds a function: key -> fresh state, in boxes that carry the logical axes.
+    """Builds a function: key -> fresh state, in boxes with the logical axes.
 
     Args:
       model: The module.
@@ -76,7 +76,7 @@ def fresh_state(optimizer: optax.GradientTransformation, params: Any, trained: S
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:
     """Computes shape, dtype and sharding of each leaf, without arrays; call it within `mesh_context(mesh)`."""
-    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # traced: the mesh may be of absent devices
+    boxed = jax.eval_shape(lambda: init(jax.random.key(0)))  # eval_shape: the devices may be absent
     shardings = state_shardings(boxed, mesh)
     # nn.unbox would apply sharding constraints, which needs arrays.
     bare = jax.tree.map(lambda x: x.value if isinstance(x, _Box) else x, boxed, is_leaf=lambda x: isinstance(x, _Box))

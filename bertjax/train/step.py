@@ -15,7 +15,7 @@ from bertjax.model.dropout import Dropout
 from bertjax.model.packed_encoder import packed_rows
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.schedules import Schedule
-from bertjax.optim.selection import Selection, combine, layer_rates, partition, select_all
+from bertjax.optim.trainable import Selection, combine, layer_rates, partition, select_all
 from bertjax.parallel.partition import platform
 from bertjax.parallel.zero1 import GradientExchange, ShardedMoments
 from bertjax.train.state import TrainState
@@ -109,8 +109,8 @@ def make_gradients(
     """Makes a function: (params, batch, first, *teacher) -> Gradients; see `make_train_step` for its arguments.
 
     The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
-    depend on the batch alone. With `grad_accum_steps` = A, the batch is therefore processed in A parts whose gradients
-    add up to those of the whole batch, in a fraction of the memory.
+    depend on the batch alone. Therefore, with `grad_accum_steps` = A, the batch is processed in A parts whose gradients
+    add up to the gradients of the full batch, in a fraction of the memory.
 
     Args:
       model: The module, which takes `objective.inputs`.
@@ -212,8 +212,8 @@ def make_update(
       first_step: The value of `state.step` at the start of the phase.
       num_layers: The number of blocks of the model.
       trained: Selects the trained parameters; the state must be created with the same selection.
-      layer_decay: See `optim.selection.layer_rates`.
-      parts: The shardings of moments that are sharded over the data axis although the parameters are not.
+      layer_decay: See `optim.trainable.layer_rates`.
+      parts: The shardings of moments that are sharded over the data axis while the parameters are not; else None.
     """
 
     def update(state: TrainState, gradients: Gradients) -> tuple[TrainState, Metrics]:
@@ -224,14 +224,14 @@ def make_update(
             grads, old = parts.constrain(grads), parts.constrain(old)
         direction, opt_state = optimizer.update(grads, state.opt_state, old)
         if platform() == 'cpu':
-            # The update on a CPU is memory-bound. This recomputes the moments in the loop that selects between new and
-            # old ones, which is cheaper than writing and reading them.
+            # The update on a CPU is memory-bound. Recomputing the moments in the loop that selects between new and old
+            # moments is cheaper than writing and reading them.
             direction, _ = optimizer.update(*jax.lax.optimization_barrier((grads, state.opt_state, old)))
         if layer_decay != 1:
             direction = jax.tree.map(jnp.multiply, direction, layer_rates(old, layer_decay, num_layers))
         rate = schedule(state.step - first_step)
         update_norm = rate * optax.tree.norm(direction)
-        # Squared, as the norm of the gradient squares it: an update that overflows when squared is useless.
+        # The square must be finite too, as in the gradient norm, because an update whose square overflows is useless.
         finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)

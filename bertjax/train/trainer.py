@@ -37,8 +37,8 @@ class Experiment(Protocol):
     Attributes:
       settings: The settings of the run, with `steps`, `eval_every` and `checkpoint_every` in steps.
       setup: The model and the optimiser on the mesh.
-      resolved: The settings in plain form, with fingerprints, which config.json and every checkpoint hold.
-      folders: The folder of each run for its rows and its ledger.
+      resolved: The settings in plain form, with fingerprints, for config.json and every checkpoint.
+      folders: The folder of each run, for its rows and its ledger.
       template: The abstract state with its shardings.
       values: Sums of training batches -> the values of a row.
       files: {name in the workdir: text} of further files to write before the first step.
@@ -78,14 +78,14 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = '
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
 
     Returns:
-      The state, and the last step that was trained, which is less than config.steps if config.patience ended the run.
+      The state and the number of the last trained step, which is below config.steps if config.patience ended the run.
 
     Raises:
       UserError: The checkpoints are from another or a longer run, or all are damaged.
       PreemptedError, NonFiniteError: See `train.loop.Loop.run`.
     """
     resolved, keep = experiment.resolved, experiment.settings.checkpoint_keep
-    # The signal handlers outlive the checkpoints, so that a signal cannot interrupt the last save.
+    # The signal handlers stay until the checkpoints are closed, so that a signal cannot interrupt the last save.
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
@@ -135,7 +135,7 @@ def resume_or_start(
       interrupt: The signal handler, whose context has been entered.
 
     Returns:
-      The final state, and for each run whether it has failed (see `Recorder`).
+      The final state, and a list of whether each run has failed (see `Recorder`).
     """
     settings, total = experiment.settings, experiment.settings.steps
     position = saved.position if saved else Position()

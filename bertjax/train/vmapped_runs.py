@@ -1,4 +1,4 @@
-"""Several runs trained as one, by vmap: runs that differ only in seeds and learning rate, along a new axis."""
+"""Training of several runs as one by vmap, along a new axis. The runs differ only in seeds and learning rate."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bertjax.metrics.classification import (
-    OF_CLASSES,
-    OF_VALUES,
+    CLASS_METRICS,
+    VALUE_METRICS,
     accuracy,
     binary_f1,
     class_scores,
@@ -106,5 +106,7 @@ def test_undefined_metrics_are_none(measure):
 
 
 def test_no_records_give_none():
-    assert {name: judge(np.zeros((2, 2), np.int64)) for name, judge in OF_CLASSES.items()} == dict.fromkeys(OF_CLASSES)
-    assert {name: judge([], []) for name, judge in OF_VALUES.items()} == dict.fromkeys(OF_VALUES)
+    assert {name: judge(np.zeros((2, 2), np.int64)) for name, judge in CLASS_METRICS.items()} == dict.fromkeys(
+        CLASS_METRICS
+    )
+    assert {name: judge([], []) for name, judge in VALUE_METRICS.items()} == dict.fromkeys(VALUE_METRICS)

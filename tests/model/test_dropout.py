@@ -31,8 +31,8 @@ def test_a_share_is_dropped_and_the_mean_is_kept(rate):
     x = np.asarray(drop(jnp.ones((64, 128, 64)), rate, dropout_of(3, np.arange(64)), Site.HEAD))
     np.testing.assert_allclose(np.unique(x), [0.0, 1 / (1 - rate)], rtol=1e-6)
     assert abs((x == 0).mean() - rate) < 4 * np.sqrt(rate * (1 - rate) / x.size)
-    of_rows = (x == 0).mean((1, 2))  # neither rows nor positions have a share of their own
-    assert abs(of_rows - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
+    row_shares = (x == 0).mean((1, 2))  # neither rows nor positions have a share of their own
+    assert abs(row_shares - rate).max() < 5 * np.sqrt(rate * (1 - rate) / (128 * 64))
     of_positions = (x == 0).mean(0)
     assert of_positions.std() == pytest.approx(np.sqrt(rate * (1 - rate) / 64), rel=0.03)
 
@@ -105,6 +105,6 @@ def test_nothing_is_saved_for_the_backward_pass():
 
 
 def test_sequences_of_one_row_are_independent():
-    own = dropout_of(2, [5, 6]).repeated(3)
+    own = dropout_of(2, [5, 6]).repeat(3)
     assert own.example_ids.shape == (6,) and len(set(np.asarray(own.example_ids))) == 6
-    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeated(3).example_ids)
+    np.testing.assert_array_equal(own.example_ids[:3], dropout_of(2, [5]).repeat(3).example_ids)

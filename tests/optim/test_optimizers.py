@@ -16,7 +16,7 @@ from bertjax.model.stacking import unstack_layers
 from bertjax.optim.masks import decay_mask, path_names
 from bertjax.optim.muon import is_block_kernel
 from bertjax.optim.optimizers import OPTIMIZERS, make_optimizer
-from bertjax.optim.selection import partition
+from bertjax.optim.trainable import partition
 
 B1, B2, EPS, DECAY = 0.9, 0.999, 1e-6, 0.01
 STEPS = 6

@@ -180,7 +180,7 @@ def test_mistakes_are_told_before_anything_is_computed(program: Program, trained
     assert 'config.max_length: found 4096' in line('--config.max_length=4096')
     assert 'config.extract.id' in line('--config.extract.id=name')
     bad.write_text('{"text": "a", "n": 1}\n{"text": "b", "n": "\\ud83d"}\n{"text": "c", "n": {}}\n')
-    assert f"{bad}:2, field 'n': found half a surrogate pair" in line('--config.extract.id=n', given=bad)
+    assert f"{bad}:2, field 'n': found a lone surrogate" in line('--config.extract.id=n', given=bad)
     bad.write_text('{"text": "a", "n": 1}\n{"text": "c", "n": {}}\n')
     assert f"{bad}:2, field 'n': found a dict, expected a string or a number" in line(
         '--config.extract.id=n', given=bad

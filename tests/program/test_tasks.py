@@ -154,7 +154,8 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
         for entity in row['entities']:
             assert entity['text'] == ' '.join(row['words'][entity['start'] : entity['end']])
     out = (workdir / 'stdout.txt').read_text(encoding='utf-8')
-    assert 'PLACE 24' in out and out.count('train.txt: 1 lines before sentences that begin with # are read as') == 1
+    comments = 'train.txt: 1 lines that precede sentences and begin with # are read as'
+    assert 'PLACE 24' in out and out.count(comments) == 1
     model = loads_whole(workdir, 'BertForTokenClassification')
     assert model.config.id2label == {0: 'O', 1: 'B-PLACE', 2: 'I-PLACE'}
     (tmp_path / 'own.txt').write_text('the old-river runs, slow.\n')  # raw text

@@ -59,9 +59,9 @@ class VowelTask(Task[str, str]):
 
     data: str
     seq_len: int
-    suffix: str = option('.txt', decides='reading')
+    suffix: str = option('.txt', affects='reading')
     vowels: str = 'aeiou'
-    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, affects='model')
 
     name = 'vowels'
     score = 'accuracy'

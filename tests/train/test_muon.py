@@ -9,7 +9,7 @@ from bertjax.config.run import Optimizer
 from bertjax.model.stacking import unstack_layers
 from bertjax.optim.muon import is_block_kernel
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import make_selection, partition
+from bertjax.optim.trainable import make_selection, partition
 from bertjax.parallel import zero1 as zero1
 
 pytestmark = pytest.mark.slow

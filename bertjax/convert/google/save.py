@@ -34,8 +34,8 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model, which must have passed `check_head_exportable`; None for a pre-trained model.
 
     Raises:
-      UserError: The model is left-to-right or has another choice that BERT lacks, its epsilon, pooler or segments differ,
-        or the scripts lack its head.
+      UserError: The model is left-to-right or has another choice that BERT lacks, its epsilon, pooler or segments
+        differ, or the scripts lack its head.
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'

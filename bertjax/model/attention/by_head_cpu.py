@@ -1,8 +1,9 @@
 """Attention on CPU, one head of one row at a time, so that the scores stay in the cache.
 
-A head is read from the output of the projections, and its result overwrites its queries, so no array is copied into
-another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The softmax divides by its
-sum after the product with the values, which needs fewer divisions and gives the same result up to rounding.
+Each head is read directly from the output of the projections, and its result overwrites its queries, so no array is
+copied into another layout. The backward pass recomputes the scores instead of saving an [S, S] array. The softmax
+divides by its sum after the product with the values, which needs fewer divisions and gives the same result up to
+rounding.
 """
 
 import functools
@@ -18,7 +19,7 @@ from bertjax.model.layers import NEGATIVE
 from bertjax.parallel.partition import indivisible_reason, over_mesh, platform
 
 PLATFORM = 'cpu'
-# In tokens. Up to these lengths `dot_product` is as fast, and in bfloat16 faster (docs/performance.md).
+# Lengths in tokens up to which `dot_product` is as fast, or faster in bfloat16 (docs/performance.md).
 MAX_PLAIN_LENGTH = 96
 MAX_PLAIN_LENGTH_BFLOAT16 = 256
 

@@ -1,9 +1,9 @@
 """Attention on GPUs by cuDNN, through `jax.nn.dot_product_attention`, for evaluation, prediction and features.
 
 cuDNN has a kernel by NVIDIA for each of its GPUs. It saves no [S, S] array and skips padding. JAX does not pass dropout
-to it, and cuDNN's own dropout would drop other values than ours, so training uses it only with
-`model.attention_dropout=0`. It supports packed rows only through an [S, S] bias, so we do not use it for them. Its
-gradients are reproducible under the XLA flags of `parallel/compiler_flags.py`. It has not been measured yet.
+to cuDNN, and cuDNN's dropout would drop other values than ours, so training uses cuDNN only with
+`model.attention_dropout=0`. Packed rows would need an [S, S] bias, so they use another implementation. The gradients
+are reproducible under the XLA flags of `parallel/compiler_flags.py`. The speed has not been measured yet.
 """
 
 import functools
@@ -46,11 +46,11 @@ def attend(
 ) -> jax.Array:
     """See `select.Implementation`.
 
-    In a row of padding only, every query sees the first position; in other implementations it sees all positions.
+    If a row has no tokens, every query sees the first position, whereas in other implementations it sees all positions.
     """
     del dropout_rate, dropout
     array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')
-    # At least 1: the softmax over no keys depends on the version of cuDNN, and a NaN would spread to sums.
+    # At least 1, because the softmax over no keys may be NaN in some versions of cuDNN, and a NaN would spread to sums.
     lengths = jnp.maximum(mask.key_mask.astype(jnp.int32).sum(axis=1), 1)  # [B]
     kernel = functools.partial(_cudnn, causal=mask.causal)
     return over_mesh(kernel, (array_axes, array_axes, array_axes, ('act_batch',)), array_axes)(

@@ -36,13 +36,13 @@ def attend(
 
 
 def probabilities(query: jax.Array, key: jax.Array, mask: AttentionMask) -> jax.Array:
-    """The attention probabilities: the softmax over the visible keys of each query, float32 [B, H, Q, S]."""
+    """Computes the attention probabilities: the softmax over the visible keys of each query, float32 [B, H, Q, S]."""
     bias = jnp.where(mask.visible(query.shape[1]), 0.0, NEGATIVE).astype(jnp.float32)  # [B, 1, Q or 1, S]
     return jax.nn.softmax(scores(query, key) + bias, axis=-1)
 
 
 def scores(query: jax.Array, key: jax.Array) -> jax.Array:
-    """The attention scores Q Kᵀ / √K, float32 [B, H, Q, S]."""
+    """Computes the attention scores Q Kᵀ / √K, float32 [B, H, Q, S]."""
     if platform() == 'cpu':
         products = cpu_products.scores(query, key)
     else:

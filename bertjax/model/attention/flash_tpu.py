@@ -46,7 +46,7 @@ def attend(
 ) -> jax.Array:
     """See `select.Implementation`.
 
-    A padding position sees only padding; in other implementations it sees the tokens.
+    A padding position sees only padding, whereas in other implementations it sees the tokens.
     """
     del dropout_rate, dropout
     array_axes = ('act_batch', 'act_length', 'act_heads', 'act_head_dim')

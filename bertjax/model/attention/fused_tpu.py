@@ -3,7 +3,7 @@
 For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K operations forward and 10·S²·H·K backward
 (five products, one of which recomputes the scores); `dot_product` needs 4 and 8. In bfloat16 the kernels read and write
 8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` moves the same, plus each [S, S]
-array whenever it is written or read: 4·S²·H bytes in float32, 2·S²·H in bfloat16. At S = 512 and K = 64, one pass over
+array for every write and read: 4·S²·H bytes in float32, 2·S²·H in bfloat16. At S = 512 and K = 64, one pass over
 the scores in bfloat16 moves twice as many bytes as the whole forward kernel.
 
 The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
@@ -75,6 +75,6 @@ def attend(
 
 
 def heads_per_program(heads: int, width: int) -> int:
-    """The number of heads per program: the fewest that fill whole registers, or 0 if no number of heads does."""
+    """Returns the number of heads per program: the fewest that fill all their registers, or 0 if no number does."""
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0

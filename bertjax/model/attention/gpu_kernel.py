@@ -1,7 +1,7 @@
 """The Triton kernels of fused_gpu.py: attention for a block of queries or keys of one head, forward and backward.
 
-A program keeps its block in registers and loops over the blocks of the other side, so scores, softmax and dropout never
-leave the chip. The forward pass saves two numbers per query for the backward pass, the maximum and the sum of the
+A program keeps its block in registers and loops over the blocks of the other side, so scores, softmax and dropout stay
+on the chip. The forward pass saves two values per query for the backward pass, the maximum and the sum of the
 softmax (arXiv 2205.14135, algorithm 1). A single log-sum-exp would lose the sum if every key is hidden. The backward
 pass computes the scores twice, for the gradients of a block of queries and of a block of keys, so it sums in a fixed
 order. A single pass would add by atomic operations, in a different order in every run.
@@ -31,10 +31,10 @@ class GpuKernelOptions:
 
     Attributes:
       rate: The dropout rate.
-      packed: A row holds several sequences.
-      causal: A query does not see the keys to its right.
-      block: The number of positions that a program keeps: a power of 2 that divides S.
-      interpret: Let JAX interpret the kernels, on any device.
+      packed: Whether a row holds several sequences.
+      causal: Whether to hide the keys to the right of a query.
+      block: The number of positions of a program: a power of 2 that divides S.
+      interpret: Whether JAX interprets the kernels, on any device.
     """
 
     rate: float
@@ -74,7 +74,7 @@ def _attention_backward(
 ) -> tuple[Any, ...]:
     query, key, value, sequences, words, output, maximum, total = residuals
     cotangent = cotangent.astype(query.dtype)
-    # For each query, the mean of the gradients of its attention weights, weighted by the attention weights.
+    # For each query, the mean of the gradients of its attention weights, weighted by these attention weights.
     mean = jnp.einsum('BSHK,BSHK->BHS', output, cotangent, preferred_element_type=jnp.float32)
     inputs = (query, key, value, sequences, words, cotangent, maximum, total, mean)
     (d_query,) = _call(_query_kernel, options, (_like(query),), inputs, 3, 'attention_query_gradient')
@@ -97,7 +97,7 @@ def _call(
     products: int,
     name: str,
 ) -> Sequence[jax.Array]:
-    """Runs `kernel` for each block, head and row, on the whole inputs of the head and the block of the outputs."""
+    """Runs `kernel` for each block, head and row, on all inputs of the head and one block of the outputs."""
     B, S, H, K = inputs[0].shape
     input_specs = {
         4: pl.BlockSpec((None, S, None, K), lambda i, h, b: (b, 0, h, 0)),
@@ -193,7 +193,7 @@ def _key_kernel(
 
 
 def _program_block(options: GpuKernelOptions) -> pl.Slice:
-    """Returns the positions that this program keeps."""
+    """Returns the positions of this program."""
     return pl.ds(pl.program_id(0) * options.block, options.block)
 
 

@@ -10,20 +10,22 @@ from bertjax.model.row_packing import BatchLayout, PackedLayout
 class AttentionMask(struct.PyTreeNode):
     """The keys that each query may see.
 
-    Padding keys are hidden from every query. Padding queries see the same keys as the others; their result is unused.
+    Padding keys are hidden from every query. Padding queries see the same keys as other queries, but their result is
+    unused.
 
     Attributes:
       key_mask: int32 [B, S], 1 for tokens and 0 for padding. `data/` pads at the end of a row, so the sums over S are
         the lengths that fused kernels need.
       sequence_ids: int32 [B, S], the sequence of each position in a packed row: a query sees only keys of its sequence.
         None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
-      causal: Hide the keys to the right of a query.
-      window: Hide the keys more than `window` // 2 positions away from a query; 0 for no window.
+      causal: Whether to hide the keys to the right of a query.
+      window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for none.
       query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
       positions: uint32 [B, S], the index of each key within its sequence, for windows and for dropout of packed rows
-        (see `dropout.drop_attention`). None if it is the index in the row.
-      query_positions: The same of each query, [B, Q]. None if they are the first Q of `positions`.
-      layout: The fixed slots of rows, which attention computes group by group. The other fields are then set per group.
+        (see `dropout.drop_attention`). None if a row is one sequence.
+      query_positions: uint32 [B, Q], the index of each query within its sequence. None if the queries are the first Q
+        positions of the row.
+      layout: The layout with fixed slots. `select.attend` then builds a mask for each group of rows.
     """
 
     key_mask: jax.Array
@@ -36,10 +38,10 @@ class AttentionMask(struct.PyTreeNode):
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
 
     @classmethod
-    def of_rows(
+    def from_layout(
         cls, key_mask: jax.Array, layout: BatchLayout | PackedLayout | None, *, causal: bool
     ) -> 'AttentionMask':
-        """The mask of rows with this layout; None: of rows with a sequence each."""
+        """Creates the mask of rows with this layout, or of rows with one sequence each if `layout` is None."""
         if isinstance(layout, PackedLayout):
             return cls(key_mask, causal=causal, layout=layout)
         return cls(key_mask, None if layout is None else layout.sequence_ids, causal)

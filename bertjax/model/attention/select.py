@@ -30,9 +30,9 @@ class Implementation(Protocol):
     PLATFORM: str
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Returns why it does not support this call, or None if it does.
+        """Returns the reason why it does not support this call, or None if it does.
 
-        It reads only shapes and dtypes. A `dropout_rate` of 0 means no dropout.
+        The result depends only on shapes and dtypes. A `dropout_rate` of 0 means no dropout.
         """
         ...
 
@@ -48,12 +48,12 @@ class Implementation(Protocol):
     ) -> jax.Array:
         """Averages the visible values, weighted by the softmax of the scores -> [B, Q, H, K].
 
-        A share `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, and none if `dropout` is None.
+        A share `dropout_rate` of the weights is dropped as in `dropout.drop_attention`, unless `dropout` is None.
         """
         ...
 
 
-# 'auto' takes the first implementation for the platform that supports the call, so faster ones come before
+# 'auto' chooses the first implementation for the platform that supports the call. Faster implementations come before
 # `dot_product`, which supports every call. `model/config.py` lists the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
@@ -76,7 +76,7 @@ def _mask_refusal(mask: AttentionMask) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The chosen implementation, and the reasons against the implementations before it.
+    """The chosen implementation, and the reasons against the preferred ones.
 
     Attributes:
       name: The key in IMPLEMENTATIONS.
@@ -128,7 +128,7 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `Implementation.attend` by the implementation of `choose_attention`, and logs each new choice.
+    """Computes `Implementation.attend` by the implementation that `choose_attention` returns, and logs each new choice.
 
     Raises:
       UserError: See `choose_attention`.
@@ -153,11 +153,11 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group of rows; queries are all positions, or the first of each sequence."""
+    """Computes `attend` for each group of rows; the queries are all positions, or the first of each sequence."""
     layout = mask.layout
-    own = dropout or Dropout(None, None)
+    query_dropout = dropout or Dropout(None, None)
 
-    def of_queries(x: jax.Array | None) -> list[Any]:
+    def split_queries(x: jax.Array | None) -> list[Any]:
         if x is None:
             return [None] * len(layout.row_groups)
         return layout.split(x if query.shape[1] == key.shape[1] else layout.gather_cls(x))
@@ -165,19 +165,31 @@ def _attend_in_groups(
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     parts = zip(
         *map(layout.split, (query, key, value, mask.key_mask, ids, positions.astype(jnp.uint32))),
-        *map(of_queries, (ids, own.example_ids, own.positions, positions.astype(jnp.uint32))),
+        *map(split_queries, (ids, query_dropout.example_ids, query_dropout.positions, positions.astype(jnp.uint32))),
         layout.most_sequences, strict=True,
     )  # fmt: skip
     mixed = []
-    for q, k, v, seen, key_ids, key_places, query_ids, numbers, drop_positions, query_positions, most in parts:
-        if most == 1:  # a sequence a row: any implementation can compute it
-            part = AttentionMask(seen, causal=mask.causal, window=mask.window)
-            drops = dropout and dropout.replace(example_ids=numbers[:, 0], positions=None)
+    for (
+        q,
+        k,
+        v,
+        key_mask,
+        key_ids,
+        key_positions,
+        query_ids,
+        example_ids,
+        drop_positions,
+        query_positions,
+        most,
+    ) in parts:
+        if most == 1:  # one sequence per row, which every implementation supports
+            part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
+            drops = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
-            key_positions = key_places if dropout or mask.window else None
-            query_positions = query_positions if mask.window else None
-            part = AttentionMask(seen, key_ids, mask.causal, query_ids, key_positions, query_positions, mask.window)
-            drops = dropout and dropout.replace(example_ids=numbers, positions=drop_positions)
+            part = AttentionMask(key_mask, key_ids, mask.causal, query_ids, dropout and key_positions)
+            if mask.window:
+                part = part.replace(positions=key_positions, query_positions=query_positions, window=mask.window)
+            drops = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
         mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
     return layout.join(mixed, len(query))
 

@@ -66,7 +66,8 @@ class SelfAttention(nn.Module):
             query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
         if rotary is not None:
             query, key = rotary[0].rotate(query), rotary[1].rotate(key)
-        # Computed in addition to `attend`, because fused kernels never hold them; XLA merges them with `dot_product`.
+        # Fused kernels never store these values, so they are computed in addition to `attend`. XLA merges the
+        # computation with that of `dot_product`.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):

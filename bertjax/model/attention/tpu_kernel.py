@@ -25,9 +25,9 @@ class TpuKernelOptions:
     Attributes:
       rate: The dropout rate.
       group: The number of heads per program.
-      packed: A row holds several sequences.
-      causal: A query does not see the keys to its right.
-      interpret: Let JAX interpret the kernels, on any device.
+      packed: Whether a row holds several sequences.
+      causal: Whether to hide the keys to the right of a query.
+      interpret: Whether JAX interprets the kernels, on any device.
     """
 
     rate: float

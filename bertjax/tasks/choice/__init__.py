@@ -1,1 +1,1 @@
-"""Multiple choice: selection of the right one of several endings."""
+"""Multiple choice: selects the correct ending of a text."""

@@ -1,4 +1,4 @@
-"""Baselines of multiple choice: the most frequent number, and the ending that shares most words with the context."""
+"""Baselines of multiple choice: the most frequent number, and the ending that is most similar to the prompt."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -12,20 +12,26 @@ OVERLAP = 'TF-IDF overlap'
 
 
 def ending_scores(train: Sequence[ChoiceQuestion], records: Sequence[ChoiceQuestion]) -> dict[str, list[np.ndarray]]:
-    """Returns {name of a baseline: the scores of the endings of each record}.
+    """Returns the scores of each record's endings for two baselines.
 
-    The scores of the first are the counts of the right number in the training records. Those of the second are the
-    cosines of the TF-IDF vectors of the ending and of the text before it, with weights from the training texts.
+    Args:
+      train: The training records.
+      records: The N records to predict.
+
+    Returns:
+      {name of a baseline: N arrays, float64 [C]}. For MOST_FREQUENT, the score of an ending is the number of training
+      records whose correct ending has the same number. For OVERLAP it is the cosine of the TF-IDF vectors of the ending
+      and of its prompt; the weights of TF-IDF are fitted to the training texts.
     """
-    right = Counter(question.label for question in train)
-    vectors = fit_vectorizer([text for question in train for text in (_text_before(question), *question.endings)])
-    before = vectors.transform([_text_before(question) for question in records])
+    label_counts = Counter(question.label for question in train)
+    vectors = fit_vectorizer([text for question in train for text in (_prompt(question), *question.endings)])
+    prompts = vectors.transform([_prompt(question) for question in records])
     overlaps = []
     for row, question in enumerate(records):
-        overlaps.append((vectors.transform(question.endings) @ before[row].T).toarray()[:, 0].astype(np.float64))
-    frequent = [np.array([right[i] for i in range(len(question.endings))], np.float64) for question in records]
+        overlaps.append((vectors.transform(question.endings) @ prompts[row].T).toarray()[:, 0].astype(np.float64))
+    frequent = [np.array([label_counts[i] for i in range(len(question.endings))], np.float64) for question in records]
     return {MOST_FREQUENT: frequent, OVERLAP: overlaps}
 
 
-def _text_before(question: ChoiceQuestion) -> str:
+def _prompt(question: ChoiceQuestion) -> str:
     return f'{question.context} {question.start}'

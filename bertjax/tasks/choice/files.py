@@ -1,4 +1,4 @@
-"""Readers of questions with several endings: the files of SWAG and of CODAH, and rows with a list of endings."""
+"""Readers of multiple-choice questions: the files of SWAG and CODAH, and rows with a list of endings."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ from bertjax.tasks.reading.splits import split_files
 from bertjax.tasks.reading.texts import check_text
 from bertjax.text.hash_split import hash64, hash_threshold
 
-# Layout -> the suffixes of its files.
+# {layout: suffixes of its files}.
 LAYOUTS = {
     'swag': tuple(FORMATS),
     'codah': ('.tsv',),
@@ -28,16 +28,16 @@ _CODAH = ('category', 'prompt', *_ENDINGS, 'label')
 
 @dataclasses.dataclass(frozen=True)
 class ChoiceQuestion:
-    """A context and C endings, one of which is right.
+    """A context and C endings, of which one is correct.
 
     Attributes:
-      where: 'file:line'.
+      where: the location, 'file:line'.
       context: the first sequence.
-      start: the common start of all second sequences; '' for none.
+      start: the common start of all second sequences; '' if there is none.
       endings: the C endings.
-      label: the number of the right ending; None if unknown.
-      group: the group for the accuracy in the report: SWAG's gold-source, CODAH's category.
-      fields: all fields of the row, for a question to be answered.
+      label: the number of the correct ending, from 0; None if unknown.
+      group: the group of the question in the report: SWAG's gold-source, or CODAH's category.
+      fields: all fields of the row, if the question is read for prediction.
     """
 
     where: str
@@ -50,10 +50,14 @@ class ChoiceQuestion:
 
 
 def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
-    """Reads a table of github.com/rowanz/swagaf, with columns by name; test.csv has no `label`.
+    """Reads the questions of a table in the format of github.com/rowanz/swagaf, where test.csv has no `label`.
+
+    Args:
+      files: The files of a split.
+      labelled: Whether to read labels.
 
     Raises:
-      UserError: A label is wrong, or a text is empty; see also records.py:read_records.
+      UserError: A label is invalid, or a text is empty; see also records.py:read_records.
     """
     names = ('sent1', 'sent2', *_ENDINGS)
     columns = [Column((name,)) for name in names]
@@ -67,12 +71,14 @@ def read_swag(files: Files, *, labelled: bool) -> list[ChoiceQuestion]:
 
 
 def read_codah(files: Files) -> list[ChoiceQuestion]:
-    """Reads a TSV of github.com/Websail-NU/CODAH: category, prompt, four endings, label; no header and no quoting.
+    """Reads the questions of a TSV file in the format of github.com/Websail-NU/CODAH.
+
+    The columns are category, prompt, four endings, and label. There is neither a header nor quoting.
 
     Raises:
-      UserError: A label is wrong, or a text is empty; see also records.py:read_records.
+      UserError: A label is invalid, or a text is empty; see also records.py:read_records.
     """
-    layout = TableLayout(tuple(Column((name,)) for name in _CODAH), bare=_CODAH)
+    layout = TableLayout(tuple(Column((name,)) for name in _CODAH), headerless_columns=_CODAH)
     questions = []
     for row in read_rows(files, layout):
         group, prompt, *endings, label = row.values
@@ -80,7 +86,9 @@ def read_codah(files: Files) -> list[ChoiceQuestion]:
     return questions
 
 
-def parse_questions(records: Iterable[Record], *, labelled: bool, kept: bool = False) -> Iterator[ChoiceQuestion]:
+def parse_questions(
+    records: Iterable[Record], *, labelled: bool, keep_fields: bool = False
+) -> Iterator[ChoiceQuestion]:
     """Yields the questions of objects {"prompt": text, "endings": [texts], "label": number}.
 
     An object may also have "start", the common start of all endings. The number of endings may vary between questions.
@@ -89,10 +97,10 @@ def parse_questions(records: Iterable[Record], *, labelled: bool, kept: bool = F
     Args:
       records: The objects.
       labelled: Whether to read labels.
-      kept: Whether a question keeps all fields of its object.
+      keep_fields: Whether to store all fields of the object in the question.
 
     Raises:
-      UserError: An object has another form, fewer than two endings, or a wrong label.
+      UserError: An object has another form, fewer than two endings, or an invalid label.
     """
     for line, record in records:
         prompt, start, endings = record.get('prompt'), record.get('start') or '', record.get('endings')
@@ -105,7 +113,7 @@ def parse_questions(records: Iterable[Record], *, labelled: bool, kept: bool = F
         for text in (prompt, start, *endings):
             check_text(text, line)
         label = json.dumps(record.get('label')) if labelled else None
-        yield _question(line, prompt, start, endings, label, '', record if kept else None)
+        yield _question(line, prompt, start, endings, label, '', record if keep_fields else None)
 
 
 def _question(
@@ -128,13 +136,13 @@ def _question(
 
 
 def has_labels(files: Files) -> bool:
-    """Whether the first row of a test file has a label, which is a number other than -1."""
+    """Whether the first row of a test file has a label that is neither empty nor -1."""
     label = next(read_records(files)).fields.get('label')
     return str(label if label is not None else '').strip() not in ('', '-1')
 
 
 def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
-    """Returns the files of a split in the folder, such as val.csv for dev; empty if there are none.
+    """Returns the files of a split, such as val.csv for dev; empty if there are none.
 
     Args:
       data: The value of config.data.
@@ -148,23 +156,28 @@ def find_files(data: str, split: str, suffixes: Collection[str]) -> Files:
 
 
 def folder(data: str) -> epath.Path:
-    """Returns the folder config.data.
+    """Returns the path of the folder in config.data.
 
     Raises:
-      UserError: config.data is not set, or does not exist.
+      UserError: config.data is not set, or the folder does not exist.
     """
-    fix = 'give --config.data=DIR; tensorflow-datasets does not have these data sets'
+    fix = 'give --config.data=DIR; tensorflow-datasets does not have these datasets'
     return data_directory(data, 'a folder with the files', fix)
 
 
 def split_by_hash(
     questions: Sequence[ChoiceQuestion], split: str, dev_share: float, test_share: float
 ) -> list[ChoiceQuestion]:
-    """Returns the questions of one split of a single file without splits.
+    """Returns the questions of a single file that belong to a split.
 
-    The split of a question depends only on its context, so that questions with the same context stay together. It is
-    selected by the first 8 bytes of the SHA-256 of the lower-cased context with single blanks, as a fraction of their
-    range.
+    The split of a question depends only on its context, so that questions with the same context are in the same split.
+    The context is lower-cased and its white space is replaced by single spaces. The first 8 bytes of its SHA-256 hash,
+    as a fraction of their range, select the split.
+
+    Args:
+      questions: All questions of the file.
+      split: 'train', 'dev' or 'test'.
+      dev_share, test_share: The shares of dev and test.
     """
     test, dev = hash_threshold(test_share), hash_threshold(test_share + dev_share)
     selected = []

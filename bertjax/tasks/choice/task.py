@@ -1,4 +1,4 @@
-"""Multiple choice: selects the right one of several endings, for SWAG, CODAH and a user's questions."""
+"""Multiple choice: selects the correct ending of a text, for SWAG, CODAH and user-defined questions."""
 
 import dataclasses
 import itertools
@@ -33,7 +33,12 @@ from bertjax.text.tokenizer import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class ChoicePrediction:
-    """The prediction for a question: the number of the selected ending, and the probability of each ending."""
+    """The prediction for a question.
+
+    Attributes:
+      ending: the number of the selected ending, from 0.
+      probabilities: the probability of each ending.
+    """
 
     ending: int
     probabilities: tuple[float, ...]
@@ -43,15 +48,16 @@ class ChoicePrediction:
 class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     """Scores `[CLS] context [SEP] start ending [SEP]` for each ending (BERT paper, section 4.4) and selects the best.
 
-    A pair that is too long loses pieces from the end of its longer part; a note has the number of truncated pairs.
+    A sequence that is too long loses pieces from the end of its longer part. The number of truncated sequences is
+    printed.
 
     Attributes:
       data: the folder of the files.
-      seq_len: the maximum sequence length S in pieces, with [CLS] and two [SEP].
-      layout: 'swag' for train.csv, val.csv and test.csv (whose labels are not public); 'codah' for a single .tsv,
-        which is split, or train.tsv, dev.tsv and test.tsv; 'jsonl' for train.jsonl, dev.jsonl and test.jsonl, or rows
-        in Parquet or Arrow (see files.py:questions_of).
-      dev_share, test_share: the shares of dev and test in a single file, which is split by a hash of the context.
+      seq_len: the maximum sequence length S in pieces, including [CLS] and two [SEP].
+      layout: the layout of the files: 'swag' for train.csv, val.csv and test.csv (its labels are not public); 'codah'
+        for train.tsv, dev.tsv and test.tsv, or for a single .tsv file that is split; 'jsonl' for train.jsonl, dev.jsonl
+        and test.jsonl, or Parquet or Arrow files (see files.py:parse_questions).
+      dev_share, test_share: the shares of dev and test if a single file is split, by a hash of the context.
     """
 
     data: str
@@ -67,8 +73,8 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def __post_init__(self):
         check_fields(self, 'task')
         if self.dev_share + self.test_share >= 1:
-            found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'together below 1'
-            raise UserError('config.task.test_share', found, expected, 'leave both 0.1')
+            found, expected = f'{self.test_share} with dev_share={self.dev_share}', 'a sum below 1'
+            raise UserError('config.task.test_share', found, expected, 'leave both at 0.1')
         if self.seq_len < 5:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
         self._mixed = False
@@ -94,7 +100,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
 
     @property
     def _one_file(self) -> bool:
-        """Whether there is a single file, which is split by a hash."""
+        """Whether there is a single file that must be split."""
         return self.layout == 'codah' and not self._find('train')
 
     def _find(self, split: str) -> Files:
@@ -104,9 +110,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         """See Task."""
         folder = files.folder(self.data)
         if self._one_file:
-            shares = f'dev {self.dev_share:g} and test {self.test_share:g} of it, by a hash of the prompt'
+            shares = f'split by a hash of the prompt: dev {self.dev_share:g}, test {self.test_share:g}'
             paths = describe_files(sorted(folder.glob('*.tsv')))
-            return f'{paths}: {shares}; config.task.dev_share and test_share say how much'
+            return f'{paths}: {shares}; config.task.dev_share and config.task.test_share set these shares'
         split_paths = {split: self._find(split) for split in STEMS}
         return describe_splits(split_paths, folder, labelled=self.splits(), missing='labels')
 
@@ -132,37 +138,40 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         tables = sorted(files.folder(self.data).glob('*.tsv'))
         if len(tables) != 1:
             found = ' and '.join(path.name for path in tables) or 'no .tsv'
-            raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'see config.data')
+            raise UserError(self.data, found, 'one .tsv, or train.tsv, dev.tsv and test.tsv', 'correct config.data')
         questions = files.read_codah((tables[0],))
         selected = files.split_by_hash(questions, split, self.dev_share, self.test_share)
         if not selected:
-            raise UserError(
-                str(tables[0]), f'no question for {split}', 'some', f'raise config.task.{split}_split_single_file'
-            )
+            fix = 'add questions, or change config.task.dev_share and config.task.test_share'
+            raise UserError(str(tables[0]), f'no question for {split}', 'at least one', fix)
         return selected
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[ChoiceQuestion]:
-        """See Task; reads JSON lines as files.py:questions_of does, and ignores labels."""
+        """See Task; the lines are JSON objects, see files.py:parse_questions. Labels are ignored."""
         return self.from_rows(parse_records(lines, where, 'jsonl'))
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[ChoiceQuestion]:
         """See Task."""
-        return files.parse_questions(rows, labelled=False, kept=True)
+        return files.parse_questions(rows, labelled=False, keep_fields=True)
 
     def learn(self, records: Sequence[ChoiceQuestion]) -> None:
-        """Prints the counts, and notes whether the numbers of endings differ; the head has one output in any case."""
+        """Prints statistics, and records whether questions differ in their number of endings.
+
+        The head does not depend on that number, because it scores each ending separately.
+        """
         endings = Counter(len(record.endings) for record in records)
         self._mixed = len(endings) > 1
         labels = Counter(record.label for record in records)
         counts = ', '.join(f'{count:,}' for _, count in sorted(labels.items()))
-        print(f'{len(records):,} questions for training; the right ending is 0, 1, … in {counts}')
+        print(f'{len(records):,} questions for training; the correct ending is 0, 1, … in {counts}')
         if self._mixed:
-            print('endings: ' + ', '.join(f'{n} of {count:,} questions' for n, count in sorted(endings.items())))
+            print(', '.join(f'{count:,} questions with {n} endings' for n, count in sorted(endings.items())))
 
     def features(self, records: Sequence[ChoiceQuestion], tokenizer: Tokenizer, *, training: bool) -> Features:
-        """See Task; a row has C sequences and `labels`, int32; a row without label has weight 0.
+        """See Task; a row has C sequences and `labels`, int32. A row without a label has weight 0.
 
-        C is the maximum number of endings in a record. A record with fewer endings has empty sequences after them.
+        C is the maximum number of endings of a record. The row of a record with fewer endings is padded with empty
+        sequences.
         """
         choices = max(len(record.endings) for record in records)
         builder = FeatureBuilder(choices=choices)
@@ -182,7 +191,9 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
                 builder.add_sequence([])
             known = record.label is not None
             builder.add_row(i, labels=np.int32(record.label if known else 0), weights=np.float32(known))
-        note = f'{truncated:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are cut'
+        note = (
+            f'{truncated:,} of {len(texts):,} sequences are longer than config.seq_len={self.seq_len} and are truncated'
+        )
         return builder.build(notes=[note] if truncated else [])
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
@@ -199,7 +210,7 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def ensemble_predictions(
         self, records: Sequence[ChoiceQuestion], members: Sequence[tuple[Features, Outputs]]
     ) -> list[ChoicePrediction]:
-        """See Task; each model may have its own tokenizer and length."""
+        """See Task; the models may differ in their tokenizer and sequence length."""
         return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
 
     def metrics(
@@ -214,18 +225,21 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
         return len({choice.ending for choice in predictions}) == 1
 
     def report(self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]) -> str:
-        """Returns the accuracy by group, by number of the right ending, and by number of endings if it varies."""
+        """Returns the accuracy by group, by the number of the correct ending, and by how many endings there are."""
         counts = [str(len(record.endings)) for record in records]
         tables = [_table('group', [record.group or '-' for record in records], records, predictions)]
-        tables.append(_table('right ending', [str(record.label) for record in records], records, predictions))
+        tables.append(_table('correct ending', [str(record.label) for record in records], records, predictions))
         tables += [_table('endings', counts, records, predictions)] if len(set(counts)) > 1 else []
         return '\n\n'.join(tables)
 
     def rows(
         self, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> Iterator[dict[str, Any]]:
-        """Yields prompt, start, endings, the number (`prediction`) and text (`ending`) of the selected ending, the
-        probabilities, and the `true` number if known."""
+        """Yields an object for each question: `prompt`, `start`, `endings`, `prediction`, `ending`, `probabilities`.
+
+        `prediction` and `ending` are the number and the text of the selected ending. A question with a label also has
+        `true`, the number of the correct ending.
+        """
         for record, choice in zip(records, predictions, strict=True):
             row = {'prompt': record.context, 'start': record.start, 'endings': record.endings}
             row |= {'prediction': choice.ending, 'ending': record.endings[choice.ending]}
@@ -251,7 +265,10 @@ class MultipleChoiceTask(Task[ChoiceQuestion, ChoicePrediction]):
     def official_files(
         self, split: str, records: Sequence[ChoiceQuestion], predictions: Sequence[ChoicePrediction]
     ) -> dict[str, str]:
-        """Returns, for SWAG's leaderboard, a CSV of row numbers and `pred`, as rowanz/swagaf:csv_predict.py writes."""
+        """Returns a CSV file for the leaderboard of SWAG; {} for other layouts.
+
+        Its columns are the row number and `pred`, as in rowanz/swagaf:csv_predict.py.
+        """
         if self.layout != 'swag':
             return {}
         lines = [f'{i},{choice.ending}' for i, choice in enumerate(predictions)]

@@ -1,1 +1,1 @@
-"""Strict readers of the files of a task: a malformed row is an error whose message names the file and the line."""
+"""Strict readers of data files: a malformed row raises an error that names the file and the line."""

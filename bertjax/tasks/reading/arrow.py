@@ -1,8 +1,8 @@
-"""Readers of Parquet and Arrow files, and of folders that `datasets` saved, by the optional package pyarrow.
+"""Readers of Parquet and Arrow files, and of datasets saved by `datasets`. They need the optional package pyarrow.
 
-The layouts are those of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a saved dataset is a
-folder with state.json, which names its Arrow files, and dataset_info.json; names of class labels are in the metadata of
-the schema, under b'huggingface', and in dataset_info.json.
+The layout of a saved dataset is that of huggingface/datasets (arrow_dataset.py:save_to_disk, arrow_writer.py): a folder
+with Arrow files, dataset_info.json, and state.json, which lists the Arrow files. The names of class labels are in
+dataset_info.json and in the metadata of the Arrow schema, under b'huggingface'.
 """
 
 import json
@@ -16,19 +16,20 @@ from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 
-_ROWS = 1024  # rows to convert to Python objects at a time
-UNLABELLED = -1  # the class label for unlabelled records, as in GLUE's test splits
+_ROWS = 1024  # rows that are converted to Python objects at a time
+UNLABELLED = -1  # the class label of unlabelled records, as in GLUE's test splits
 
 
 def is_saved_dataset(path: epath.Path) -> bool:
-    """Whether a path is a folder to which `datasets` saved one split."""
+    """Whether a path is a folder with one split that `datasets` saved."""
     return (path / 'state.json').is_file() and path.is_dir()
 
 
 def read_arrow(path: epath.Path) -> Iterator[Record]:
     """Yields the records ('path[number]', fields) of a .parquet or .arrow file, or of a saved dataset.
 
-    Class labels become their names (None for an unlabelled record), and float32 numbers their shortest decimal form.
+    Class labels are converted to their names, or to None for an unlabelled record. float32 numbers are rounded to their
+    shortest decimal form.
 
     Raises:
       UserError: pyarrow is not installed, or the file is damaged.
@@ -59,7 +60,7 @@ def _read_json(path: epath.Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}
     except ValueError as error:
         raise UserError(
-            str(path), f'wrong JSON ({error})', 'the file that datasets wrote', 'save the dataset again'
+            str(path), f'invalid JSON ({error})', 'a file written by datasets', 'save the dataset again'
         ) from None
     return value if isinstance(value, dict) else {}
 
@@ -70,12 +71,12 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
         import pyarrow.parquet as pq
     except ImportError:
         fix = "install the extra 'arrow': pip install 'bertjax[arrow]'"
-        raise UserError(str(path), 'no pyarrow to read it with', 'pyarrow', fix) from None
+        raise UserError(str(path), 'a file that needs pyarrow', 'pyarrow to be installed', fix) from None
     number = 0
     try:
         with path.open('rb') as file:
             if path.suffix.lower() == '.parquet':
-                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # for pages that have a checksum
+                parquet = pq.ParquetFile(file, page_checksum_verification=True)  # verifies pages that have a checksum
                 schema, batches = parquet.schema_arrow, parquet.iter_batches(_ROWS)
             else:
                 schema, batches = _arrow_batches(pa, file)
@@ -86,15 +87,15 @@ def _read_file(path: epath.Path, features: Mapping[str, Any]) -> Iterator[Record
                         yield Record(f'{path}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
                         number += 1
     except (pa.ArrowException, OSError) as error:
-        found = f'a file that cannot be read from row {number} on ({str(error).splitlines()[0]})'
-        raise UserError(str(path), found, 'a whole Parquet or Arrow file', 'fetch it again') from None
+        found = f'an error after {number} rows ({str(error).splitlines()[0]})'
+        raise UserError(str(path), found, 'a complete Parquet or Arrow file', 'download it again') from None
     except _ClassError as error:
         fix = 'correct the record, or name the classes in the file'
         raise UserError(f'{path}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
 
 
 class _ClassError(Exception):
-    """Raised for a class number without name; the arguments are the number and a description of the valid numbers."""
+    """Raised for a class number that has no name; the arguments are the number and the range of valid numbers."""
 
 
 def _is_text(value: Any) -> bool:
@@ -102,7 +103,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
-    """Returns the schema and the batches of a stream, as `datasets` writes, or of a file with an index (Feather)."""
+    """Returns the schema and the batches of an Arrow stream, which `datasets` writes, or an Arrow file (Feather)."""
     if file.read(6) == b'ARROW1':
         file.seek(0)
         reader = pa.ipc.open_file(file)
@@ -113,10 +114,10 @@ def _arrow_batches(pa: Any, file: Any) -> tuple[Any, Iterator[Any]]:
 
 
 def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Callable[[Any], Any]]:
-    """Returns a function for each column that converts its values to plain JSON values."""
+    """Returns {column: function that converts a value of the column to a JSON value}."""
     try:
         metadata = json.loads((schema.metadata or {}).get(b'huggingface', b'{}'))['info']['features']
-    except (ValueError, KeyError, TypeError):  # written by another program
+    except (ValueError, KeyError, TypeError):  # a file of another program
         metadata = {}
     sources = [source for source in (metadata, features) if isinstance(source, dict)]
     merged = {name: feature for source in sources for name, feature in source.items()}
@@ -125,7 +126,7 @@ def _converters(pa: Any, schema: Any, features: Any, where: str) -> dict[str, Ca
 
 def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], Any]:
     if _is_list(pa, kind):
-        if isinstance(feature, list) and feature:  # the form of a list of records in earlier versions
+        if isinstance(feature, list) and feature:  # the form in earlier versions of `datasets`
             feature = {'feature': feature[0]}
         item_feature = feature.get('feature', feature) if isinstance(feature, dict) else None
         inner = _converter(pa, kind.value_type, item_feature, where)
@@ -150,12 +151,12 @@ def _converter(pa: Any, kind: Any, feature: Any, where: str) -> Callable[[Any], 
         return lambda value: None if value is None else shorten_float32(value)
     if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind):
         return lambda value: value
-    # Texts are unchanged; dates, decimals and durations become Python's text for them.
+    # Texts do not change; dates, decimals and durations are converted by str.
     return lambda value: value if value is None or isinstance(value, str) else _to_text(value)
 
 
 def shorten_float32(value: float) -> float:
-    """Returns the shortest decimal number that rounds to this float32 number: 3.8, not 3.799999952316284."""
+    """Returns the shortest decimal number that rounds to the same float32 number: 3.8 for 3.799999952316284."""
     return float(str(np.float32(value)))
 
 
@@ -169,7 +170,7 @@ def _class_name(names: list[str], value: int | None) -> str | int | None:
     if not names:
         return value
     if not 0 <= value < len(names):
-        raise _ClassError(value, f'0 to {len(names) - 1}, or {UNLABELLED} for none')
+        raise _ClassError(value, f'0 to {len(names) - 1}, or {UNLABELLED} for no label')
     return names[value]
 
 
@@ -179,4 +180,4 @@ def _to_text(value: Any) -> str | None:
     try:
         return value.decode('utf-8')
     except UnicodeDecodeError:
-        return None  # not a text, for example an image
+        return None  # binary data, for example an image

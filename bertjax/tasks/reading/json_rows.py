@@ -1,4 +1,4 @@
-"""Readers of rows that are JSON objects, from JSON lines and from JSON."""
+"""Readers of JSON lines and JSON files whose rows are JSON objects."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from bertjax.tasks.reading.texts import Line, check_text
 
 
 def json_records(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields the objects of a .json file: of one JSON value, or of JSON lines, which `datasets` and pandas also write.
+    """Yields the objects of a .json file, which is a single JSON value, or JSON lines as `datasets` and pandas write.
 
     Raises:
       UserError: See `objects_of_text` and `objects_of_lines`.
@@ -32,7 +32,7 @@ def is_object(line: str) -> bool:
 
 
 def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
-    """Yields ('where:line', object) for each numbered line, ignoring blank lines.
+    """Yields ('where:line', object) for each line that is not blank.
 
     Raises:
       UserError: A line is not a JSON object.
@@ -44,21 +44,21 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(place, f'wrong JSON ({error})', 'one JSON object per line', 'correct the line') from None
+            raise UserError(place, f'invalid JSON ({error})', 'one JSON object per line', 'correct the line') from None
         yield Record(place, _check_object(record, place))
 
 
 def objects_of_text(text: str, where: str) -> Iterator[Record]:
-    """Yields ('where[key]', object) for each object in a JSON list or in a JSON object.
+    """Yields ('where[key]', object) for each element of a JSON list, or each value of a JSON object.
 
     Raises:
-      UserError: The text is not a JSON list or object of objects.
+      UserError: The text is not a JSON list or object, or contains an element that is not an object.
     """
     try:
         root = json.loads(text)
     except (ValueError, RecursionError) as error:
-        fix = 'correct the file; a file with one object per line is named .jsonl'
-        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'wrong JSON ({error})', 'JSON', fix) from None
+        fix = 'correct the file; if it has one object per line, rename it to .jsonl'
+        raise UserError(f'{where}:{getattr(error, "lineno", 1)}', f'invalid JSON ({error})', 'JSON', fix) from None
     if not isinstance(root, list | dict):
         raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
     for key, record in enumerate(root) if isinstance(root, list) else root.items():
@@ -73,21 +73,21 @@ def _check_object(record: Any, where: str) -> dict[str, Any]:
 
 
 def convert_to_text(
-    value: Any, where: str, *, join_list: bool = True, kept: bool = False, key: str = 'config.task'
+    value: Any, where: str, *, join_list: bool = True, list_as_json: bool = False, key: str = 'config.task'
 ) -> str | None:
-    """Converts a JSON value to text: numbers and booleans as in JSON, a list of strings joined by spaces, null to None.
+    """Converts a JSON value to text, and null to None. Numbers and booleans are written as in JSON.
 
     Args:
       value: The value of a field.
-      where: The place of the field.
-      join_list: Whether a list of strings is accepted.
-      kept: Whether any list is accepted, and converted to JSON text.
+      where: The location of the field, for messages.
+      join_list: Whether to join a list of strings with spaces.
+      list_as_json: Whether to convert any list to JSON text.
       key: The config key that names the field, for messages.
 
     Raises:
-      UserError: The value is an object, a list that is not accepted, or a string that is not text (see `check_text`).
+      UserError: The value is an object, a list that is not allowed, or a string that `check_text` rejects.
     """
-    if kept and isinstance(value, list):
+    if list_as_json and isinstance(value, list):
         return check_text(json.dumps(value, ensure_ascii=False), where)
     if join_list and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ' '.join(value)

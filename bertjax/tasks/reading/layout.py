@@ -1,4 +1,4 @@
-"""The form of a record of any file, and of a request for columns of a table."""
+"""A record of a data file, and the expected columns of a table."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Record(NamedTuple):
-    """A record of any file: its place 'file:line' and its fields by name."""
+    """A record of a data file, with its location ('file:line' or 'file[key]') and its fields by name."""
 
     where: str
     fields: Mapping[str, Any]
@@ -14,20 +14,20 @@ class Record(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """A requested column.
+    """A column to read.
 
     Attributes:
       names: the possible names; the first that exists is used.
       required: whether a table without the column is an error.
-      join_list: whether a list of strings is joined by spaces, or is an error.
-      kept: whether a list is converted to JSON text.
+      join_list: whether a list of strings is joined with spaces; if not, it is an error.
+      list_as_json: whether a list is converted to JSON text.
       key: the config key that names the column, for messages.
     """
 
     names: tuple[str, ...]
     required: bool = True
     join_list: bool = True
-    kept: bool = False
+    list_as_json: bool = False
     key: str = 'config.task'
 
 
@@ -36,11 +36,11 @@ class TableLayout:
     """The expected form of a table.
 
     Attributes:
-      columns: the requested columns.
-      bare: the names of all columns of a file without header; () if a header is required.
-      broken: the number of rows with a wrong number of columns that are left out and printed; one more is an error.
+      columns: the columns to read.
+      headerless_columns: the names of all columns of a file without a header; () if a header is required.
+      max_broken_rows: the maximum number of rows with a wrong number of columns; these rows are skipped and listed.
     """
 
     columns: tuple[Column, ...] = ()
-    bare: tuple[str, ...] = ()
-    broken: int = 0
+    headerless_columns: tuple[str, ...] = ()
+    max_broken_rows: int = 0

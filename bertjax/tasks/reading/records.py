@@ -1,4 +1,4 @@
-"""Readers of rows of named fields from files of records: tables, JSON, Parquet and Arrow, single files or shards."""
+"""Readers of records with named fields from tables, JSON, Parquet and Arrow, in single files or shards."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,25 +22,24 @@ from bertjax.tasks.reading.texts import (
     strip_blank_lines,
 )
 
-# Suffix of a file name -> format.
+# {suffix of a file name: format}.
 FORMATS = {'.tsv': 'tsv', '.csv': 'csv', '.jsonl': 'jsonl', '.ndjson': 'jsonl', '.json': 'json'}
 BINARY = {'.parquet': 'parquet', '.arrow': 'arrow', '.feather': 'arrow'}  # formats that are not text
 FORMATS |= BINARY
-NESTED = tuple(
-    suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv')
-)  # formats whose rows may hold lists
+# Suffixes of formats whose fields may be lists.
+NESTED = tuple(suffix for suffix, format in FORMATS.items() if format not in ('tsv', 'csv'))
 
-Files = Sequence[epath.Path]  # the files of a split: a file, its shards, or a folder that `datasets` saved
+Files = Sequence[epath.Path]  # the files of a split: a file, its shards, or a dataset saved by `datasets`
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The requested columns of a record.
+    """The values of the requested columns of a record.
 
     Attributes:
-      where: 'file:line'.
-      values: the text in each requested column; None if it is missing.
-      fields: all fields of the record, by name; None for a plain text.
+      where: the location, 'file:line'.
+      values: the text of each requested column; None if the column is missing.
+      fields: all fields of the record, by name; None for a line of plain text.
     """
 
     where: str
@@ -49,14 +48,14 @@ class Row:
 
 
 def is_binary(path: epath.PathLike) -> bool:
-    """Whether the file name has the suffix of a binary format."""
+    """Whether a file name has the suffix of a binary format."""
     return streams.bare_suffix(str(path)) in BINARY
 
 
 def format_of(path: epath.PathLike, format: str = 'auto') -> str:
-    """Returns the format in FORMATS by the suffix of the file name, or `format` if it is not 'auto'.
+    """Returns the format of a file: `format`, or the format of the file's suffix if `format` is 'auto'.
 
-    Binary files always have the format of their suffix.
+    The suffix of a binary file always determines its format.
 
     Raises:
       UserError: The suffix is unknown.
@@ -72,28 +71,28 @@ def format_of(path: epath.PathLike, format: str = 'auto') -> str:
 
 
 def read_records(files: Files, format: str = 'auto', layout: TableLayout | None = None) -> Iterator[Record]:
-    """Yields the records of the files of a split, in order; a file may be a folder that `datasets` saved.
+    """Yields the records of the files of a split, in order.
 
-    TSV has no quoting: a quotation mark is an ordinary character, and no field contains a tab or line end (as in the
-    files of GLUE and SICK). CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of objects;
-    a .json file with one object per line is read as JSON lines. .gz, .bz2, .xz and .zst files are decompressed; text is
-    UTF-8 with or without a byte order mark.
+    TSV has no quoting, as in the files of GLUE and SICK: a quotation mark is an ordinary character, and no field
+    contains a tab or a line end. CSV follows RFC 4180, with `,` and `"`. JSON is a list of objects, or an object of
+    objects; a .json file with one object per line is read as JSON lines. .gz, .bz2, .xz and .zst files are
+    decompressed. Text is UTF-8, with or without a byte order mark.
 
     Args:
-      files: The files, local or remote.
+      files: The files, local or remote, or a dataset saved by `datasets`.
       format: See `format_of`.
       layout: The expected form of a table; None for any table with a header.
 
     Raises:
-      UserError: A file does not exist, has no rows, a missing or repeated column, a row with a wrong number of columns,
-        a blank line between rows, or content that is not UTF-8, CSV or JSON. The message has file and line.
+      UserError: A file does not exist, has no rows, lacks or repeats a column, has a row with a wrong number of
+        columns or a blank line between rows, or is not valid UTF-8, CSV or JSON. The message has the file and the line.
     """
     for path in files:
         if is_saved_dataset(path) or (path.is_file() and is_binary(path)):
             yield from _check_not_empty(read_arrow(path), str(path))
         elif path.is_file():
             kind = format_of(path, format)
-            # A list of records is one value, often on one line of unlimited length.
+            # A JSON list of records is often a single line, which may exceed the maximum length in `read_lines`.
             lines = number_lines(read_text(path)) if kind == 'json' else read_lines(path)
             yield from parse_records(lines, str(path), kind, layout)
         else:
@@ -103,14 +102,15 @@ def read_records(files: Files, format: str = 'auto', layout: TableLayout | None 
 def parse_records(
     lines: Iterable[Line], where: str, format: str, layout: TableLayout | None = None, *, blank: str = 'refused'
 ) -> Iterator[Record]:
-    """Yields the records of a text from its numbered lines, each as soon as its lines are read; see `read_records`.
+    """Yields the records of a text file, each as soon as its lines are read; see `read_records`.
 
     Args:
-      lines: The lines, without line ends.
-      where: The name of the file.
-      format: One of FORMATS.
+      lines: The numbered lines, without line ends.
+      where: The name of the file, for messages.
+      format: The format of the lines, a value of FORMATS.
       layout: See `read_records`.
-      blank: The treatment of a blank line between two rows of a table: 'refused' or 'skipped'.
+      blank: The treatment of blank lines between the rows of a table: 'refused' raises an error, 'skipped' ignores
+        them.
     """
     layout = layout or TableLayout()
     if format == 'json':
@@ -143,10 +143,12 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
     name = next((name for name in column.names if name in fields), None)
     if name is not None:
         value = fields[name]
-        if isinstance(value, str):  # the most frequent case, without building the place
+        if isinstance(value, str):  # the most frequent case, which does not need to build `place`
             return check_text(value, where)
         place = f'{where}, field {quote_names([name])}'
-        return convert_to_text(value, place, join_list=column.join_list, kept=column.kept, key=column.key)
+        return convert_to_text(
+            value, place, join_list=column.join_list, list_as_json=column.list_as_json, key=column.key
+        )
     if column.required:
         fix = f'correct the record, or name another field in {column.key}'
         raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(column.names), fix)

@@ -1,4 +1,4 @@
-"""Readers of tensorflow-datasets prepared as array_record, by index and without TensorFlow."""
+"""Readers of datasets that tensorflow-datasets prepared as array_record; they do not need TensorFlow."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ def dataset_splits(name: str) -> dict[str, int]:
     """Returns the splits of a prepared dataset, {name: number of records}.
 
     Args:
-      name: The name, such as 'glue/rte', or the directory of a prepared dataset.
+      name: The name of the dataset, such as 'glue/rte', or its directory.
 
     Raises:
       UserError: The dataset does not exist, or is not prepared on this machine.
@@ -25,14 +25,14 @@ def dataset_splits(name: str) -> dict[str, int]:
 def read_dataset(name: str, split: str) -> Iterator[Record]:
     """Yields the records ('name@split:number', fields) of a split, in order.
 
-    Texts become str, class labels their names (None for an unlabelled record), numbers Python numbers, sequences lists.
+    Values are converted to Python types, and class labels to their names, or to None for an unlabelled record.
 
     Args:
       name: See `dataset_splits`.
       split: The name of the split in the dataset, such as 'validation'.
 
     Raises:
-      UserError: The dataset or split does not exist, or is prepared in another format than array_record.
+      UserError: The dataset or the split does not exist, or the dataset is not prepared as array_record.
     """
     dataset = _dataset(name)
     source, features = dataset.split(split), dataset.builder.info.features
@@ -46,12 +46,12 @@ def _dataset(name: str) -> Dataset:
 
 
 def _plain(value: Any, feature: Any) -> Any:
-    """Converts a value of tfds to Python types."""
+    """Converts a value of tensorflow-datasets to Python types."""
     import tensorflow_datasets as tfds
 
     if isinstance(feature, tfds.features.Sequence):
         inner = feature.feature
-        if isinstance(value, dict):  # tfds turns a sequence of dictionaries into a dictionary of sequences
+        if isinstance(value, dict):  # tensorflow-datasets stores a sequence of dicts as a dict of sequences
             return {key: [_plain(item, inner[key]) for item in items] for key, items in value.items()}
         return [_plain(item, inner) for item in value]
     if isinstance(feature, tfds.features.FeaturesDict):

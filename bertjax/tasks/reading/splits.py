@@ -1,4 +1,4 @@
-"""Finds the files of each split in a folder by their usual names: single files, shards, or saved by `datasets`."""
+"""Finds the files of each split in a folder by their usual names: single files, shards, or saved datasets."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ from bertjax.tasks.reading.arrow import is_saved_dataset
 from bertjax.tasks.reading.records import BINARY, FORMATS, Files
 from bertjax.tasks.reading.texts import quote_names
 
-# Split -> the usual names of its file without suffix, and of the split of a prepared dataset.
+# {split: usual names of its file without suffix, which are also usual names of the split in tensorflow-datasets}.
 STEMS: Mapping[str, tuple[str, ...]] = {
     'train': ('train', 'training'),
     'dev': ('dev', 'devel', 'valid', 'validation', 'val', 'eval'),
     'test': ('test',),
 }
 _SHARD = re.compile(r'(.+?)-(\d{5})-of-(\d{5})')
-# Files that `datasets` and the Hub write beside the data.
+# Metadata files that `datasets` and the Hugging Face Hub store in the folder of the data.
 _METADATA_FILES = ('dataset_info.json', 'dataset_infos.json', 'dataset_dict.json', 'state.json')
 
 
@@ -27,16 +27,16 @@ def split_files(
 ) -> Files:
     """Returns the files of a split; empty if there are none.
 
-    They are a file such as train.csv, the shards train-00000-of-00002.parquet …, or the folder train/ with Parquet
-    files or a saved dataset. If `folder` has none, its subfolder `data` is searched, as in repositories of the Hugging
-    Face Hub.
+    The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
+    files or a saved dataset. If `folder` does not have it, the subfolder `data` is searched, as in repositories of the
+    Hugging Face Hub.
 
     Args:
       folder: An existing folder.
       split: 'train', 'dev' or 'test'.
-      stems: The possible names; () for STEMS.
-      suffixes: The suffixes of readable formats; () for all of records.py:FORMATS.
-      fix: The fix in the message if several files match.
+      stems: The possible file names without suffix; () for those in STEMS.
+      suffixes: The suffixes of the allowed formats; () for all in records.py:FORMATS.
+      fix: The fix in the error message if several files match; '' for a default.
 
     Raises:
       UserError: Several files match the split, or a shard is missing.
@@ -47,7 +47,7 @@ def split_files(
     binary_suffixes = [suffix for suffix in suffixes if suffix in BINARY]
     candidates: dict[str, Files] = {}
     for parent in (folder, subfolder) if subfolder.is_dir() else (folder,):
-        # Text files come first; a folder with both formats has the same records in both.
+        # Text files have priority: if a folder has both formats, both hold the same records.
         for kinds in (text_suffixes, binary_suffixes):
             candidates = candidates or _find_candidates(parent, stems, kinds)
     if len(candidates) > 1:
@@ -57,7 +57,7 @@ def split_files(
 
 
 def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequence[str]) -> dict[str, Files]:
-    """Returns {name: files} for everything that could be the split."""
+    """Returns {name: files} for each file, folder or set of shards whose name matches the split."""
     candidates: dict[str, Files] = {}
     for path in sorted(folder.iterdir()):
         if path.name in stems and path.is_dir():
@@ -79,12 +79,12 @@ def _find_candidates(folder: epath.Path, stems: Sequence[str], suffixes: Sequenc
     for name, paths in candidates.items():
         shards = re.search(r'-\*-of-(\d{5})', name)
         if shards and len(paths) != int(shards[1]):
-            raise UserError(str(folder), f'{len(paths)} files {name}', f'{int(shards[1])}', 'fetch the others too')
+            raise UserError(str(folder), f'{len(paths)} files {name}', f'{int(shards[1])}', 'download all shards')
     return candidates
 
 
 def describe_files(files: Sequence[epath.Path]) -> str:
-    """Describes the files of a split in a few words."""
+    """Returns the name of a single file, or the number of several files with the first and the last name."""
     names = [path.name for path in files]
     return names[0] if len(names) == 1 else f'{len(names)} files, {names[0]} to {names[-1]}'
 
@@ -92,19 +92,19 @@ def describe_files(files: Sequence[epath.Path]) -> str:
 def describe_splits(
     files: Mapping[str, Files | str], folder: epath.Path | None, *, labelled: Collection[str], missing: str
 ) -> str:
-    """Describes which files are which splits, and on a second line the unused files.
+    """Returns a readable list of the splits and their files, and on a second line the unused data files.
 
     Args:
-      files: The files of each split, or a description; empty if there are none.
-      folder: The folder of the files; None if unused files are not listed.
-      labelled: The splits that can be evaluated; a test split not among them is only predicted.
-      missing: The name of the missing part of such a test split, such as 'labels'.
+      files: The files of each split, or a description of them; empty if there are none.
+      folder: The folder in which to search for unused files; None for no search.
+      labelled: The labelled splits.
+      missing: The missing part of an unlabelled test split, such as 'labels'.
     """
     texts = {
         split: paths if isinstance(paths, str) else describe_files(paths) for split, paths in files.items() if paths
     }
     if 'test' in texts and 'test' not in labelled:
-        texts['test'] += f' (no {missing}: it is only predicted)'
+        texts['test'] += f' (no {missing}; for prediction only)'
     lines = [', '.join(f'{split}: {text}' for split, text in texts.items())]
     used = {path for paths in files.values() if not isinstance(paths, str) for path in paths or ()}
     unused = [path.name for path in _data_files(folder) if path not in used] if folder else []
@@ -114,7 +114,7 @@ def describe_splits(
 
 
 def _data_files(folder: epath.Path) -> Iterator[epath.Path]:
-    """Yields the readable data files in the folder, such as a second table."""
+    """Yields the files in the folder that have the suffix of a data format."""
     for path in sorted(folder.iterdir()):
         ignored = path.name.startswith(('.', '_')) or path.name in _METADATA_FILES
         if not ignored and bare_suffix(path.name) in FORMATS and path.is_file():

@@ -1,4 +1,4 @@
-"""Streaming of standard input: lines, and batches of records that do not wait for further input."""
+"""Streaming from standard input: its lines, and batches that are complete as soon as no further item is available."""
 
 import contextlib
 import io
@@ -10,27 +10,32 @@ from typing import Any
 
 from bertjax.tasks.reading.texts import Blank, Line, stream_lines
 
-_AHEAD = 4  # batches to read ahead during the computation
-_GATHER = 0.02  # seconds to wait for further items of a batch
+_PREFETCH_BATCHES = 4  # the maximum number of batches to read in advance
+_WAIT = 0.02  # seconds to wait for the next item before a batch is yielded
 
 
 def standard_input(where: str) -> Iterator[Line]:
-    """Yields the lines of standard input, see `stream_lines`; `where` is its name in messages."""
+    """Yields the lines of standard input; see `stream_lines`.
+
+    Args:
+      where: The name of standard input, for messages.
+    """
     return stream_lines(open_standard_input(), where)
 
 
 def open_standard_input() -> io.BufferedReader:
-    """Opens standard input as bytes."""
-    # sys.stdin's buffer has a lock that Python acquires at exit, and a blocked reader thread would hold it forever.
+    """Opens standard input in binary mode."""
+    # Python acquires the lock of sys.stdin's buffer at exit, and a thread that waits for input would never release it.
     return open(sys.stdin.fileno(), 'rb', closefd=False)
 
 
 def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    """Yields batches of about `size` items, each as soon as no further item is waiting.
+    """Yields batches of about `size` items, each as soon as no further item is available.
 
-    A batch has at least one item that is not a `Blank`. An error of `items` is raised after all earlier items.
+    A batch has at least one item that is not a `Blank`. If `items` raises an exception, it is raised after the batches
+    of all earlier items.
     """
-    waiting: queue.Queue[Any] = queue.Queue(_AHEAD * size)
+    waiting: queue.Queue[Any] = queue.Queue(_PREFETCH_BATCHES * size)
     end = object()
 
     def read() -> None:
@@ -38,17 +43,17 @@ def stream_batches(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
             for item in items:
                 waiting.put(item)
             waiting.put(end)
-        except Exception as error:  # raised below, in the thread that computes
+        except Exception as error:  # raised again below, in the consumer's thread
             waiting.put(error)
 
-    threading.Thread(target=read, daemon=True).start()  # a daemon, because it may wait for input forever
+    threading.Thread(target=read, daemon=True).start()  # a daemon thread, because it may wait for input forever
     last: Any = None
     while last is not end:
         batch: list[Any] = []
         only_blank = True
         with contextlib.suppress(queue.Empty):
             while only_blank or len(batch) < size:
-                last = waiting.get(timeout=None if only_blank else _GATHER)
+                last = waiting.get(timeout=None if only_blank else _WAIT)
                 if last is end or isinstance(last, Exception):
                     break
                 batch.append(last)

@@ -1,4 +1,4 @@
-"""Readers of UTF-8 text files, plain or compressed, as one text or line by line."""
+"""Readers of plain or compressed UTF-8 text files, as a single string or line by line."""
 
 import io
 import itertools
@@ -16,24 +16,24 @@ Line = tuple[int, str]  # the number of a line, from 1, and its text without the
 
 
 class Blank(NamedTuple):
-    """A blank line or an empty record in a user's input: it gets an empty row in the predictions.
+    """A blank line or an empty record in the input of a prediction. The output has a row without prediction for it.
 
     Attributes:
-      where: 'file:line'.
-      what: the kind of blank, for messages.
-      fields: all fields of an empty record.
+      where: the location, 'file:line'.
+      kind: a description for messages.
+      fields: all fields of an empty record; None for a blank line.
     """
 
     where: str
-    what: str = 'a blank line'
+    kind: str = 'a blank line'
     fields: Mapping[str, Any] | None = None
 
 
-_MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of a quoted list: names, and characters of each
+_MAX_NAMES, _MAX_LENGTH = 8, 24  # limits of `quote_names`: the number of names, and the characters of a name
 
 
 def quote_names(names: Iterable[Any]) -> str:
-    """Formats names or values from a file for an error message: in quotes, shortened, and only the first of many."""
+    """Formats names or values for a message: the first 8 in quotes, each with at most 24 characters."""
     names = [str(name) for name in names]
     quoted_names = [
         repr(name if len(name) <= _MAX_LENGTH else name[: _MAX_LENGTH - 1] + '…') for name in names[:_MAX_NAMES]
@@ -43,7 +43,7 @@ def quote_names(names: Iterable[Any]) -> str:
 
 
 def read_text(path: epath.PathLike) -> str:
-    """Reads the text of a file, local or remote; see `decode_file`.
+    """Reads the text of a local or remote file; see `decode_file`.
 
     Raises:
       UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
@@ -55,7 +55,7 @@ def read_text(path: epath.PathLike) -> str:
 def _open(path: epath.PathLike) -> BinaryIO:
     path = user_path(path, str(path))
     kind = unusual_kind(path)
-    if kind in ('a device', 'a socket'):  # A pipe is fine: `<(zcat a.gz)`.
+    if kind in ('a device', 'a socket'):  # A pipe is allowed, for example `<(zcat a.gz)`.
         raise UserError(str(path), kind, 'a file', "correct the path; '-' is standard input")
     try:
         return path.open('rb')
@@ -65,14 +65,16 @@ def _open(path: epath.PathLike) -> BinaryIO:
 
 
 def decode_file(file: BinaryIO, where: str) -> str:
-    """Reads the text of an open file or pipe, without byte order mark, and decompresses gzip, bzip2, xz or zstd.
+    """Reads the text of an open file or pipe.
+
+    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
 
     Args:
       file: The open file, at its start.
       where: The name of the file, for messages.
 
     Raises:
-      UserError: The file is damaged, or has a byte that is not UTF-8; the message has its line.
+      UserError: The file is damaged or not UTF-8. The message has the line of the first invalid byte.
     """
     raw = file.read()
     compression = streams.detect_compression(where, raw[:8])
@@ -81,7 +83,7 @@ def decode_file(file: BinaryIO, where: str) -> str:
             raw = b''.join(streams.chunks(io.BytesIO(raw), compression))
         except streams.DAMAGE as error:
             found = f'a damaged {compression} file ({error})'
-            raise UserError(where, found, 'the whole file', 'fetch or pack it again') from error
+            raise UserError(where, found, 'a complete file', 'download or compress it again') from error
     try:
         return raw.decode('utf-8-sig')
     except UnicodeDecodeError as error:
@@ -91,9 +93,10 @@ def decode_file(file: BinaryIO, where: str) -> str:
 
 
 def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], list[str]]:
-    """Returns all lines, and the texts of the first `count` lines that are not blank, or of all if there are fewer.
+    """Returns all lines, and the texts of the first `count` lines that are not blank.
 
-    A format can be detected by these texts without waiting for further lines.
+    There are fewer texts if the file has fewer such lines. The texts serve to detect a format without waiting for
+    further lines.
     """
     lines, read, texts = iter(lines), [], []
     for line in lines:
@@ -106,7 +109,11 @@ def peek_lines(lines: Iterable[Line], count: int = 1) -> tuple[Iterator[Line], l
 
 
 def strip_blank_lines(lines: Iterable[Line], where: str, blank: str = 'refused') -> Iterator[Line]:
-    """Yields the lines without blank lines at the end; other blank lines are an error, unless `blank` is 'skipped'."""
+    """Yields the lines that are not blank.
+
+    Raises:
+      UserError: A blank line precedes a row, and `blank` is 'refused', not 'skipped'.
+    """
     first_blank = 0
     for number, line in lines:
         if not line.strip(' '):
@@ -118,27 +125,35 @@ def strip_blank_lines(lines: Iterable[Line], where: str, blank: str = 'refused')
 
 
 def check_no_blank(number: int, where: str) -> None:
-    """Raises UserError if `number`, the number of a blank line before a row, is not 0."""
+    """Checks that no blank line precedes a row.
+
+    Args:
+      number: The number of a blank line before the row; 0 if there is none.
+      where: The name of the file.
+
+    Raises:
+      UserError: `number` is not 0.
+    """
     if number:
         raise UserError(f'{where}:{number}', 'a blank line', 'a row', 'remove the line')
 
 
 def check_text(text: str, where: str) -> str:
-    """Returns a string from JSON after checking that it is text, because JSON strings may contain lone surrogates.
+    """Returns a string from JSON after checking that it has no lone surrogates, which JSON allows.
 
     Raises:
-      UserError: The string has half a surrogate pair, for example because it was cut inside an emoji.
+      UserError: The string has a lone surrogate, for example because it was cut inside an emoji.
     """
     try:
         if not text.isascii():
             text.encode('utf-8')
     except UnicodeEncodeError:
-        raise UserError(where, 'half a surrogate pair', 'text', 'correct the record') from None
+        raise UserError(where, 'a lone surrogate', 'valid Unicode text', 'correct the record') from None
     return text
 
 
 def read_lines(path: epath.PathLike) -> Iterator[Line]:
-    """Yields the lines of a file, local or remote; see `stream_lines`.
+    """Yields the lines of a local or remote file; see `stream_lines`.
 
     Raises:
       UserError: The file does not exist, is damaged, or has bytes that are not UTF-8.
@@ -148,16 +163,16 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
 
 
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
-    """Yields the lines of an open file or pipe, each as soon as it is read; only \\n and \\r\\n end a line.
+    """Yields the lines of an open file or pipe, each as soon as it is read. Only \\n and \\r\\n end a line.
 
-    Decompresses gzip, bzip2, xz or zstd, and removes a byte order mark.
+    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
 
     Args:
       file: The open file, at its start.
       where: The name of the file, for messages.
 
     Raises:
-      UserError: The file is damaged, or has bytes that are not UTF-8; the message has the line.
+      UserError: The file is damaged or not UTF-8. The message has the line.
     """
     lines = streams.Lines(iter(()))
     try:
@@ -168,15 +183,16 @@ def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
             if isinstance(line, streams.Broken):
                 expected, fix = 'UTF-8 text', 'correct the line, or convert the file, for example with iconv'
                 if raw is streams.TOO_LONG:
-                    expected, fix = 'one record per line', 'correct the line; a list of all records is a .json'
+                    fix = 'correct the line; rename a file with a JSON list of all records to .json'
+                    expected = 'one record per line'
                 raise UserError(f'{where}:{line.line}', line.detail, expected, fix)
             yield lines.number, line.removesuffix('\r')
     except streams.DAMAGE as error:
-        found = f'a file that cannot be read on ({error})'
-        raise UserError(f'{where}:{lines.number + 1}', found, 'a whole file', 'fetch it again') from error
+        found = f'an error while reading ({error})'
+        raise UserError(f'{where}:{lines.number + 1}', found, 'a complete file', 'download it again') from error
 
 
 def number_lines(text: str) -> Iterator[Line]:
-    """Yields the lines of a text as `stream_lines` does; a text that ends with a line end has a last, empty line."""
+    """Yields the lines of a text as `stream_lines` does. If the text ends with a line end, the last line is empty."""
     for number, line in enumerate(text.removeprefix('\ufeff').split('\n'), 1):
         yield number, line.removesuffix('\r')

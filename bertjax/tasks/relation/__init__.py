@@ -1,1 +1,1 @@
-"""Relation classification: the relation between two marked entities in a sentence."""
+"""Relation classification: predicts the relation between two entities in a sentence."""

@@ -1,4 +1,4 @@
-"""Sentences with two entities to sequences of at most S tokens in which the entities are marked."""
+"""Converts sentences with two entities to sequences of at most S tokens in which the entities are marked."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from bertjax.tasks.relation.files import MARKS, Relation, boundaries
 from bertjax.text.special import is_unused
 from bertjax.text.tokenizer import Tokenizer
 
-STARTS = 'starts'  # row array: the positions of the first tokens of the opening marks of subject and object
-# Values of config.task.markers, the methods of marking the entities.
+STARTS = 'starts'  # name of a row array: the positions of the first tokens of the subject's and object's opening marks
+# The methods of marking the entities, the values of config.task.markers; see `relation_features`.
 MARKERS = ('entity', 'typed', 'mask', 'words')
 _PUNCTUATION = ('@', '@', '#', '#')
 _TYPES = ('*', '^')
@@ -20,10 +20,10 @@ _OUTSIDE = 1e6  # larger than any distance in a text
 
 
 def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
-    """Returns the tokens that open and close the subject, then the object.
+    """Returns the tokens of four marks: the opening and the closing mark of the subject, then of the object.
 
-    'typed' uses the punctuation of its paper, and 'words' uses MARKS. The others use the first four [unusedN] slots of
-    the vocabulary, which have no meaning yet, or the same punctuation if there are fewer than four slots.
+    'typed' uses the punctuation of its paper, arXiv 2102.01373, and 'words' uses MARKS. The other methods use the first
+    four [unusedN] slots of the vocabulary, which have no meaning yet, or the same punctuation if there are fewer slots.
     """
     slots = [i for i, piece in enumerate(tokenizer.pieces) if is_unused(piece)][:4]
     if markers in ('entity', 'mask') and len(slots) == 4:
@@ -32,34 +32,36 @@ def role_marks(tokenizer: Tokenizer, markers: str) -> list[np.ndarray]:
 
 
 def describe_marks(tokenizer: Tokenizer, markers: str) -> str:
-    """Describes the marks of the entities in one line."""
+    """Returns a one-line description of the marks of the entities."""
     marks = [' '.join(tokenizer.pieces[i] for i in mark) for mark in role_marks(tokenizer, markers)]
     if markers == 'mask':
-        return f'entities are shown as {marks[0]} and {marks[2]} with their types, without their words'
+        return f'entities are replaced by {marks[0]} and {marks[2]} and their types'
     types = (' * type *', ' ^ type ^') if markers == 'typed' else ('', '')
-    return f'entities stand between {marks[0]}{types[0]} … {marks[1]} and {marks[2]}{types[1]} … {marks[3]}'
+    return f'entities are marked by {marks[0]}{types[0]} … {marks[1]} and {marks[2]}{types[1]} … {marks[3]}'
 
 
 def relation_features(
     records: Sequence[Relation], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int, markers: str
 ) -> Features:
-    """Builds `[CLS] … [SEP]` for N records, a row for each, with `starts`, int32 [N, 2].
+    """Builds the rows of N records, `[CLS] … [SEP]`, with the row array `starts`, int32 [N, 2].
 
-    A sequence longer than S first loses the tokens outside the entities that are farthest from them. Then it loses the
-    middle of the text between the entities, and last the ends of the entities.
+    A sequence longer than S is truncated. It first loses the tokens before the first and after the last entity, the
+    farthest first. Then it loses the middle of the text between the entities, and finally the ends of the entities.
 
     Args:
       records: The N records.
       labels: The numbers of the labels, int32 [N], or None.
       tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S.
-      markers: 'entity' puts marks around each entity (arXiv 1906.03158). 'typed' also adds the type after the opening
-        mark (arXiv 2102.01373, with punctuation as marks: @ * person * Ann @). 'mask' replaces the words by the opening
-        mark and the type, so that the model cannot memorise names (after Zhang et al. 2017, whose masks are one token).
-        'words' puts the marks of the files around each entity, as in the benchmarks of SciBERT.
+      markers: The method of marking the entities.
+        'entity' puts marks around each entity (arXiv 1906.03158).
+        'typed' also adds the type after the opening mark (arXiv 2102.01373), as in @ * person * Ann @.
+        'mask' replaces the words of an entity by the opening mark and the type, so that the model cannot memorise names
+        (after Zhang et al. 2017, whose masks are single tokens).
+        'words' puts MARKS, the marks of the files, around each entity, as in the benchmarks of SciBERT.
 
     Raises:
-      UserError: The marks alone exceed S.
+      UserError: S is too small for the marks.
     """
     builder, truncated = FeatureBuilder(), 0
     for row, (tokens, starts, _, complete) in enumerate(_sequences(records, tokenizer, seq_len, markers)):
@@ -68,11 +70,11 @@ def relation_features(
         values = {} if labels is None else {'labels': labels[row]}
         builder.add_row(row, **{STARTS: np.asarray(starts, np.int32) + 1}, **values)
     longer = f'{truncated:,} of {len(records):,} records are longer than config.seq_len={seq_len}'
-    return builder.build(notes=[f'{longer} and lose words far from both'] if truncated else [])
+    return builder.build(notes=[f'{longer} and lose words far from both entities'] if truncated else [])
 
 
 def find_fixed_tokens(records: Sequence[Relation], tokenizer: Tokenizer, *, seq_len: int, markers: str) -> np.ndarray:
-    """Returns a mask, bool [T], of the tokens of `relation_features` that belong to a mark or a type."""
+    """Returns a mask, bool [T], of the T tokens of `relation_features`; True for a token of a mark or a type."""
     masks = (fixed for _, _, fixed, _ in _sequences(records, tokenizer, seq_len, markers))
     return np.concatenate([np.concatenate([[False], fixed, [False]]) for fixed in masks])
 
@@ -83,13 +85,13 @@ _MARK, _TYPE, _ENTITY, _CONTEXT = 'mark', 'type', 'entity', 'context'
 def _sequences(
     records: Sequence[Relation], tokenizer: Tokenizer, seq_len: int, markers: str
 ) -> Iterator[tuple[np.ndarray, Sequence[int], np.ndarray, bool]]:
-    """Yields a tuple for each record.
+    """Builds the token sequence of each record.
 
     Yields:
-      The tokens between [CLS] and [SEP], the positions of the two opening marks, a mask of the tokens that are marks or
-      types, and whether the sequence is complete, without removed tokens.
+      A tuple for each record: the tokens between [CLS] and [SEP], the positions of the two opening marks, a mask that
+      is True for the tokens of marks and types, and whether the sequence has all of its tokens.
     """
-    marks, room = role_marks(tokenizer, markers), seq_len - 2
+    marks, max_tokens = role_marks(tokenizer, markers), seq_len - 2
     record_parts = [_parts(record, markers) for record in records]
     texts = [part.text for parts in record_parts for part in parts if part.kind != _MARK]
     encoded = iter(tokenizer.encode(texts))
@@ -99,15 +101,21 @@ def _sequences(
         begins = np.cumsum([0, *lengths])
         starts = [begins[[part.mark for part in parts].index(2 * role)] for role in (0, 1)]
         fixed = np.repeat([part.kind in (_MARK, _TYPE) for part in parts], lengths)
-        if len(tokens) > room:
-            positions = _select_positions(parts, lengths, room, record.where)
+        if len(tokens) > max_tokens:
+            positions = _select_positions(parts, lengths, max_tokens, record.where)
             yield tokens[positions], np.searchsorted(positions, starts), fixed[positions], False
         else:
             yield tokens, starts, fixed, True
 
 
 class _Part(NamedTuple):
-    """A part of a sequence: a mark, by its number from 0 to 3, or the text of a type, an entity or the context."""
+    """A part of a sequence: a mark, or the text of a type, of an entity or of the context.
+
+    Attributes:
+      kind: one of _MARK, _TYPE, _ENTITY, _CONTEXT.
+      text: the text; '' for a mark.
+      mark: the index of the mark in `role_marks`, from 0 to 3; -1 for a text.
+    """
 
     kind: str
     text: str = ''
@@ -120,8 +128,8 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
     position = open_entities = 0
     for boundary in boundaries(record.entities):
         if not (open_entities and markers == 'mask'):
-            parts.append(_Part(_ENTITY if open_entities else _CONTEXT, record.text[position : boundary.at]))
-        position = boundary.at
+            parts.append(_Part(_ENTITY if open_entities else _CONTEXT, record.text[position : boundary.position]))
+        position = boundary.position
         open_entities += -1 if boundary.closes else 1
         if boundary.closes and markers == 'mask':
             continue
@@ -133,8 +141,8 @@ def _parts(record: Relation, markers: str) -> list[_Part]:
     return [*parts, _Part(_CONTEXT, record.text[position:])]
 
 
-def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], room: int, where: str) -> np.ndarray:
-    """Returns the positions of the `room` tokens to keep, ascending."""
+def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], max_tokens: int, where: str) -> np.ndarray:
+    """Returns the positions of the `max_tokens` tokens with the lowest costs, in ascending order."""
     costs = []
     marked = [i for i, part in enumerate(parts) if part.kind == _MARK]
     for i, (part, length) in enumerate(zip(parts, lengths, strict=True)):
@@ -149,7 +157,7 @@ def _select_positions(parts: Sequence[_Part], lengths: Sequence[int], room: int,
             costs.append(_OUTSIDE + offset)
         else:
             costs.append(1 + np.minimum(offset, offset[::-1]))
-    if sum(lengths[i] for i in marked) > room:
-        fix = 'raise config.seq_len'
-        raise UserError(where, f'marks that do not fit in {room + 2} pieces', 'room for the marks and some text', fix)
-    return np.sort(np.argsort(np.concatenate(costs), kind='stable')[:room])
+    if sum(lengths[i] for i in marked) > max_tokens:
+        fix, found = 'raise config.seq_len', f'marks that do not fit in {max_tokens + 2} pieces'
+        raise UserError(where, found, 'enough pieces for the marks and some text', fix)
+    return np.sort(np.argsort(np.concatenate(costs), kind='stable')[:max_tokens])

@@ -1,4 +1,4 @@
-"""Records of relations: TACRED's rows of tokens with the positions of two entities, or texts with marks."""
+"""Readers of relations: TACRED's rows of tokens with the positions of two entities, or texts with marked entities."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ from bertjax.tasks.reading.json_rows import is_object
 from bertjax.tasks.reading.records import FORMATS, parse_records
 from bertjax.tasks.reading.texts import Blank, Line, check_text, peek_lines, quote_names
 
-MARKS = ('<<', '>>', '[[', ']]')  # around the first and the second entity, as in the ChemProt of BERT's descendants
+MARKS = ('<<', '>>', '[[', ']]')  # the marks around the first and the second entity, as in SciBERT's ChemProt files
 _ROLES = ('subj', 'obj')
 _LABELS = ('relation', 'label')
 
@@ -24,7 +24,7 @@ class MarkedEntity:
 
     Attributes:
       start, end: the character offsets in the text; `end` is exclusive.
-      type: the type, such as PERSON; '' if unknown.
+      type: the type of the entity, such as PERSON; '' if unknown.
     """
 
     start: int
@@ -34,14 +34,14 @@ class MarkedEntity:
 
 @dataclasses.dataclass(frozen=True)
 class Relation:
-    """A sentence and two entities in it.
+    """A sentence with two entities.
 
     Attributes:
       text: the text without marks.
-      entities: the subject and the object; in a text with marks, the entities in the first and second kind of marks.
+      entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
-      where: 'file:line'; excluded from repr and equality, as `fields` is.
-      fields: all fields of the row, for a record to be predicted.
+      where: the location, 'file:line'; excluded from repr and equality.
+      fields: all fields of the row, if the record is read for prediction; excluded from repr and equality.
     """
 
     text: str
@@ -50,20 +50,20 @@ class Relation:
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
-    second = None  # a part of the interface labels.py:Labelled: the record has one text
+    second = None  # part of the interface sentence/labels.py:LabelledRecord; a relation has no second text
 
     @property
     def first(self) -> str:
-        """The text with its marks."""
+        """The text with marks around its entities."""
         text, position = '', 0
         for boundary in boundaries(self.entities):
             mark = MARKS[2 * boundary.role + boundary.closes]
-            text += self.text[position : boundary.at] + (f' {mark}' if boundary.closes else f'{mark} ')
-            position = boundary.at
+            text += self.text[position : boundary.position] + (f' {mark}' if boundary.closes else f'{mark} ')
+            position = boundary.position
         return text + self.text[position:]
 
     def mention(self, role: int) -> str:
-        """Returns the words of an entity; role 0 is the subject, 1 the object."""
+        """Returns the text of an entity; role 0 is the subject, and role 1 is the object."""
         entity = self.entities[role]
         return self.text[entity.start : entity.end]
 
@@ -73,13 +73,13 @@ class Boundary:
     """The start or the end of an entity.
 
     Attributes:
-      at: the character offset in the text.
+      position: the character offset in the text.
       role: 0 for the subject, 1 for the object.
-      closes: whether the entity ends there.
-      order: the sort key of boundaries: an end precedes a start at the same character, and entities nest.
+      closes: whether it is the end of the entity.
+      order: the sort key. At the same character, ends precede starts, and the outer entity starts first and ends last.
     """
 
-    at: int
+    position: int
     role: int
     closes: bool
     order: tuple[int, ...]
@@ -95,22 +95,23 @@ def boundaries(entities: Sequence[MarkedEntity]) -> list[Boundary]:
 
 
 def parse_relations(
-    rows: Iterable[layout.Record], text: str, label: str, *, labels: str, kept: bool = False
+    rows: Iterable[layout.Record], text: str, label: str, *, labels: str, keep_fields: bool = False
 ) -> Iterator[Relation]:
-    """Yields the records of rows.
+    """Yields the relation of each row.
 
-    A row has `token` with `subj_start`, `subj_end`, `obj_start` and `obj_end` (inclusive), and optionally `subj_type`
-    and `obj_type`, as TACRED's rows have (Zhang et al. 2017); or a text with both entities marked by MARKS.
+    A row in TACRED's format (Zhang et al. 2017) has `token`, the inclusive token positions `subj_start`, `subj_end`,
+    `obj_start` and `obj_end`, and optionally `subj_type` and `obj_type`. Any other row has a text with entities that
+    are marked by MARKS.
 
     Args:
       rows: The rows of a file.
-      text: The name of the field of a marked text.
-      label: The name of the field of the relation; '' for `relation` or `label`.
-      labels: 'needed', 'optional', or 'ignored' if the labels are to be predicted.
-      kept: Whether a record keeps all fields of its row.
+      text: The name of the field with the marked text.
+      label: The name of the field with the relation; '' for `relation` or `label`.
+      labels: The treatment of labels: 'needed', 'optional', or 'ignored'.
+      keep_fields: Whether to store all fields of the row in the record.
 
     Raises:
-      UserError: A row lacks one of these fields, or a position is outside its tokens.
+      UserError: A row lacks a required field, or a position is outside the tokens.
     """
     names = (label,) if label else _LABELS
     for where, fields in rows:
@@ -127,7 +128,8 @@ def parse_relations(
             raise UserError(where, f'{name} {value!r}', 'the name of a relation', 'correct the record')
         if value is None and labels == 'needed':
             raise UserError(where, 'no label', ' or '.join(names), 'correct or remove the record')
-        yield Relation(plain, entities, None if value is None else str(value).strip(), where, fields if kept else None)
+        value = None if value is None else str(value).strip()
+        yield Relation(plain, entities, value, where, fields if keep_fields else None)
 
 
 def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
@@ -137,14 +139,14 @@ def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Mar
     starts = [0, *itertools.accumulate(len(token) + 1 for token in tokens)]
     entities = []
     for role in _ROLES:
-        places = []
+        positions = []
         for name in (f'{role}_start', f'{role}_end'):
-            place = fields.get(name)
-            if type(place) is not int or not 0 <= place < len(tokens):
-                found = f'{name} {place!r}' if name in fields else f'no {name}'
+            position = fields.get(name)
+            if type(position) is not int or not 0 <= position < len(tokens):
+                found = f'{name} {position!r}' if name in fields else f'no {name}'
                 raise UserError(where, found, f'a number from 0 to {len(tokens) - 1}', 'correct the record')
-            places.append(place)
-        first, last = places
+            positions.append(position)
+        first, last = positions
         if first > last:
             found = f'{role}_start {first} after {role}_end {last}'
             raise UserError(where, found, 'the first and the last token of the entity', 'correct the record')
@@ -155,24 +157,24 @@ def _parse_tokens(fields: Mapping[str, Any], where: str) -> tuple[str, tuple[Mar
 
 
 def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, MarkedEntity]]:
-    """Returns a text without its marks, and the entities in it.
+    """Returns a marked text without its marks, and its two entities.
 
     Raises:
-      UserError: There is not exactly one entity in each kind of marks.
+      UserError: The text does not have exactly one entity with each kind of marks.
     """
-    places = [_find_marks(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
-    cuts = sorted(cut for place in places for cut in ((place[0], place[1]), (place[2], place[3])))
+    bounds = [_find_marks(text, *MARKS[2 * role : 2 * role + 2], where) for role in (0, 1)]
+    cuts = sorted(cut for bound in bounds for cut in ((bound[0], bound[1]), (bound[2], bound[3])))
     shift = lambda offset: offset - sum(min(end, offset) - start for start, end in cuts if start < offset)  # noqa: E731
     begins, ends = zip(*cuts, strict=True)
     plain = ''.join(text[a:b] for a, b in zip((0, *ends), (*begins, len(text)), strict=True))
-    first, second = (MarkedEntity(shift(place[1]), shift(place[2])) for place in places)
+    first, second = (MarkedEntity(shift(bound[1]), shift(bound[2])) for bound in bounds)
     return plain, (first, second)
 
 
 def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Returns the start and end of the opening mark and of the closing one, including the blanks inside."""
+    """Returns the start and end of the opening and the closing mark, with the white space between mark and entity."""
     a, b = re.escape(opening), re.escape(closing)
-    # Marks with blanks inside are preferred, because the text itself may contain >>.
+    # Marks that white space separates from the entity have priority, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
         matches = list(re.finditer(pattern, text))
         if len(matches) == 1:
@@ -182,12 +184,15 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 
 
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Yields records for prediction from the lines of a user's file: JSON, JSON lines, or one marked text per line.
+    """Yields records for prediction from an input file of any text format, or of one marked text per line.
 
     Args:
       lines: The lines of the file.
       where: The name of the file.
-      text: See `parse_relations`.
+      text: The name of the field with the marked text.
+
+    Yields:
+      The records; a `Blank` for each blank line between marked texts.
     """
     lines, first_lines = peek_lines(lines)
     format = FORMATS.get(bare_suffix(where), 'lines')
@@ -197,7 +202,7 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
     if format == 'lines':
         return _read_marked_lines(lines, where)
     rows = parse_records(lines, where, format, blank='skipped')
-    return parse_relations(rows, text, '', labels='ignored', kept=True)
+    return parse_relations(rows, text, '', labels='ignored', keep_fields=True)
 
 
 def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:

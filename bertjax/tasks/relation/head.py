@@ -1,4 +1,4 @@
-"""The head that reads the states of the two opening marks (arXiv 1906.03158, "entity markers, entity start")."""
+"""The head on the hidden states of the two opening marks (arXiv 1906.03158, "entity markers, entity start")."""
 
 import dataclasses
 
@@ -14,7 +14,10 @@ from bertjax.tasks.relation.features import STARTS
 
 
 class BertForRelation(BertForTask):
-    """Classifies two entities from the concatenated last hidden states of the first tokens of their opening marks."""
+    """Classifies the relation of two entities.
+
+    The input of the head is the concatenation of the last hidden states of both opening marks, at their first tokens.
+    """
 
     smallest_inputs = (*BertForTask.smallest_inputs, (1, 2))
 
@@ -27,7 +30,13 @@ class BertForRelation(BertForTask):
         *,
         dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
-        """Returns `logits`, float32 [B, outputs]; `starts` is int32 [B, 2], the other inputs are int32 [B, S]."""
+        """Returns `logits`, float32 [B, outputs].
+
+        Args:
+          input_ids, segment_ids, attention_mask: int32 [B, S].
+          starts: int32 [B, 2], the positions of the first tokens of the two opening marks.
+          dropout: The source of dropout masks; None for no dropout.
+        """
         hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
         states = gather_positions(hidden, starts)  # [B, 2, D]
         return {'logits': self._project(states.reshape(len(states), -1), dropout)}  # [B, outputs]

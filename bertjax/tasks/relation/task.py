@@ -1,4 +1,4 @@
-"""Relation classification: the relation between two marked entities of a sentence."""
+"""The task of relation classification."""
 
 import dataclasses
 import pathlib
@@ -33,27 +33,29 @@ _METRICS = ('micro_f1', 'precision', 'recall', 'macro_f1', 'accuracy')
 
 @dataclasses.dataclass
 class RelationTask(TextTask):
-    """Assigns a label to two marked entities of a sentence: TACRED's rows, or texts with marks, see files.py.
+    """Assigns a label to a pair of entities in a sentence.
+
+    A record is a row in TACRED's format, or a text with marked entities, see files.py.
 
     Attributes:
       data: the folder with train.json, dev.json and test.json, or other usual names and formats, see splits.py.
-      seq_len: the maximum sequence length S in tokens, with marks, [CLS] and [SEP].
+      seq_len: the maximum sequence length S in tokens, including marks, [CLS] and [SEP].
       markers: the method of marking the entities, see features.py:relation_features.
       pool: the input of the head: 'cls' for the pooled [CLS], or 'starts' for the concatenated states of the two
         opening marks (arXiv 1906.03158), for which transformers has no class.
-      negative: the label for no relation, which the metrics ignore as TACRED's scorer does, if the data have it.
-      labels: the labels in the order of their numbers; () collects them from the training file and sorts them.
-      text_a: the name of the field of the marked texts.
-      label: the name of the field of the relation; '' for `relation` or `label`.
+      negative: the label for 'no relation', if the data have one. The metrics ignore it as TACRED's scorer does.
+      labels: the labels in the order of their numbers; () collects and sorts the labels of the training file.
+      text_a: the name of the field with the marked text.
+      label: the name of the field with the relation; '' for `relation` or `label`.
       metric: the name of the metric that selects the best run.
     """
 
-    markers: str = option('entity', one_of(MARKERS), decides='model')
-    pool: str = option('cls', one_of(POOLS), decides='model')
+    markers: str = option('entity', one_of(MARKERS), affects='model')
+    pool: str = option('cls', one_of(POOLS), affects='model')
     negative: str = 'no_relation'
     labels: Sequence[str] = option((), list_of(text(empty=False)))
-    text_a: str = option('text', text(empty=False), decides='reading')
-    label: str = option('', decides='reading')
+    text_a: str = option('text', text(empty=False), affects='reading')
+    label: str = option('', affects='reading')
     metric: str = option('micro_f1', one_of(_METRICS))
 
     # Options of TextTask that do not apply, because both entities must stay in the row.
@@ -66,7 +68,7 @@ class RelationTask(TextTask):
         super().__post_init__()
         self.labels = list(self.labels)
         if self.labels and (len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
-            fix = 'leave it empty to find the labels in the data'
+            fix = 'leave it empty to collect the labels from the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), 'two or more, all different', fix)
         self.name = pathlib.PurePath(self.data).name or 'relations'
         self.text_columns = (Column((self.text_a,)),)
@@ -113,7 +115,7 @@ class RelationTask(TextTask):
         records = list(self._rows(split))
         unlabelled = [record.where for record in records if record.label is None]
         if unlabelled and len(unlabelled) < len(records):
-            raise UserError(unlabelled[0], 'no label', 'one, as other records have', 'correct or remove the record')
+            raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
         return records
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
@@ -130,12 +132,12 @@ class RelationTask(TextTask):
     ) -> Relation:
         """See TextTask; the single text has marks around its entities."""
         if len(texts) != 1 or texts[0] is None:
-            raise UserError(where, 'a pair', 'a text with two entities, << so >> and [[ so ]]', 'give one text')
+            raise UserError(where, 'a pair', 'a text with the marks << a >> and [[ b ]]', 'give a single text')
         return Relation(*parse_marked_text(texts[0], where), label, where, fields)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[Relation]:
         """See Task."""
-        return parse_relations(rows, self.text_a, self.label, labels='ignored', kept=True)
+        return parse_relations(rows, self.text_a, self.label, labels='ignored', keep_fields=True)
 
     def features(self, records: Sequence[Relation], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""
@@ -154,17 +156,17 @@ class RelationTask(TextTask):
         return self.head.module(model_config, len(self.labels))
 
     def metrics(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """See metrics/relations.py."""
+        """See Task and metrics/relations.py."""
         negative = self.labels.index(self.negative) if self.negative in self.labels else None
         values = relation_figures(self._confusion(records, predictions), negative)
         return {name: values[name] for name in self.measures}
 
     def rows(self, records: Sequence[Relation], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields the words of `subject` and `object`, `label`, `probabilities` by label, and `true` if known."""
+        """Yields `subject` and `object`, the texts of the entities, and the fields of TextTask."""
         for record, row in zip(records, super().rows(records, predictions), strict=True):
             yield {'subject': record.mention(0), 'object': record.mention(1), **row}
 
     def official_files(self, split: str, records: Sequence[Relation], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns a file with one label per line, as TACRED's scorer reads predictions."""
+        """Returns a file with a predicted label on each line, the input format of TACRED's scorer."""
         del records
         return {f'{split}.txt': ''.join(f'{self.labels[scores.best]}\n' for scores in predictions)}

@@ -1,4 +1,4 @@
-"""Baselines of text classification and regression: the most frequent label or the mean, and a linear model."""
+"""Baselines of text classification and regression: the most frequent label or the mean score, and a linear model."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ MEAN = 'mean'
 
 
 def tfidf_features(train: Sequence[LabelledRecord], records: Sequence[LabelledRecord]) -> tuple[Any, Any]:
-    """Returns the TF-IDF features of the training records and of other records, sparse float32 [N, F] each.
+    """Returns the TF-IDF features of the N training records and of M other records, sparse float32 [N, F] and [M, F].
 
-    The features of a pair are those of both texts, their absolute difference and their cosine, so that a linear model
-    can compare the texts.
+    The features of a pair are the features of both texts, their absolute difference and their cosine, so that a linear
+    model can compare the texts.
     """
     texts = [text for record in train for text in (record.first, record.second) if text is not None]
     vectors = fit_vectorizer(texts)
@@ -36,13 +36,16 @@ def _inputs(vectors: Any, records: Sequence[LabelledRecord]) -> Any:
 def class_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord], classes: int
 ) -> dict[str, np.ndarray]:
-    """Returns {name: logits, float64 [M, C]} of the most frequent class and of logistic regression on TF-IDF.
+    """Returns the logits of two baselines, the most frequent class and logistic regression on TF-IDF features.
 
     Args:
       train: The N training records.
       targets: The number of the label of each training record, int [N].
-      records: The M records to predict on.
+      records: The M records to predict.
       classes: The number of classes C.
+
+    Returns:
+      {name of a baseline: logits, float64 [M, C]}.
     """
     counts = np.bincount(targets, minlength=classes)
     frequent = np.log(np.maximum(counts, 1e-4) / counts.sum())
@@ -55,7 +58,16 @@ def class_baselines(
 def label_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Returns the same as `class_baselines` for C independent labels: targets 0 or 1 [N, C], logits of a sigmoid."""
+    """Returns the logits of the baselines of `class_baselines` for C independent labels.
+
+    Args:
+      train: The N training records.
+      targets: 1 for each label of a training record and 0 elsewhere, [N, C].
+      records: The M records to predict.
+
+    Returns:
+      {name of a baseline: logits of a sigmoid, float64 [M, C]}.
+    """
     inputs = tfidf_features(train, records)
     share = np.clip(targets.mean(0), 1e-4, 1 - 1e-4)
     logits = [fit_class_logits(*_insert_targets(column.astype(int), inputs), 2) for column in targets.T]
@@ -68,13 +80,22 @@ def label_baselines(
 def score_baselines(
     train: Sequence[LabelledRecord], targets: np.ndarray, records: Sequence[LabelledRecord]
 ) -> dict[str, np.ndarray]:
-    """Returns {name: scores, float64 [M, 1]} of the mean of the N targets and of ridge regression on TF-IDF."""
+    """Returns the scores of two baselines, the mean of the targets and ridge regression on TF-IDF features.
+
+    Args:
+      train: The N training records.
+      targets: The scores of the training records, float [N].
+      records: The M records to predict.
+
+    Returns:
+      {name of a baseline: scores, float64 [M, 1]}.
+    """
     from sklearn.linear_model import Ridge
 
-    inputs, others = tfidf_features(train, records)
+    train_features, features = tfidf_features(train, records)
     return {
         MEAN: np.full((len(records), 1), targets.mean(), np.float64),
-        TFIDF: Ridge().fit(inputs, targets).predict(others).astype(np.float64)[:, None],
+        TFIDF: Ridge().fit(train_features, targets).predict(features).astype(np.float64)[:, None],
     }
 
 

@@ -8,11 +8,11 @@ from bertjax.errors import UserError
 
 KEY = 'config.task.class_weights'
 BALANCED = 'balanced'
-_WEIGHTS = number(1e-9, 1e9)  # beyond it the sums of a batch in float32 lose all precision
+_WEIGHTS = number(1e-9, 1e9)  # outside this range, the float32 sums of a batch lose all precision
 
 
 def check_class_weights(text: str) -> None:
-    """Checks the text as `class_weights` does, but before the labels are known.
+    """Checks the format of `text`, without the names of the labels.
 
     Raises:
       UserError: The text is neither 'balanced' nor a list of weights by label.
@@ -25,15 +25,15 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
     """Returns a weight for each label.
 
     Args:
-      text: 'balanced', or 'LABEL=WEIGHT,LABEL=WEIGHT', or the same as a JSON object, for labels with commas.
+      text: 'balanced', or 'LABEL=WEIGHT,LABEL=WEIGHT', or a JSON object {"LABEL": WEIGHT} if labels contain commas.
       labels: The names of the C labels.
       balanced: The C weights for 'balanced'.
 
     Returns:
-      C floats; 1 for a label that the text does not name.
+      C weights; 1 for a label that `text` does not contain.
 
     Raises:
-      UserError: See `check_class_weights`; or the text names an unknown label.
+      UserError: `text` has another format, or contains an unknown label.
     """
     if text == BALANCED:
         return tuple(balanced)
@@ -45,13 +45,25 @@ def class_weights(text: str, labels: Sequence[str], balanced: Sequence[float]) -
 
 
 def balanced_class_weights(counts: Sequence[int]) -> list[float]:
-    """Returns N / (C · n) for a class with n of N records, as scikit-learn's class_weight='balanced'; 1 if n is 0."""
+    """Returns the weight N / (C · n) of each of C classes, as class_weight='balanced' of scikit-learn does.
+
+    The weight is 1 if n is 0.
+
+    Args:
+      counts: The number of records n of each class; their sum is N.
+    """
     return [sum(counts) / (len(counts) * count) if count else 1.0 for count in counts]
 
 
 def balanced_pos_weights(counts: Sequence[int], records: int) -> list[float]:
-    """Returns (N - n) / n for a label of n of the N records, the `pos_weight` that the documentation of torch's
-    BCEWithLogitsLoss suggests; 1 if n is 0 or N."""
+    """Returns the weight (N - n) / n of each label.
+
+    The documentation of torch.nn.BCEWithLogitsLoss suggests this value for `pos_weight`. It is 1 if n is 0 or N.
+
+    Args:
+      counts: The number of records n with each label.
+      records: The number of all records N.
+    """
     return [(records - count) / count if 0 < count < records else 1.0 for count in counts]
 
 
@@ -65,6 +77,6 @@ def _parse(text: str) -> Mapping[str, float]:
     except (ValueError, TypeError, OverflowError):
         weights = {}
     if not weights or not all(map(_WEIGHTS.holds, weights.values())):
-        expected = f"'{BALANCED}', or by label {_WEIGHTS.words}"
+        expected = f"'{BALANCED}', or for each label {_WEIGHTS.words}"
         raise UserError(KEY, format_value(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
     return weights

@@ -1,4 +1,4 @@
-"""Classification or regression of texts, or pairs of texts, from any table with named columns."""
+"""Classification and regression of texts or text pairs from any table with named columns."""
 
 import dataclasses
 import hashlib
@@ -10,7 +10,7 @@ from typing import ClassVar
 from bertjax.config.ranges import list_of, number, one_of, text
 from bertjax.errors import UserError
 from bertjax.losses import Objective, build_class_weighted
-from bertjax.metrics.classification import OF_VALUES
+from bertjax.metrics.classification import VALUE_METRICS
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import FORMATS, Row
@@ -22,60 +22,57 @@ from bertjax.tasks.sentence.sick import ENTAILMENT, PAIR_ID, RELATEDNESS, is_sic
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
 from bertjax.text.hash_split import hash64, hash_threshold
 
-_SCORE_METRICS = ('spearman', 'pearson')  # choices of `metric` for a regression
-_UNLABELLED = '-1'  # stands for a secret label in a test file
+_SCORE_METRICS = ('spearman', 'pearson')  # the values of `metric` for a regression
+_UNLABELLED = '-1'  # the label of an unlabelled record in a test file
 
 
 @dataclasses.dataclass
 class ClassificationTask(TextTask):
-    """Assigns a label, or a score if `regression`, to a text or a pair of texts.
+    """Assigns a label, or a score if `regression` is True, to a text or a pair of texts.
 
     Attributes:
-      data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the file to train on.
-      text_a, text_b, label: the names of the columns; '' for `text_b` if a record has one text.
-      train, dev, test: the names of files in `data` (or of splits of `dataset`); '' searches for train.csv, val.jsonl,
+      data, seq_len, long, stride, bilstm_units: see TextTask. `data` may also be the training file.
+      text_a, text_b, label: the names of the columns; `text_b` is '' if a record has a single text.
+      train, dev, test: the names of files in `data`, or of splits of `dataset`; '' searches for train.csv, val.jsonl,
         valid.tsv.gz, test-00000-of-00002.parquet and similar names, see splits.py. The test file may lack labels.
-      dev_fraction: the share of the training records that become dev if there is no dev file. A hash of the text
-        selects them, so that equal texts are never in both splits, and new records do not move old ones.
-      labels: the labels in the order of their numbers; () collects them from the training file and sorts them. For
-        `f1` the second of two labels is the positive class.
+      dev_fraction: the share of the training records that is used as dev if there is no dev file. A hash of the text
+        selects them. Equal texts are therefore in the same split, and adding records does not change the split of
+        others.
+      labels: the labels in the order of their numbers; () collects and sorts the labels of the training file. For the
+        metric `f1`, the second of two labels is the positive class.
       regression: whether the label is a number.
       class_weights: the weights of the labels in the loss: 'balanced' for higher weights of rare labels, or
         'LABEL=2.5,LABEL=1', see class_weights.py; '' for equal weights.
-      metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for scores.
+      metric: the name of the metric that selects the best run; '' for 'accuracy', or 'spearman' for a regression.
       columns: the names of the columns of files without a header.
-      format: 'tsv', 'csv', 'jsonl' or 'json' if the suffix does not show it, see records.py.
-      dataset: the name of a dataset of tensorflow-datasets, used if `data` is ''.
+      format: 'tsv', 'csv', 'jsonl' or 'json' for files with another suffix, see records.py.
+      dataset: the name of a dataset in tensorflow-datasets, used if `data` is ''.
     """
 
-    text_a: str = option('text', text(empty=False), decides='reading')
-    text_b: str = option('', decides='reading')
-    label: str = option('label', text(empty=False), decides='reading')
-    train: str = option('', decides='reading')
-    dev: str = option('', decides='reading')
-    test: str = option('', decides='reading')
+    text_a: str = option('text', text(empty=False), affects='reading')
+    text_b: str = option('', affects='reading')
+    label: str = option('label', text(empty=False), affects='reading')
+    train: str = option('', affects='reading')
+    dev: str = option('', affects='reading')
+    test: str = option('', affects='reading')
     dev_fraction: float = option(0.1, number(0, 1, below=True))
     labels: Sequence[str] = option((), list_of(text(empty=False)))
     regression: bool = False
     class_weights: str = ''
     metric: str = ''
-    columns: Sequence[str] = option((), list_of(text(empty=False)), decides='reading')
-    format: str = option('auto', one_of(('auto', *dict.fromkeys(FORMATS.values()))), decides='reading')
-    dataset: str = option('', decides='reading')
+    columns: Sequence[str] = option((), list_of(text(empty=False)), affects='reading')
+    format: str = option('auto', one_of(('auto', *dict.fromkeys(FORMATS.values()))), affects='reading')
+    dataset: str = option('', affects='reading')
 
-    _metric_names: ClassVar[tuple[str, ...]] = (
-        'accuracy',
-        'f1',
-        'macro_f1',
-        'matthews',
-    )  # choices of `metric` for labels
+    # The values of `metric` for a classification.
+    _metric_names: ClassVar[tuple[str, ...]] = ('accuracy', 'f1', 'macro_f1', 'matthews')
 
     def __post_init__(self):
         super().__post_init__()
         self.labels = list(self.labels)
         names = {'train': self.train, 'dev': self.dev, 'test': self.test}
         self._files = TableFiles(self.data, self.dataset, names, self.format)
-        self._shared_records = 0  # number of records in the file that train and dev share, once it is read
+        self._shared_records = 0  # number of records in the file that train and dev share; 0 before it is read
         self.name = pathlib.PurePath(self.data).name or self.dataset or 'classification'
         self._weights: tuple[float, ...] = ()
         self.text_columns = tuple(Column((name,)) for name in (self.text_a, self.text_b) if name)
@@ -85,10 +82,10 @@ class ClassificationTask(TextTask):
         names = [name for name in (self.text_a, self.text_b, self.label) if name]
         if len(set(names)) < len(names):
             found = f'text_a={self.text_a!r}, text_b={self.text_b!r}, label={self.label!r}'
-            raise UserError('config.task', found, 'different names of columns', 'use the names in your table')
+            raise UserError('config.task', found, 'different column names', 'use the names in your table')
         if self.labels and (self.regression or len(self.labels) < 2 or len(set(self.labels)) < len(self.labels)):
             expected = 'nothing, because scores have no labels' if self.regression else 'two or more, all different'
-            fix = 'leave it empty to find the labels in the data'
+            fix = 'leave it empty to collect the labels from the data'
             raise UserError('config.task.labels', repr(tuple(self.labels)), expected, fix)
         allowed = _SCORE_METRICS if self.regression else self._metric_names
         if self.metric and self.metric not in allowed:
@@ -100,17 +97,17 @@ class ClassificationTask(TextTask):
     @property
     def measures(self) -> tuple[str, ...]:
         """See TextTask; `f1` needs exactly two labels."""
-        names = tuple(OF_VALUES) if self.regression else ('accuracy', 'macro_f1', 'matthews')
+        names = tuple(VALUE_METRICS) if self.regression else ('accuracy', 'macro_f1', 'matthews')
         if len(self.labels) == 2:
             names += ('f1',)
         return tuple(dict.fromkeys((self.metric, *names))) if self.metric else names
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is a part of the training file, the labels include those that only occur in dev."""
+        """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
         self._print_dev_share(records)
         if self._shares_dev and not self.complete:
-            everything = self._read_shared_file()
-            self.labels = find_labels(Counter(record.label for record in everything), everything)
+            all_records = self._read_shared_file()
+            self.labels = find_labels(Counter(record.label for record in all_records), all_records)
         super().learn(records)
         if not self.regression:
             counts = Counter(record.label for record in records)
@@ -120,18 +117,28 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _print_dev_share(self, records: Sequence[Example]) -> None:
-        """Prints how much of the training file became dev; `records` are the others, for training."""
+        """Prints how many records of the training file are used as dev.
+
+        Args:
+          records: The remaining records, for training.
+        """
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
-            hint = f'config.task.dev_fraction={self.dev_fraction:g} says how many, a file such as dev.csv replaces it'
-            print(f'dev is {dev_share}, chosen by a hash of their text: {hint}')
+            hint = (
+                f'config.task.dev_fraction={self.dev_fraction:g} sets the share, and a file such as dev.csv replaces it'
+            )
+            print(f'dev is {dev_share}, selected by a hash of their text; {hint}')
 
     def _read_shared_file(self) -> list[Example]:
-        """Returns all records of the training file, including those of dev."""
+        """Returns all records of the training file, including the dev records."""
         return [self._example(row, 'train') for row in self._rows('train')]
 
     def _set_class_weights(self, balanced: Sequence[float]) -> None:
-        """Sets and prints the weights of the labels, if any; `balanced` are the weights for 'balanced'."""
+        """Sets and prints the weights of the labels in the loss, if `class_weights` is set.
+
+        Args:
+          balanced: The weights of the labels for 'balanced'.
+        """
         if self.class_weights:
             self._weights = class_weights(self.class_weights, self.labels, balanced)
             pairs = zip(self.labels, self._weights, strict=True)
@@ -164,16 +171,16 @@ class ClassificationTask(TextTask):
             found = (
                 f'{self.dev_fraction:g}, which leaves no record of {self._files.describe_files("train")} for {split}'
             )
-            fix = 'give more records, a dev file, or another share such as 0.3; 0 for no dev split'
-            raise UserError('config.task.dev_fraction', found, 'records on both sides', fix)
-        bare = [record.where for record in records if record.label is None]
-        if bare and len(bare) < len(records):
-            raise UserError(bare[0], 'no label', 'one, as other records have', 'correct or remove the record')
+            fix = 'add records or a dev file, or set another share such as 0.3; 0 for no dev split'
+            raise UserError('config.task.dev_fraction', found, 'records in both splits', fix)
+        unlabelled = [record.where for record in records if record.label is None]
+        if unlabelled and len(unlabelled) < len(records):
+            raise UserError(unlabelled[0], 'no label', 'a label, as for other records', 'correct or remove the record')
         return records
 
     @property
     def _shares_dev(self) -> bool:
-        """Whether dev is split off the training file."""
+        """Whether dev is a part of the training file."""
         return self.dev_fraction > 0 and not self._files.find('dev')
 
     def _example(self, row: Row, split: str) -> Example:
@@ -186,15 +193,15 @@ class ClassificationTask(TextTask):
         return self.example(row.where, texts, label, self._index(row), row.fields if label is None else None)
 
     def _means_no_label(self, label: str) -> bool:
-        """Whether the label in a test file means 'unknown': it is '', or -1 if that is not a known label."""
+        """Whether a label in a test file means 'no label': it is '', or -1 if -1 is not among the known labels."""
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        """Returns the columns that hold the label."""
+        """Returns the label columns."""
         return (Column((self.label,), required=required, join_list=False),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """Joins the cells of the label columns into one cell; None if there is no label."""
+        """Combines the cells of the label columns into a single cell; None if there is no label."""
         del where
         return cells[0]
 
@@ -203,13 +210,13 @@ class ClassificationTask(TextTask):
         return self._files.rows(split, TableLayout(columns, tuple(self.columns)))
 
     def _index(self, row: Row) -> str:
-        """See TextTask; the pair_ID of SICK."""
+        """See TextTask; the index is the pair_ID of a record of SICK."""
         number = str((row.fields or {}).get(PAIR_ID, ''))
         known = self.label in (ENTAILMENT, RELATEDNESS) and number.isascii() and number.isdecimal()
         return number if known else ''
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file of SemEval-2014 for SICK, see sick.py; {} if a record has no pair_ID."""
+        """Returns the file for SemEval-2014 if the data are SICK, see sick.py; {} for other data."""
         if not is_sick(self.label, self.labels) or not all(record.index for record in records):
             return {}
         answers = [f'{scores.value:.4f}' if self.regression else self.labels[scores.best] for scores in predictions]
@@ -222,7 +229,14 @@ class ClassificationTask(TextTask):
 
 
 def is_held_out(record: Example, share: float) -> bool:
-    """Whether a record is in a dev split of this share, by a hash of its text (ignoring case and white space)."""
+    """Whether a record belongs to a dev split that is a part of the training file.
+
+    A hash of its text selects the record. The hash ignores case and differences in white space.
+
+    Args:
+      record: The record.
+      share: The share of the dev split.
+    """
     text = '\0'.join(' '.join(text.casefold().split()) for text in (record.first, record.second or ''))
     digest = hashlib.blake2b(text.encode('utf-8'), digest_size=8).digest()
     return hash64(digest) < hash_threshold(share)

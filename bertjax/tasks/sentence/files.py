@@ -1,4 +1,4 @@
-"""The files of the splits of a classification: a folder, one file and its neighbours, or tensorflow-datasets."""
+"""The files of the splits of a classification task: a folder, a single file, or a dataset of tensorflow-datasets."""
 
 from collections.abc import Collection, Iterator, Mapping
 
@@ -14,20 +14,20 @@ from bertjax.tasks.reading.splits import STEMS, describe_files, describe_splits,
 
 
 class TableFiles:
-    """The splits of a folder of tables, of a table, or of a prepared dataset.
+    """The splits of a folder of tables, of a single table, or of a prepared dataset.
 
     Args:
-      data: The folder, or the file to train on; '' for `dataset`.
-      dataset: The name of a dataset of tensorflow-datasets.
-      names: The names of the files, or of the dataset's splits, by split; '' for the usual names.
-      format: The format of files whose suffix does not show it, see records.py.
+      data: The folder, or the training file; '' to use `dataset`.
+      dataset: The name of a dataset in tensorflow-datasets.
+      names: {split: name of its file, or of a split of `dataset`}; '' for the usual names.
+      format: The format of files with another suffix, see records.py:format_of.
     """
 
     def __init__(self, data: str, dataset: str, names: Mapping[str, str], format: str):
         self._data, self._dataset, self._names, self._format = data, dataset, names, format
 
     def find(self, split: str) -> Files | str | None:
-        """Returns the files of a split, or its name in the dataset; None if the split does not exist.
+        """Returns the files of a split, or the name of the split in the dataset; None if the split does not exist.
 
         Raises:
           UserError: Several files match, the folder does not exist, or neither folder nor dataset is set.
@@ -52,16 +52,20 @@ class TableFiles:
 
     @property
     def _one_file(self) -> bool:
-        """Whether `data` is the training data itself, not a folder of splits."""
+        """Whether `data` is the training file or a saved dataset, not a folder of splits."""
         return self._path.is_file() or is_saved_dataset(self._path)
 
     def describe_files(self, split: str) -> str:
-        """Describes the files of an existing split in a few words."""
+        """Returns a short description of the files of an existing split."""
         source = self.find(split)
         return source if isinstance(source, str) else describe_files(source)
 
     def rows(self, split: str, layout: TableLayout) -> Iterator[Row]:
         """Yields the rows of a split, in order.
+
+        Args:
+          split: 'train', 'dev' or 'test'.
+          layout: The columns to read.
 
         Raises:
           UserError: The file does not exist; see also records.py:read_records.
@@ -76,11 +80,11 @@ class TableFiles:
         return read_rows(source, layout, self._format)
 
     def describe(self, dev: str, labelled: Collection[str]) -> str:
-        """Describes which files are which splits.
+        """Returns a readable list of the splits and their files.
 
         Args:
           dev: The description of dev if it has no files.
-          labelled: The splits that can be evaluated.
+          labelled: The labelled splits.
         """
         files = {split: self.find(split) for split in STEMS}
         files['dev'] = files['dev'] or dev

@@ -27,8 +27,8 @@ class GlueTask(TextTask):
     The splits of MNLI are train, dev, dev_mismatched, test, test_mismatched and ax, the diagnostic set.
 
     Attributes:
-      data: the folder of the task's files as GLUE's download script wrote them, or the parent of all these folders.
-      task: a name in glue_table.py, such as 'rte'; 'RTE' and 'STS-B' are accepted.
+      data: the task's folder in the output of GLUE's download script, or the parent folder of all tasks.
+      task: a name in glue_table.py, such as 'rte'; the spellings 'RTE' and 'STS-B' are also accepted.
       seq_len, long, stride, bilstm_units: see TextTask.
     """
 
@@ -37,12 +37,12 @@ class GlueTask(TextTask):
     def __post_init__(self):
         super().__post_init__()
         name = self.task.lower().replace('-', '').replace('_', '')
-        trained = [name for name in TASKS if name != 'ax']
+        trainable = [name for name in TASKS if name != 'ax']
         if name == 'ax':
-            fix = 'train mnli, then --config.run=predict --config.split=ax'
+            fix = 'train mnli, then use --config.run=predict --config.split=ax'
             raise UserError('config.task.task', repr(self.task), 'a task with a train split', fix)
         if name not in TASKS:
-            raise UserError('config.task.task', repr(self.task), 'one of ' + ', '.join(trained), 'choose one of them')
+            raise UserError('config.task.task', repr(self.task), 'one of ' + ', '.join(trainable), 'choose one of them')
         self.row = TASKS[name]
         self.name = self.row.title
         self.regression = not self.row.labels
@@ -55,33 +55,33 @@ class GlueTask(TextTask):
 
     def splits(self) -> Sequence[str]:
         """See Task."""
-        served = [split for split, row in self._rows.items() if row.splits[split].server]
-        labelled = [split for split in self._rows if split not in served]
+        server_splits = [split for split, row in self._rows.items() if row.splits[split].server]
+        labelled = [split for split in self._rows if split not in server_splits]
         if not self.data:
             return labelled
         existing = [split for split in labelled if self._find(split)[0]]
         return existing + [
-            split for split in served if self._find(split)[0] and next(self._read(split)).values[-2] is not None
+            split for split in server_splits if self._find(split)[0] and next(self._read(split)).values[-2] is not None
         ]
 
     def describe_missing(self) -> str:
-        """Describes the missing files of the task, or its missing dataset; '' if train and dev exist."""
+        """Returns a description of the missing files or the missing dataset of the task; '' if train and dev exist."""
         if not self.data:
             try:
                 dataset_splits(self.row.splits['train'].tfds[0])
             except UserError as error:
                 return f'{self.row.splits["train"].tfds[0]}: {error.found}'
             return ''
-        folder = data_directory(self.data, "a folder of all tasks' folders") / self.name
+        folder = data_directory(self.data, 'the parent folder of all tasks') / self.name
         if not folder.is_dir():
             return f'no {folder}'
         missing = [self.row.splits[split].files[0] for split in ('train', 'dev') if not self._find(split)[0]]
         return f'no {" and no ".join(missing)} in {folder}' if missing else ''
 
     def server_splits(self) -> list[str]:
-        """Returns the existing splits that the server evaluates."""
-        served = [split for split, row in self._rows.items() if row.splits[split].server]
-        return [split for split in served if not self.data or self._find(split)[0]]
+        """Returns the existing splits that the GLUE server evaluates."""
+        names = [split for split, row in self._rows.items() if row.splits[split].server]
+        return [split for split in names if not self.data or self._find(split)[0]]
 
     def records(self, split: str) -> Sequence[Example]:
         """See Task."""
@@ -93,7 +93,7 @@ class GlueTask(TextTask):
             for record in records:
                 first = seen.setdefault(record.index, record.where)
                 if first is not record.where:
-                    expected = 'every index once, as the server does'
+                    expected = 'a different index in every row, as the server requires'
                     raise UserError(record.where, f'the index {record.index} of {first}', expected, 'correct the file')
         return records
 
@@ -101,56 +101,56 @@ class GlueTask(TextTask):
         *texts, label, index = row.values
         server = self._rows[split].splits[split].server
         if server and index is not None and not index.isdecimal():
-            fix = 'correct the row, or the names of the columns'
+            fix = 'correct the row, or the column names'
             raise UserError(row.where, f'the index {index[:40]!r}', 'a whole number', fix)
         if label is None and not server:
-            raise UserError(row.where, 'no label', 'one', 'correct or remove the row')
+            raise UserError(row.where, 'no label', 'a label', 'correct or remove the row')
         if label is not None and label.strip() and self.row.labels:
-            label = self._named(label.strip(), row.where)
+            label = self._label_name(label.strip(), row.where)
         record = self.example(row.where, texts, label, str(number) if index is None else index)
         if self.regression and record.label is not None and not 0 <= record.label <= 5:
             raise UserError(row.where, f'the score {label}', '0 to 5', 'correct or remove the row')
         return record
 
-    def _named(self, written: str, where: str) -> str:
-        """Returns the label for its form in the files (tensorflow-datasets has the names of the labels)."""
-        if written in self.row.labels:
-            return written
-        if written not in self.row.written:
-            known = ', '.join(self.row.written)
-            raise UserError(where, f'the label {written!r}', f'one of {known}', 'correct the record')
-        return self.row.labels[self.row.written.index(written)]
+    def _label_name(self, label: str, where: str) -> str:
+        """Returns the name of a label, which is one of the `file_labels`, or the name itself in tensorflow-datasets."""
+        if label in self.row.labels:
+            return label
+        if label not in self.row.file_labels:
+            known = ', '.join(self.row.file_labels)
+            raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record')
+        return self.row.labels[self.row.file_labels.index(label)]
 
     def _read(self, split: str) -> Iterator[Row]:
-        """Yields rows of the texts, the label and the index."""
+        """Yields the rows of a split; their values are the texts, the label and the index."""
         row = self._rows[split]
         source = row.splits[split]
         columns = (*map(Column, row.texts), Column(row.label, required=not source.server), _INDEX)
         files, official = self._find(split) if self.data else ((), False)
-        if source.server and not official:  # other files have -1 in place of secret labels and scores
+        if source.server and not official:  # unofficial files have -1 in place of the secret labels and scores
             columns = (*columns[:-2], Column((), required=False), _INDEX)
         if not self.data:
             yield from select_columns(read_dataset(*source.tfds), columns)
             return
         if not files:
             found = f'no {" or ".join(source.files[:3])} for the split {split}'
-            fix = (
-                "give the folder that GLUE's download script wrote, or leave config.data empty for tensorflow-datasets"
-            )
+            fix = "give the output folder of GLUE's download script, or leave config.data empty for tensorflow-datasets"
             raise UserError(str(self._folder()), found, "the task's files", fix)
-        # The server needs an answer for every row.
-        bare, broken = (row.bare_test, 0) if source.server else (row.bare, row.broken)
-        yield from read_rows(files, TableLayout(columns, bare, broken), 'tsv')
+        if source.server:  # no broken rows, because the server needs a prediction for every row
+            layout = TableLayout(columns, row.headerless_test_columns, 0)
+        else:
+            layout = TableLayout(columns, row.headerless_columns, row.max_broken_rows)
+        yield from read_rows(files, layout, 'tsv')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
         return data / self.name if (data / self.name).is_dir() else data
 
     def _find(self, split: str) -> tuple[Files, bool]:
-        """Returns the files of a split, and whether they are the official ones.
+        """Returns the files of a split, and whether they are official files.
 
-        Without an official file these are the files of the Hugging Face Hub, if any, where the splits have the names of
-        tensorflow-datasets.
+        If there is no official file, the search is for files of the Hugging Face Hub, where the splits have the same
+        names as in tensorflow-datasets.
         """
         source, folder = self._rows[split].splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)
@@ -159,15 +159,15 @@ class GlueTask(TextTask):
         return split_files(folder, split, stems=(source.tfds[1],), suffixes=('.parquet', '.arrow')), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
-        """Returns the file of a split that the server evaluates: index and prediction, with labels as in the files."""
+        """Returns the file of predictions for the server, with labels as in the files; {} for other splits."""
         if split not in self._rows or not self._rows[split].splits[split].server or not records[0].index:
             return {}
         lines = ['index\tprediction\n']
-        # The order of the records in tensorflow-datasets is not the order of the server.
+        # The server expects the records in the order of their indices, which tensorflow-datasets does not preserve.
         for record, prediction in sorted(zip(records, predictions, strict=True), key=lambda pair: int(pair[0].index)):
             if self.regression:
                 answer = f'{min(max(prediction.value, 0.0), 5.0):.3f}'
             else:
-                answer = self.row.written[prediction.best]
+                answer = self.row.file_labels[prediction.best]
             lines.append(f'{record.index}\t{answer}\n')
         return {self._rows[split].splits[split].server: ''.join(lines)}

@@ -1,4 +1,4 @@
-"""The tasks of GLUE and the diagnostic set as rows of one table: columns, labels, metrics, files."""
+"""A table of the tasks of GLUE and the diagnostic set: their columns, labels, metrics and files."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -9,9 +9,9 @@ class GlueSplit:
     """The location of a split.
 
     Attributes:
-      files: the possible names in the task's folder; the first that exists is read.
+      files: the possible file names in the task's folder; the first that exists is read.
       tfds: (dataset, split) in tensorflow-datasets.
-      server: the name of the file of predictions for the server; '' for a split that the server does not evaluate.
+      server: the file name of the predictions for the server; '' for a split that the server does not evaluate.
     """
 
     files: tuple[str, ...]
@@ -25,27 +25,27 @@ class GlueRow:
 
     Attributes:
       title: the name of the task and of its folder.
-      texts: the names of the column of each of the one or two texts, in the files and in tensorflow-datasets.
-      label: the possible names of the label column.
-      labels: the labels in the order of tensorflow-datasets; () for a regression.
-      written: the form of each label in the files and for the server.
+      texts: the possible column names of each of the one or two texts, in the files and in tensorflow-datasets.
+      label: the possible column names of the label.
+      labels: the names of the labels, in the order of tensorflow-datasets; () for a regression.
+      file_labels: the form of each label in the files and in the predictions for the server.
       measures: the names of the metrics; the first is the score.
       splits: the location of each split, by name.
-      bare: the columns of a labelled file without header.
-      bare_test: the columns of an unlabelled file without header.
-      broken: the largest number of rows with a wrong number of columns in an official labelled file.
+      headerless_columns: the columns of a labelled file without a header.
+      headerless_test_columns: the columns of an unlabelled file without a header.
+      max_broken_rows: the maximum number of rows with a wrong number of columns in an official labelled file.
     """
 
     title: str
     texts: tuple[tuple[str, ...], ...]
     label: tuple[str, ...]
     labels: tuple[str, ...]
-    written: tuple[str, ...]
+    file_labels: tuple[str, ...]
     measures: tuple[str, ...]
     splits: Mapping[str, GlueSplit]
-    bare: tuple[str, ...] = ()
-    bare_test: tuple[str, ...] = ()
-    broken: int = 0
+    headerless_columns: tuple[str, ...] = ()
+    headerless_test_columns: tuple[str, ...] = ()
+    max_broken_rows: int = 0
 
 
 def _splits(title: str, dataset: str) -> dict[str, GlueSplit]:
@@ -66,7 +66,7 @@ _BARE_PAIR = ('index', 'sentence1', 'sentence2')
 _MNLI = ('index', 'promptID', 'pairID', 'genre', 'sentence1_binary_parse', 'sentence2_binary_parse')
 _MNLI += ('sentence1_parse', 'sentence2_parse', 'sentence1', 'sentence2')
 _MNLI_TEXTS = (('sentence1', 'premise', 'Premise'), ('sentence2', 'hypothesis', 'Hypothesis'))
-# The diagnostic set is in the folder of MNLI, or in a sibling folder, where the download script puts it.
+# The download script stores the diagnostic set in a sibling folder of MNLI; a copy in the folder of MNLI has priority.
 _AX_FILES = ('diagnostic.tsv', 'AX.tsv', 'diagnostic-full.tsv')
 _AX_FILES += tuple(f'../{folder}/{name}' for folder in ('diagnostic', 'AX') for name in _AX_FILES)
 
@@ -89,8 +89,8 @@ TASKS = {
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2', 'score'),
         ('index', 'genre', 'filename', 'year', 'old_index', 'source1', 'source2', 'sentence1', 'sentence2'),
     ),
-    # In the first QQP.zip line ends inside questions break a few rows; transformers and tensorflow-datasets drop them
-    # too, silently.
+    # In the first edition of QQP.zip, a few rows are broken by line ends inside questions. transformers and
+    # tensorflow-datasets also drop these rows, without a message.
     'qqp': GlueRow(
         'QQP', (('question1',), ('question2',)), ('is_duplicate', 'label'), ('not_duplicate', 'duplicate'), _BINARY,
         ('f1', 'accuracy'), _splits('QQP', 'qqp'),
@@ -107,7 +107,7 @@ TASKS = {
         },
         (*_MNLI, 'label1', 'gold_label'), _MNLI,
     ),
-    # The diagnostic set belongs to models of MNLI. Only diagnostic-full.tsv has labels.
+    # The diagnostic set is for models that are trained on MNLI. Only diagnostic-full.tsv has labels.
     'ax': GlueRow(
         'AX', _MNLI_TEXTS, ('gold_label', 'label', 'Label'), _INFERENCE, _INFERENCE, ('matthews', 'accuracy'),
         {'ax': GlueSplit(_AX_FILES, ('glue/ax', 'test'), 'AX.tsv')}, (*_BARE_PAIR, 'label'), _BARE_PAIR,

@@ -1,4 +1,4 @@
-"""The reader of a user's texts for prediction: a table with named columns, JSON lines, or plain lines."""
+"""The reader of texts for prediction, from a table with named columns, JSON lines, or plain lines."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,16 +16,19 @@ def read_input(
 ) -> Iterator[Row | Blank]:
     """Yields the texts of each record as soon as its lines are read.
 
-    The suffix of the file name selects the format, or else the first line does: a JSON object, column names between
-    tabs or commas, or a text. A plain line holds one text, or two texts with a tab between them for a pair; a blank
-    plain line yields a `Blank`. The other formats ignore blank lines.
+    The suffix of the file name selects the format. If the suffix is unknown or .tsv, the first line does: a JSON object
+    means JSON lines, column names mean a table, and anything else means plain lines. A plain line has a text, or a pair
+    of texts that a tab separates. Formats other than plain lines ignore blank lines.
 
     Args:
       lines: The lines of the file.
       where: The name of the file.
       columns: The columns of the one or two texts.
-      quiet: Whether not to print the detected format.
+      quiet: Whether to skip printing the detected format.
       tabs: Whether a tab in the first plain line makes all plain lines pairs, independent of `columns`.
+
+    Yields:
+      The records, and a `Blank` for each blank plain line.
 
     Raises:
       UserError: The file has no rows, or a row is malformed.
@@ -51,12 +54,12 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
         if not line.strip(' '):
             blanks.append(Blank(place))
             continue
-        yield from blanks  # blank lines at the end of the file are dropped
+        yield from blanks  # only before another text, so that blank lines at the end of the file are dropped
         blanks, empty = [], False
         cells = tuple(line.split('\t'))
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
-            fix = 'correct the line, or put the names of the columns in the first line'
+            fix = 'correct the line, or put the column names in the first line'
             raise UserError(place, f'{len(cells) - 1} tabs', expected, fix)
         yield Row(place, cells)
     if empty:
@@ -64,12 +67,12 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
 
 
 def _detect_format(line: str, columns: Sequence[Column]) -> str:
-    """Returns the format of a file with this first line."""
+    """Returns the format of a file, detected from its first line."""
     try:
         csv_cells = next(csv.reader([line]), [])
-    except csv.Error:  # a field that is too long, or a carriage return inside
+    except csv.Error:  # a field is too long, or contains a carriage return
         csv_cells = []
-    # Cells are not stripped: in a sentence a column's name may stand between commas, but after a space.
+    # Cells are not stripped, because a column name between commas in a sentence has a space before it.
     for format, cells in {'tsv': line.split('\t'), 'csv': csv_cells}.items():
         if all(set(cells) & set(column.names) for column in columns):
             return format

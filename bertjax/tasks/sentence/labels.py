@@ -1,19 +1,18 @@
-"""The labels found in a file: their order, and checks for labels that are probably mistakes."""
+"""Collects the labels of a file, and checks for labels that are probably mistakes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from bertjax.errors import UserError
 
-_MIN_RECORDS = 1000  # a label that occurs once is reported if there are at least so many records
+_MIN_RECORDS = 1000  # the minimum number of records to report labels that occur once
 _MAX_EXAMPLES = 5
-# Forms of a missing value that programs write, and forms that people write, who also use them as labels.
-_MISSING = ('nan', '<na>', '#n/a', 'nat')
-_PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')
+_MISSING = ('nan', '<na>', '#n/a', 'nat')  # missing values as programs write them
+_PERHAPS_MISSING = ('none', 'null', 'na', 'n/a', '-', '?')  # missing values as people write them, or real labels
 
 
 class LabelledRecord(Protocol):
-    """The interface of a labelled record."""
+    """The interface of a labelled record; see task.py:Example for its attributes."""
 
     first: str
     second: str | None
@@ -22,23 +21,24 @@ class LabelledRecord(Protocol):
 
 
 def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns the labels in order, numbers before words.
+    """Returns the sorted labels; numbers precede words.
 
     Args:
       counts: The number of records of each label.
       records: The records with these labels.
 
     Raises:
-      UserError: There are fewer than two labels or too many, a label is a missing value, or two labels are one number.
+      UserError: There are fewer than two labels or too many, a label is a missing value, or two labels are equal
+        numbers.
     """
     where = f'{records[0].where} and below'
     if len(counts) < 2:
-        found = f'one label only: {next(iter(counts))!r}' if counts else 'no label at all'
-        raise UserError(where, found, 'two or more', 'check the column of labels')
+        found = f'only the label {next(iter(counts))!r}' if counts else 'no labels'
+        raise UserError(where, found, 'two or more labels', 'check the label column')
     if len(counts) > 20 and 2 * len(counts) > len(records):
         some = ', '.join(repr(label[:20]) for label in list(counts)[:3])
-        fix = 'name the column of labels in config.task.label; for scores set config.task.regression=True'
-        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'each label several times', fix)
+        fix = 'set config.task.label to the label column; for scores set config.task.regression=True'
+        raise UserError(where, f'{len(counts):,} different labels: {some} …', 'several records for each label', fix)
     _check_missing(counts, records)
     _check_numbers(counts, records)
     return sorted(counts, key=_numbers_first)
@@ -47,12 +47,12 @@ def find_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) ->
 def _check_missing(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
     for label, count in counts.items():
         if label.lower() in _MISSING:
-            fix = 'fill the labels in or remove the records; if it is a label, name all labels in config.task.labels'
+            fix = 'add the labels or remove the records; if it is a label, list all labels in config.task.labels'
             raise UserError(_first(label, records), f'the label {label!r} of {count:,} records', 'a label', fix)
 
 
 def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> None:
-    """Raises UserError if two labels are the same number, such as 1 and 1.0."""
+    """Raises UserError if two labels are equal numbers, such as 1 and 1.0."""
     label_of_number: dict[float, str] = {}
     for label in counts:
         number = _number(label)
@@ -60,19 +60,20 @@ def _check_numbers(counts: Mapping[str, int], records: Sequence[LabelledRecord])
         if other not in (None, label):
             few, many = sorted((label, other), key=counts.__getitem__)
             found = f'the label {few!r} of {counts[few]:,} records'
-            expected = f'one label for one number: {counts[many]:,} have {many!r}, such as {_first(many, records)}'
-            fix = 'write it in one way; if both are labels, name all labels in config.task.labels'
+            example = f'{counts[many]:,} records have {many!r}, such as {_first(many, records)}'
+            expected = f'a single form of each number; {example}'
+            fix = 'use the same form; if both are labels, list all labels in config.task.labels'
             raise UserError(_first(few, records), found, expected, fix)
 
 
 def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns warnings about labels that are probably mistakes, each with its count and a place."""
+    """Returns warnings about labels that are probably mistakes, with counts and locations."""
     lines = []
     for label, count in counts.items():
         if count and label.lower() in _PERHAPS_MISSING:
             place = _first(label, records)
             lines.append(
-                f'warning: {count:,} records have the label {label!r}, the first at {place}: a label, or none?'
+                f'warning: {count:,} records have the label {label!r}, the first at {place}; is it a missing value?'
             )
     by_folded: dict[str, list[str]] = {}
     for label in counts:
@@ -84,12 +85,12 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     if once and len(records) >= _MIN_RECORDS:
         some = ', '.join(f'{label!r} ({_first(label, records)})' for label in once[:_MAX_EXAMPLES])
         more = f' and {len(once) - _MAX_EXAMPLES:,} more' if len(once) > _MAX_EXAMPLES else ''
-        lines.append(f'warning: labels of one record in {len(records):,}: {some}{more}')
+        lines.append(f'warning: labels that only one of {len(records):,} records has: {some}{more}')
     return lines
 
 
 def _first(label: str, records: Sequence[LabelledRecord]) -> str:
-    """Returns the place of the first record that has the label, alone or among others."""
+    """Returns the location of the first record that has the label, also among other labels."""
     return next(record.where for record in records if label in _labels(record))
 
 

@@ -1,4 +1,4 @@
-"""Any number of labels for a text, or a pair of texts, from any table with named columns."""
+"""Multi-label classification of texts or text pairs from any table with named columns."""
 
 import dataclasses
 import json
@@ -28,22 +28,24 @@ _FLAGS = {'1': True, '1.0': True, 'true': True, '0': False, '0.0': False, 'false
 
 @dataclasses.dataclass
 class MultiLabelTask(ClassificationTask):
-    """Assigns any number of labels to a text or a pair; the sigmoid of its logit decides each label independently.
+    """Assigns any number of labels to a text or a pair. Each label is predicted independently, by a sigmoid.
 
-    The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty; or each label has
-    a column of 0 and 1.
+    The labels of a record are a list of strings in JSON, or a cell such as `a|b`, which may be empty. Alternatively,
+    each label has a column of 0 and 1.
+
+    The other attributes are those of ClassificationTask. `class_weights` apply to the records with a label, as
+    pos_weight of PyTorch.
 
     Attributes:
-      others: see ClassificationTask. `class_weights` apply to the positive side of a label, as torch's pos_weight.
-      label_columns: the names of columns of 0 and 1, in place of the column `label`; each name is a label.
+      label_columns: the names of columns of 0 and 1, which replace the column `label`; each name is a label.
       separator: the string between the labels of a cell; '' for the first of `|`, `;` and `,` that occurs in a cell of
         the training file. A cell may also be a JSON list.
       threshold: the probability above which a label is predicted.
     """
 
-    label_columns: Sequence[str] = option((), list_of(text(empty=False)), decides='reading')
-    separator: str = option('', decides='reading')
-    threshold: float = option(0.5, number(0, 1, above=True, below=True), decides='reading')
+    label_columns: Sequence[str] = option((), list_of(text(empty=False)), affects='reading')
+    separator: str = option('', affects='reading')
+    threshold: float = option(0.5, number(0, 1, above=True, below=True), affects='reading')
 
     regression: ClassVar[bool] = False
     _metric_names: ClassVar[tuple[str, ...]] = FIGURES
@@ -56,7 +58,7 @@ class MultiLabelTask(ClassificationTask):
         super()._check()
         columns = list(self.label_columns)
         if columns and (len(columns) < 2 or len({*columns, self.text_a, self.text_b}) < len(columns) + 2):
-            expected = 'names of two or more columns, all different'
+            expected = 'two or more different column names'
             raise UserError('config.task.label_columns', repr(tuple(columns)), expected, 'use the names in your table')
         if columns and self.labels and self.labels != columns:
             expected = 'the names in config.task.label_columns'
@@ -76,29 +78,29 @@ class MultiLabelTask(ClassificationTask):
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
         """See ClassificationTask."""
         names = self.label_columns or (self.label,)
-        return tuple(Column((name,), required=required, join_list=False, kept=True) for name in names)
+        return tuple(Column((name,), required=required, join_list=False, list_as_json=True) for name in names)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:
-        """See ClassificationTask; columns of 0 and 1 become a JSON list of the names with 1."""
+        """See ClassificationTask; columns of 0 and 1 are converted to a JSON list of the names with 1."""
         if not self.label_columns:
             return cells[0]
         if all(cell is None for cell in cells):
             return None
         for name, cell in zip(self.label_columns, cells, strict=True):
             if cell is None:
-                fix = 'correct the record, or the name in config.task.label_columns; a test file may lack all of them'
-                raise UserError(where, f'nothing in the column {name}', '0 or 1', fix)
+                fix = 'correct the record or config.task.label_columns; a test file without labels lacks all columns'
+                raise UserError(where, f'no value in the column {name}', '0 or 1', fix)
             if cell.strip().lower() not in _FLAGS:
                 raise UserError(where, f'{cell[:40]!r} in the column {name}', '0 or 1', 'correct the record')
         pairs = zip(self.label_columns, cells, strict=True)
         return json.dumps([name for name, cell in pairs if _FLAGS[cell.strip().lower()]])
 
     def _means_no_label(self, label: str) -> bool:
-        """See ClassificationTask; an empty cell is a record without labels."""
+        """See ClassificationTask; False, because an empty cell is a labelled record with an empty set of labels."""
         return False
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
-        """Returns the labels of a cell."""
+        """Returns the labels in a cell."""
         if label.startswith('['):
             try:
                 names = json.loads(label)
@@ -116,21 +118,21 @@ class MultiLabelTask(ClassificationTask):
         return tuple(names)
 
     def _find_separator(self) -> str:
-        """Returns the separator of the labels in a cell; if not configured, it is detected in the training file."""
+        """Returns the separator of the labels in a cell, which is detected in the training file if it is not set."""
         if not self._separator:
             cells = [row.values[-1] or '' for row in self._rows('train')]
             plain_cells = [cell for cell in cells if not cell.lstrip().startswith('[')]
             present = (mark for mark in SEPARATORS if any(mark in cell for cell in plain_cells))
             self._separator = next(present, SEPARATORS[0])
-            print(f'the labels of a record are separated by {self._separator!r}')
+            print(f'the separator of the labels of a record is {self._separator!r}')
         return self._separator
 
     def learn(self, records: Sequence[Example]) -> None:
-        """See TextTask; if dev is a part of the training file, the labels include those that only occur in dev."""
+        """See TextTask; if dev is part of the training file, labels that only occur in dev are included."""
         self._print_dev_share(records)
         if not self.labels:
-            everything = self._read_shared_file() if self._shares_dev else records
-            self.labels = find_labels(Counter(label for record in everything for label in record.label), everything)
+            all_records = self._read_shared_file() if self._shares_dev else records
+            self.labels = find_labels(Counter(label for record in all_records for label in record.label), all_records)
         counts = Counter(label for record in records for label in record.label)
         print(describe_label_sets({label: counts[label] for label in self.labels}, records))
         self._set_class_weights(balanced_pos_weights([counts[label] for label in self.labels], len(records)))
@@ -145,7 +147,7 @@ class MultiLabelTask(ClassificationTask):
         self._separator = self.separator or state['separator']
 
     def _targets(self, records: Sequence[Example]) -> np.ndarray:
-        """Returns 1 for each label of a record and 0 elsewhere, float32 [N, C]."""
+        """Returns an array, float32 [N, C]; 1 for the labels of a record and 0 elsewhere."""
         number = {label: i for i, label in enumerate(self.labels)}
         targets = np.zeros((len(records), len(self.labels)), np.float32)
         for row, record in enumerate(records):
@@ -159,25 +161,25 @@ class MultiLabelTask(ClassificationTask):
         return 1 / (1 + np.exp(-np.stack([prediction.logits for prediction in predictions])))
 
     def _decisions(self, predictions: Sequence[Scores]) -> np.ndarray:
-        """Returns whether each label is predicted, bool [N, C]."""
+        """Returns a mask of the predicted labels, bool [N, C]."""
         return self._probabilities(predictions) > self.threshold
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`, each from 0 to 1."""
+        """Returns the metrics in `measures`; each is in [0, 1]."""
         values = multi_label_figures(self._targets(records), self._decisions(predictions))
         return {name: values[name] for name in self.measures}
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all records get the same labels."""
+        """Whether all records have the same predicted labels."""
         return len(np.unique(self._decisions(predictions), axis=0)) == 1
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Returns precision, recall and F1 of each label, and of all labels together."""
+        """Returns precision, recall and F1 of each label, and their averages over all labels."""
         true, predicted = self._targets(records) > 0, self._decisions(predictions)
         return label_report(label_scores(true, predicted), multi_label_figures(true, predicted), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `labels`, `probabilities` by label, and the `true` labels if known."""
+        """Yields `labels`, `probabilities` by label, and for a labelled record also `true`, its labels."""
         probabilities, decisions = self._probabilities(predictions), self._decisions(predictions)
         for record, label_probabilities, decided in zip(records, probabilities, decisions, strict=True):
             row: dict[str, Any] = {'labels': [self.labels[i] for i in np.flatnonzero(decided)]}

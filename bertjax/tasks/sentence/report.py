@@ -1,4 +1,4 @@
-"""Text reports on labels and scores: their distribution, and the quality of their predictions."""
+"""Text reports on labels and scores: their distribution, and the quality of predictions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,58 +7,68 @@ import numpy as np
 from bertjax.metrics.classification import ClassScores, class_scores
 from bertjax.tasks.sentence.labels import LabelledRecord, find_odd_labels
 
-_MIN_RECORDS = 10  # a label with fewer records is too rare to be learned well
-_MIN_SHARE = 0.01  # a label with a smaller share is reported as rare
-_MAX_MATRIX = 20  # the full confusion table is printed for at most so many labels
-_BANDS = 5
+_MIN_RECORDS = 10  # fewer records than this are too few to learn a label well
+_MIN_SHARE = 0.01  # a label with a smaller share of the records is reported as rare
+_MAX_MATRIX = 20  # the maximum number of labels for which the full confusion table is printed
+_BANDS = 5  # the number of intervals of the true score in `value_report`
 
 
 def describe_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Describes the counts and shares of the labels, the accuracy of the most frequent one, and problems."""
+    """Returns a report on the counts of the labels, the accuracy of the most frequent label, and possible problems.
+
+    Args:
+      counts: The number of records of each label.
+      records: The training records.
+    """
     total = len(records)
     width = max(map(len, counts))
     order = sorted(counts, key=lambda label: -counts[label])
     lines = [f'{total:,} records for training, {len(counts)} labels']
     lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
-    lines.append(f'always {order[0]!r} would be right in {counts[order[0]] / total:.1%}')
+    lines.append(f'always predicting {order[0]!r} would be correct for {counts[order[0]] / total:.1%}')
     rarest = order[-1]
     if counts[rarest] < _MIN_SHARE * total:
         lines.append(
-            f'warning: only {counts[rarest]:,} of {total:,} are {rarest!r}: look at its recall, not at accuracy'
+            f'warning: only {counts[rarest]:,} of {total:,} records are {rarest!r}; check its recall, not the accuracy'
         )
     elif counts[rarest] < _MIN_RECORDS:
-        lines.append(f'warning: only {counts[rarest]:,} records are {rarest!r}: too few to learn it well')
+        lines.append(f'warning: only {counts[rarest]:,} records are {rarest!r}, too few to learn it well')
     return '\n'.join(lines + find_odd_labels(counts, records) + _text_warnings(records))
 
 
 def describe_label_sets(counts: Mapping[str, int], records: Sequence[LabelledRecord]) -> str:
-    """Describes the counts and shares of the labels, and problems, for records that may have several labels."""
+    """Returns a report on the counts of the labels and possible problems, for records with any number of labels.
+
+    Args:
+      counts: The number of records with each label.
+      records: The training records.
+    """
     total, width = len(records), max(map(len, counts))
-    lines = [f'{total:,} records for training, {len(counts)} labels, {sum(counts.values()) / total:.2f} a record']
+    lines = [f'{total:,} records for training, {len(counts)} labels, {sum(counts.values()) / total:.2f} per record']
     order = sorted(counts, key=lambda label: -counts[label])
     lines += [f'  {label:{width}}  {counts[label]:>9,}  {counts[label] / total:6.1%}' for label in order]
     unlabelled = sum(not record.label for record in records)
     lines += [f'{unlabelled:,} records have no label'] if unlabelled else []
     rarest = order[-1]
     if counts[rarest] < _MIN_RECORDS:
-        lines.append(f'warning: only {counts[rarest]:,} of {total:,} are {rarest!r}: look at its recall')
+        lines.append(f'warning: only {counts[rarest]:,} of {total:,} records are {rarest!r}; check its recall')
     return '\n'.join(lines + _text_warnings(records))
 
 
 def describe_values(records: Sequence[LabelledRecord]) -> str:
-    """Describes the range and spread of the scores, and problems."""
+    """Returns a report on the range, mean and standard deviation of the scores, and possible problems."""
     values = np.array([record.label for record in records], np.float64)
     lines = [
         f'{len(values):,} records for training, scores from {values.min():g} to {values.max():g}, '
         f'mean {values.mean():.3f}, standard deviation {values.std():.3f}'
     ]
     if values.std() == 0:
-        lines.append('warning: all scores are equal, there is nothing to learn')
+        lines.append('warning: all scores are equal, so there is nothing to learn')
     return '\n'.join(lines + _text_warnings(records))
 
 
 def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
-    """Returns lines about empty texts, and about repeated texts with the same or another label."""
+    """Returns lines about empty texts and about repeated texts."""
     lines = []
     empty = [record.where for record in records if not record.first.strip() or record.second == '']
     if empty:
@@ -74,13 +84,15 @@ def _text_warnings(records: Sequence[LabelledRecord]) -> list[str]:
         detail = (
             f'; {len(contradictions):,} with another label, the first at {contradictions[0]}' if contradictions else ''
         )
-        lines.append(f'{repeats:,} records have the text of an earlier one{detail}')
+        lines.append(f'{repeats:,} records repeat the text of an earlier record{detail}')
     return lines
 
 
 def class_report(table: np.ndarray, labels: Sequence[str]) -> str:
-    """Returns precision, recall and F1 of each label, and the confusion table (or, with many labels, the most frequent
-    confusions).
+    """Returns a report on the predicted labels.
+
+    It has precision, recall and F1 of each label, and the confusion table, or only the most frequent confusions if
+    there are more than 20 labels.
 
     Args:
       table: The confusion table, int64 [C, C], see metrics/classification.py:confusion.
@@ -109,14 +121,20 @@ def _score_lines(scores: ClassScores, labels: Sequence[str], width: int) -> list
 
 
 def label_report(scores: ClassScores, figures: Mapping[str, float | None], labels: Sequence[str]) -> str:
-    """Returns precision, recall and F1 of each label, then micro and macro averages (see metrics/multi_label.py)."""
+    """Returns precision, recall and F1 of each label, and their averages.
+
+    Args:
+      scores: The scores of the C labels.
+      figures: The averages, see metrics/multi_label.py:multi_label_figures.
+      labels: The names of the labels.
+    """
     names = {'micro': 'all, every decision', 'macro': 'all, mean of labels'}
     width, number = max(map(len, [*names.values(), *labels])), len(str(len(labels)))
     lines = _score_lines(scores, labels, width)
     for name, title in names.items():
         averages = ''.join(f'{figures[f"{name}_{x}"]:{w}.4f}' for x, w in (('precision', 9), ('recall', 8), ('f1', 8)))
         lines.append(f'{"":{number}} {title:{width}}  {averages}{scores.true.sum():9,}{scores.predicted.sum():11,}')
-    return '\n'.join([*lines, f'exactly right: {figures["exact"]:.4f}'])
+    return '\n'.join([*lines, f'records with all labels correct: {figures["exact"]:.4f}'])
 
 
 def _matrix(table: np.ndarray, labels: Sequence[str]) -> list[str]:
@@ -132,12 +150,12 @@ def _matrix(table: np.ndarray, labels: Sequence[str]) -> list[str]:
 def _pairs(table: np.ndarray, labels: Sequence[str]) -> list[str]:
     wrong = table - np.diag(table.diagonal())
     order = [i for i in np.argsort(-wrong, axis=None, kind='stable')[:_MAX_MATRIX] if wrong.flat[i]]
-    lines = [f'{labels[i // len(labels)]} taken for {labels[i % len(labels)]}: {wrong.flat[i]:,}' for i in order]
+    lines = [f'{labels[i // len(labels)]} predicted as {labels[i % len(labels)]}: {wrong.flat[i]:,}' for i in order]
     return ['most frequent confusions', *lines] if lines else ['no confusions']
 
 
 def value_report(true: Sequence[float], predicted: Sequence[float]) -> str:
-    """Returns the errors of the scores, by bands of the true score."""
+    """Returns a table of the mean absolute error of the predicted scores, by intervals of the true score."""
     x, y = np.asarray(true, np.float64), np.asarray(predicted, np.float64)
     edges = np.linspace(x.min(), x.max(), _BANDS + 1)
     band = np.clip(np.searchsorted(edges, x, side='right') - 1, 0, _BANDS - 1)

@@ -8,19 +8,24 @@ _NOT_PREDICTED = 'NA'
 
 
 def is_sick(column: str, labels: Sequence[str]) -> bool:
-    """Whether predictions of this column, with these labels (none for scores), answer one half of the task."""
+    """Whether the predicted column is one of the two columns of the SICK task.
+
+    Args:
+      column: The name of the column.
+      labels: The labels of the column; empty for scores.
+    """
     return sorted(labels) == {ENTAILMENT: _JUDGMENTS, RELATEDNESS: []}.get(column)
 
 
 def semeval_file(column: str, pair_ids: Sequence[str], answers: Sequence[str]) -> str:
-    """Returns the text of the file that sick_evaluation.R reads: a header and three columns between tabs.
+    """Returns the text of the input file of sick_evaluation.R: a header, and three columns separated by tabs.
 
-    The other half of the task is NA in every row, as the script requires.
+    The column that is not predicted is NA in every row, as the script requires.
 
     Args:
       column: The predicted column, ENTAILMENT or RELATEDNESS.
       pair_ids: The identifiers of the records.
-      answers: The answer for each record.
+      answers: The prediction for each record.
     """
     rows = [(PAIR_ID, ENTAILMENT, RELATEDNESS)]
     for pair_id, answer in zip(pair_ids, answers, strict=True):

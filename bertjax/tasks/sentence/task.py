@@ -13,7 +13,7 @@ from bertjax.convert.heads import SEQUENCE_CLASSIFICATION
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import CLASSIFICATION, REGRESSION, Objective
-from bertjax.metrics.classification import OF_CLASSES, OF_VALUES, confusion
+from bertjax.metrics.classification import CLASS_METRICS, VALUE_METRICS, confusion
 from bertjax.metrics.softmax import softmax
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
@@ -29,7 +29,7 @@ from bertjax.tasks.sentence.report import class_report, describe_labels, describ
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_MAX_SCORE = 1e15  # the squared errors of larger scores overflow float32 when a batch adds them
+_MAX_SCORE = 1e15  # the sum of the squared errors of a batch would overflow float32 for larger scores
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,11 @@ class Example:
       first: the text, or the first text of a pair.
       second: the second text of a pair; None if the task has no pairs.
       label: the name of the label, or the score, or the names of several labels; None if unknown.
-      index: the identifier of the record in the file; without one, its number from 0.
-      where: 'file:line'; excluded from repr and equality, because a record does not depend on the place of its file.
-      fields: all fields of the row, for a record to be predicted; also excluded from repr and equality.
+      index: the identifier of the record in an official file, see TextTask._index; in GLUE, the number of the record,
+        from 0, if the file has no identifiers.
+      where: the location, 'file:line'; excluded from repr and equality, so that equal records from different files are
+        equal.
+      fields: all fields of the row, if the record is read for prediction; excluded from repr and equality.
     """
 
     first: str
@@ -54,15 +56,17 @@ class Example:
 
 
 def name_texts(record: LabelledRecord) -> dict[str, str]:
-    """Returns the texts of a record by name, for a person to read."""
+    """Returns the texts of a record by name, for the error report."""
     return {'text': record.first} if record.second is None else {'first': record.first, 'second': record.second}
 
 
 @dataclasses.dataclass(frozen=True)
 class Scores:
-    """The prediction for a record: the logits of the labels, float64 [C], or the score, float64 [1].
+    """The prediction for a record.
 
-    For a long text they are the mean over its windows.
+    Attributes:
+      logits: the logits of the labels, float64 [C], or the score, float64 [1]; the mean over the windows of a long
+        text.
     """
 
     logits: np.ndarray
@@ -85,15 +89,16 @@ class Scores:
 
 @dataclasses.dataclass
 class TextTask(Task[Example, Scores]):
-    """The part of a task (see Task) that is independent of the source of the records.
+    """The methods of a text task that do not depend on the source of the records.
 
-    A subclass has `name`; `regression`; `measures`, the names of its metrics (metrics/classification.py), of which the
-    first is `score`; one or two `text_columns`; and the list `labels` as far as they are known.
+    A subclass defines `name`; `regression`, whether the label is a score; `measures`, the names of its metrics in
+    metrics/classification.py, of which the first is `score`; one or two `text_columns`; and `labels`, a list that is
+    empty before the labels are known.
 
     Attributes:
-      data: the folder of its files; '' for tensorflow-datasets.
-      seq_len: the maximum sequence length S in tokens, with [CLS] and [SEP].
-      long: the method for longer texts: 'truncate', 'head_tail' or 'windows', see features.py.
+      data: the folder of the files; '' for tensorflow-datasets.
+      seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
+      long: the method for longer texts: 'truncate', 'head_tail' or 'windows', see features.py:text_features.
       stride: the distance between the starts of two windows of a long text, in tokens; 0 for half a window.
       bilstm_units: the units of each direction of a two-layer BiLSTM before the pooler, as in the left-to-right
         ablation of the BERT paper (table 5); 0 for none.
@@ -103,7 +108,7 @@ class TextTask(Task[Example, Scores]):
     seq_len: int
     long: str = option('truncate', one_of(LONG))
     stride: int = option(0, integer(0, MANY))
-    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, affects='model')
 
     head = SEQUENCE_CLASSIFICATION
     has_baselines = True
@@ -114,9 +119,9 @@ class TextTask(Task[Example, Scores]):
             raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 128')
         if self.stride >= self.seq_len:
             expected = f'0 to {self.seq_len - 1}'
-            raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
+            raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
         if self.stride and self.long != 'windows':
-            fix = "set config.task.long='windows', or leave config.task.stride 0"
+            fix = "set config.task.long='windows', or leave config.task.stride at 0"
             raise UserError('config.task.stride', f'{self.stride} with long={self.long!r}', "long='windows'", fix)
 
     @property
@@ -147,7 +152,7 @@ class TextTask(Task[Example, Scores]):
         return self.example(row.where, row.values, None, self._index(row), row.fields)
 
     def _index(self, row: Row) -> str:
-        """Returns the identifier of a row in its official file; '' if there is none."""
+        """Returns the identifier of a row in an official file; '' if it has none."""
         del row
         return ''
 
@@ -159,16 +164,16 @@ class TextTask(Task[Example, Scores]):
         index: str,
         fields: Mapping[str, Any] | None = None,
     ) -> Example:
-        """Makes a record from the cells of a row.
+        """Builds a record from the cells of a row.
 
         Args:
-          where: The place of the row, 'file:line'.
-          texts: One or two texts.
-          label: The cell of the label; None if it is unknown.
+          where: The location of the row, 'file:line'.
+          texts: One or two texts; None for a missing text.
+          label: The content of the label cell; None if the record has no label.
           index, fields: See Example.
 
         Raises:
-          UserError: A text is missing, the label is empty or unknown, or the score is not a number.
+          UserError: A text is missing, the label is empty or not among the known labels, or the score is not a number.
         """
         if None in texts:
             raise UserError(where, 'no text', 'a string', 'correct or remove the record')
@@ -187,17 +192,17 @@ class TextTask(Task[Example, Scores]):
         except ValueError:
             value = math.nan
         if not abs(value) <= _MAX_SCORE:  # also true for nan
-            fix = 'correct the record, or divide all scores by a number'
-            raise UserError(where, f'the score {label[:40]!r}', f'a finite number, to ±{_MAX_SCORE:g}', fix)
+            fix = 'correct the record, or divide all scores by a constant'
+            raise UserError(where, f'the score {label[:40]!r}', f'a finite number within ±{_MAX_SCORE:g}', fix)
         return value
 
     def _check_known(self, label: str, where: str) -> None:
         if self.labels and label not in self.labels:
             known = ', '.join(self.labels[:30])
-            raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record, or the labels')
+            raise UserError(where, f'the label {label!r}', f'one of {known}', 'correct the record or the labels')
 
     def learn(self, records: Sequence[Example]) -> None:
-        """Collects the labels unless the options list them, and prints how often each occurs."""
+        """Collects the labels, unless an option lists them, and prints their counts."""
         if self.regression:
             print(describe_values(records))
             return
@@ -219,7 +224,7 @@ class TextTask(Task[Example, Scores]):
     def features(self, records: Sequence[Example], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, the rows have `labels` only if every record has one."""
         if training and not all(record.label is not None for record in records):
-            raise ValueError('records for training without labels')
+            raise ValueError('training records without labels')
         known = all(record.label is not None for record in records)
         return text_features(
             [record.first for record in records],
@@ -252,7 +257,7 @@ class TextTask(Task[Example, Scores]):
     def ensemble_predictions(
         self, records: Sequence[Example], members: Sequence[tuple[Features, Outputs]]
     ) -> list[Scores]:
-        """See Task; each model may have its own tokenizer, length and windows."""
+        """See Task; the models may differ in their tokenizer, sequence length and windows."""
         by_member = [self.predictions(records, features, outputs) for features, outputs in members]
         return [
             Scores(np.mean([scores.logits for scores in record_scores], axis=0))
@@ -260,20 +265,20 @@ class TextTask(Task[Example, Scores]):
         ]
 
     def metrics(self, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, float | None]:
-        """Returns the metrics in `measures`: `mse` is unbounded, correlations are in [-1, 1], all others in [0, 1]."""
+        """Returns the metrics in `measures`. `mse` is unbounded, correlations are in [-1, 1], and others in [0, 1]."""
         if self.regression:
             true, predicted = [record.label for record in records], [prediction.value for prediction in predictions]
-            return {name: OF_VALUES[name](true, predicted) for name in self.measures}
+            return {name: VALUE_METRICS[name](true, predicted) for name in self.measures}
         table = self._confusion(records, predictions)
-        return {name: OF_CLASSES[name](table) for name in self.measures}
+        return {name: CLASS_METRICS[name](table) for name in self.measures}
 
     def _confusion(self, records: Sequence[Example], predictions: Sequence[Scores]) -> np.ndarray:
         return confusion(self._targets(records), [prediction.best for prediction in predictions], len(self.labels))
 
     def collapsed(self, records: Sequence[Example], predictions: Sequence[Scores]) -> bool:
-        """Whether all predicted labels are equal.
+        """Whether all predicted labels are equal, or all predicted scores are nearly equal.
 
-        Scores have collapsed if their standard deviation is at most a hundredth of that of the true scores.
+        The latter means that their standard deviation is at most 0.01 times that of the true scores.
         """
         if not self.regression:
             return len({prediction.best for prediction in predictions}) == 1
@@ -281,13 +286,13 @@ class TextTask(Task[Example, Scores]):
         return float(np.std(values)) <= 0.01 * float(np.std([record.label for record in records]))
 
     def report(self, records: Sequence[Example], predictions: Sequence[Scores]) -> str:
-        """Returns precision, recall and F1 of each label and the confusion table; or the errors of the scores."""
+        """Returns the report of report.py on the predicted labels or scores."""
         if self.regression:
             return value_report([record.label for record in records], [prediction.value for prediction in predictions])
         return class_report(self._confusion(records, predictions), self.labels)
 
     def rows(self, records: Sequence[Example], predictions: Sequence[Scores]) -> Iterator[dict[str, Any]]:
-        """Yields `label` and `probabilities` by label, or `score`; and `true` if known."""
+        """Yields `label` and `probabilities` by label, or `score`. A labelled record also has `true`, its label."""
         for record, prediction in zip(records, predictions, strict=True):
             if self.regression:
                 row: dict[str, Any] = {'score': prediction.value}
@@ -304,7 +309,7 @@ class TextTask(Task[Example, Scores]):
                 yield Judgment(name_texts(record), f'{record.label:g}', f'{row["score"]:.2f}', error)
                 continue
             true, predicted, probabilities = record.label, row['label'], row['probabilities']
-            # The 1 keeps the error positive for a wrong answer that is as likely as the right one.
+            # The 1 makes the error positive if the wrong label is as probable as the true label.
             error = 1 + probabilities[predicted] - probabilities[true] if true != predicted else 0.0
             answer = f'{predicted} ({probabilities[predicted]:.2f})'
             yield Judgment(name_texts(record), true, answer, error, [(true, predicted)])
@@ -315,7 +320,7 @@ class TextTask(Task[Example, Scores]):
         return {name: [Scores(row) for row in rows] for name, rows in answers.items()}
 
     def _baseline_outputs(self, train: Sequence[Example], records: Sequence[Example]) -> Mapping[str, np.ndarray]:
-        """Returns {name of a baseline: logits or scores, [N, C]}."""
+        """Returns {name of a baseline: logits [N, C] or scores [N, 1] of the N records}."""
         if self.regression:
             return score_baselines(train, self._targets(train), records)
         return class_baselines(train, self._targets(train), records, len(self.labels))

@@ -1,1 +1,1 @@
-"""SQuAD: extraction of the span of a text that answers a question."""
+"""SQuAD: extracts the span of a text that answers a question."""

@@ -1,4 +1,4 @@
-"""Predictions of answers: from the logits of windows to the n best answers to a question."""
+"""Predicts the n best answers to a question from the logits of its windows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,21 +9,22 @@ from bertjax.data.features import Features
 from bertjax.metrics.softmax import softmax
 from bertjax.tasks.squad.questions import SquadQuestion
 
-# Spans to collect from each window, as a multiple of n_best; more than 1 because spans with equal text count once.
+# The spans that are collected from each window, as a multiple of n_best; above 1 because spans with equal texts are
+# merged.
 _SPANS_PER_BEST = 4
-# null_odds of a context without pieces, where 'no answer' is the only choice.
+# The null_odds of a context without pieces, for which 'no answer' is the only possible answer.
 NO_CHOICE = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
 class AnswerSpan:
-    """An answer.
+    """An answer, which is a span of the context.
 
     Attributes:
-      text: the text of the answer in the context; '' for no answer.
+      text: the text of the span; '' for no answer.
       start, end: the first character and the end (exclusive) in the context; None for no answer.
       start_logit, end_logit: the logits of the first and last piece, or of [CLS] for no answer.
-      probability: the softmax of the score over the n best answers.
+      probability: the softmax of the scores of the n best answers.
     """
 
     text: str
@@ -35,7 +36,7 @@ class AnswerSpan:
 
     @property
     def score(self) -> float:
-        """The score by which answers are ranked."""
+        """The score that ranks the answers."""
         return self.start_logit + self.end_logit
 
 
@@ -44,9 +45,10 @@ class Answers:
     """The prediction for a question.
 
     Attributes:
-      nbest: the best spans, best first, without repeated texts; includes `null` at its rank if it is allowed.
-      best: the best non-empty span; `null` if there is none.
-      null: the span for 'no answer'.
+      nbest: the spans with the highest scores, without repeated texts, in descending order; includes `null` if a
+        question may have no answer.
+      best: the best non-empty span; `null` if no such span exists.
+      null: the span that means 'no answer'.
       null_odds: the score of `null` minus the score of `best` (log odds).
     """
 
@@ -59,16 +61,16 @@ class Answers:
 def best_spans(
     start_logits: np.ndarray, end_logits: np.ndarray, first: np.ndarray, last: np.ndarray, *, longest: int, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the positions of the first and last piece, int64, of the `count` best spans of a window, best first.
+    """Returns the positions of the first and the last piece, int64, of the best spans of a window, best first.
 
-    All spans are considered. run_squad.py only considers spans between the n best starts and the n best ends of the
-    window. Those starts and ends can lie in the question, or be scored in another window, so run_squad.py can miss the
-    best span.
+    All spans are candidates. run_squad.py only considers spans from the n best starts to the n best ends of the window.
+    Some of these can be invalid, because they are in the question or belong to another window. It can therefore miss
+    the best span.
 
     Args:
       start_logits, end_logits: The logits, float [S].
       first: The first character of each piece, int32 [S]; -1 if no answer may start there.
-      last: The end character of each piece, int32 [S]; -1 if no answer may end there, as at the final [SEP].
+      last: The end character of each piece, int32 [S]; -1 if no answer may end there, for example at the last [SEP].
       longest: The maximum number of pieces in an answer.
       count: The maximum number of spans.
     """
@@ -98,7 +100,7 @@ def find_answers(
 
     Args:
       questions: The N questions.
-      features: The features of all their windows, R rows, built with training=False.
+      features: The features of the questions, with R rows, built with training=False.
       start_logits, end_logits: R arrays, each as long as its row.
       n_best: The maximum number of answers to a question.
       max_answer: The maximum number of pieces in an answer.
@@ -113,7 +115,7 @@ def find_answers(
             tokens = slice(features.offsets[row], features.offsets[row + 1])
             first, last = features.token['token_first'][tokens], features.token['token_last'][tokens]
             starts, ends = start_logits[row], end_logits[row]
-            # A question has no answer only if no window has one, so the minimum over its windows counts.
+            # A question has no answer only if none of its windows has one, so the minimum over the windows is used.
             if null is None or starts[0] + ends[0] < null.score:
                 null = AnswerSpan('', None, None, float(starts[0]), float(ends[0]))
             a, b = best_spans(starts, ends, first, last, longest=max_answer, count=_SPANS_PER_BEST * n_best)
@@ -125,7 +127,7 @@ def find_answers(
 def _rank(
     context: str, spans: list[tuple[int, int, float, float]], null: AnswerSpan, n_best: int, with_null: bool
 ) -> Answers:
-    """Ranks spans (first character, end, start logit, end logit) and returns the n best as answers."""
+    """Returns the n best answers among the spans, which are (first character, end, start logit, end logit)."""
     best_by_text: dict[str, AnswerSpan] = {}
     for first, end, a, b in sorted(spans, key=lambda span: (-span[2] - span[3], span[:2])):
         text = context[first:end]

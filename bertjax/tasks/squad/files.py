@@ -1,4 +1,4 @@
-"""The files of SQuAD's splits: SQuAD's JSON, rows with one question each, or tensorflow-datasets."""
+"""The files of SQuAD's splits: SQuAD's JSON, rows with a question each, or tensorflow-datasets."""
 
 import io
 import json
@@ -15,23 +15,23 @@ from bertjax.tasks.reading.sources import read_dataset
 from bertjax.tasks.reading.splits import STEMS, describe_splits, split_files
 from bertjax.tasks.reading.texts import quote_names, read_text
 from bertjax.tasks.squad.questions import (
-    PlacedQuestion,
+    LocatedQuestion,
     SquadQuestion,
     check_questions,
     parse_question_rows,
     parse_squad_json,
 )
 
-_PREPARED = {'train': 'train', 'dev': 'validation'}  # splits in tensorflow-datasets
+_TFDS_SPLITS = {'train': 'train', 'dev': 'validation'}  # {split: its name in tensorflow-datasets}
 
 
 class SquadFiles:
-    """The splits of a folder, or of tensorflow-datasets.
+    """The splits of SQuAD in a folder, or in tensorflow-datasets.
 
     Args:
       data: The folder; '' for tensorflow-datasets.
       version: '1.1' or '2.0'.
-      names: The names of the files, by split; '' for the official names, or else the usual names.
+      names: {split: name of its file}; '' searches for the official name and then for the usual names in splits.py.
     """
 
     def __init__(self, data: str, version: str, names: Mapping[str, str]):
@@ -73,11 +73,11 @@ class SquadFiles:
         return UserError(
             str(folder), 'an empty folder' if content == 'none' else content,
             self._names[split] or f'{usual} or {usual}.gz, or {split}.json, {split}.jsonl …',
-            f'check config.data and config.task.{split}_file, or fetch the file from SQuAD-explorer',
+            f'check config.data and config.task.{split}_file, or download the file from SQuAD-explorer',
         )  # fmt: skip
 
     def describe(self) -> str:
-        """Describes which files are which splits."""
+        """Returns a readable list of the splits and their files; '' for tensorflow-datasets."""
         if not self._data:
             return ''
         files = {split: self.find(split) for split in STEMS}
@@ -93,9 +93,9 @@ class SquadFiles:
         files = self.find(split) if split in STEMS else ()
         if split not in STEMS or (split == 'test' and not files):
             expected = 'train or dev' if split in STEMS else 'train, dev or test'
-            raise UserError('config.split', repr(split), expected, 'name a file for it with config.task.test_file')
+            raise UserError('config.split', repr(split), expected, 'set config.task.test_file to the test file')
         if not self._data and not files:
-            return read_tfds_questions(self._version, _PREPARED[split])
+            return read_tfds_questions(self._version, _TFDS_SPLITS[split])
         if not files:
             raise self._no_file_error(split)
         return read_questions(
@@ -104,16 +104,20 @@ class SquadFiles:
 
 
 def read_questions(files: Files, *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """Reads the questions of the files of a split; for the arguments see questions.py:checked_questions.
+    """Reads the questions of the files of a split.
+
+    Args:
+      files: The files.
+      answerable, labels: See questions.py:check_questions.
 
     Raises:
       UserError: A file does not exist, is damaged, is not UTF-8, or is in another format.
     """
-    placed = [question for path in files for question in _read_placed(epath.Path(path), labels)]
-    return check_questions(placed, answerable=answerable, labels=labels)
+    located = [question for path in files for question in _read_file(epath.Path(path), labels)]
+    return check_questions(located, answerable=answerable, labels=labels)
 
 
-def _read_placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
+def _read_file(path: epath.Path, labels: str) -> list[LocatedQuestion]:
     format = FORMATS.get(streams.bare_suffix(path.name), 'json')
     if path.is_file() and format == 'json':
         format = _detect_row_format(path)
@@ -123,17 +127,17 @@ def _read_placed(path: epath.Path, labels: str) -> list[PlacedQuestion]:
 
 
 def _detect_row_format(path: epath.Path) -> str:
-    """Detects the format of the rows of a .json file by its first line.
+    """Detects the format of the rows of a .json file from its first line.
 
     Returns:
-      'jsonl' for one row per line, as `datasets` and pandas write; 'json' for a list; '' for a file without rows.
+      'jsonl' for a row on each line, as `datasets` and pandas write; 'json' for a list; '' for SQuAD's JSON.
     """
     try:
         with path.open('rb') as file:
             reader = io.BufferedReader(streams.CountedFile(file), streams.CHUNK)
             head = next(streams.chunks(reader, streams.detect_compression(str(path), reader.peek(8)[:8])), b'')
     except streams.DAMAGE:
-        return ''  # the reader of the file reports the damage
+        return ''  # the reader of SQuAD's JSON will report the damage
     line, _, more = head.lstrip(b'\xef\xbb\xbf \r\n\t').partition(b'\n')
     if line.startswith(b'['):
         return 'json'
@@ -145,14 +149,14 @@ def _detect_row_format(path: epath.Path) -> str:
 
 
 def read_tfds_questions(version: str, split: str) -> list[SquadQuestion]:
-    """Reads the questions of tensorflow-datasets' squad/v1.1 or squad/v2.0, prepared on this machine.
+    """Reads the questions of squad/v1.1 or squad/v2.0 from tensorflow-datasets.
 
     Args:
       version: '1.1' or '2.0'.
       split: 'train' or 'validation'.
 
     Raises:
-      UserError: The dataset is not prepared.
+      UserError: The dataset is not prepared on this machine.
     """
     return [
         SquadQuestion(

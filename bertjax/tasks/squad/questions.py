@@ -1,4 +1,4 @@
-"""Readers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with one question each."""
+"""Parsers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with a question each."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
-_NUMBER = re.compile(r'\d+(?=]?$)')  # the number at the end of a place such as 'file:3' or 'file[3]'
+_NUMBER = re.compile(r'\d+(?=]?$)')  # the number at the end of a location such as 'file:3' or 'file[3]'
 _FIX = 'correct the file, or take the original'
 
 
@@ -22,12 +22,12 @@ class SquadQuestion:
     """A question about a text.
 
     Attributes:
-      id: the identifier, unique in its file.
-      question, context: the texts as in the file.
+      id: the identifier, which is unique in a split.
+      question, context: the texts, as in the file.
       answers: the answers of the annotators; () if the context has no answer; None if unknown.
       starts: the first character of each answer in the context.
       impossible: whether the file marks the question as unanswerable; excluded from repr and equality.
-      fields: all fields of the row, for a question to be answered; excluded from repr and equality.
+      fields: all fields of the row, if the question is read for prediction; excluded from repr and equality.
     """
 
     id: str
@@ -39,7 +39,7 @@ class SquadQuestion:
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
 
 
-PlacedQuestion = tuple[str, SquadQuestion]  # the place, 'file:path in the JSON' or 'file:line', and the question
+LocatedQuestion = tuple[str, SquadQuestion]  # (location, question); the location is 'file:line' or 'file:path in JSON'
 
 
 def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> list[SquadQuestion]:
@@ -47,12 +47,12 @@ def parse_questions(text: str, where: str, *, answerable: bool, labels: str) -> 
     return check_questions(parse_squad_json(text, where, labels), answerable=answerable, labels=labels)
 
 
-def parse_squad_json(text: str, where: str, labels: str) -> list[PlacedQuestion]:
-    """Parses the questions of SQuAD's JSON, without the checks across questions.
+def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion]:
+    """Parses the questions of SQuAD's JSON, without the checks of `check_questions`.
 
     Args:
       text: The JSON text.
-      where: The name of the file, for messages, which add the path inside the JSON.
+      where: The name of the file, for messages.
       labels: See `check_questions`.
 
     Raises:
@@ -61,7 +61,7 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[PlacedQuestion]
     root = load_json(text, where)
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
-    questions: list[PlacedQuestion] = []
+    questions: list[LocatedQuestion] = []
     for paragraph, place in _paragraphs(root, where):
         context = _field(paragraph, place, 'context', str)
         for i, qa in enumerate(_field(paragraph, place, 'qas', list)):
@@ -72,50 +72,54 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[PlacedQuestion]
     return questions
 
 
-def check_questions(placed: Sequence[PlacedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
-    """Returns the questions of a split after checking their ids and their answers.
+def check_questions(located: Sequence[LocatedQuestion], *, answerable: bool, labels: str) -> list[SquadQuestion]:
+    """Returns the questions of a split after checking their ids and answers.
 
     Args:
-      placed: The questions of all files of the split, with their places.
-      answerable: Whether every labelled question must have an answer (v1.1).
-      labels: 'needed': every question has answers; 'optional': all questions have answers or none has; 'ignored'.
+      located: The questions of all files of the split, with their locations.
+      answerable: Whether every labelled question must have an answer, as in v1.1.
+      labels: The treatment of labels: 'needed' if every question must be labelled, 'optional' if either all questions
+        or none must be labelled, or 'ignored'.
 
     Raises:
       UserError: Two questions have the same id, or a question lacks required answers.
     """
     seen: dict[str, str] = {}
     questions = []
-    # An empty list means 'no answer' only if another question has answers, or is_impossible is set; else 'unknown'.
-    has_labels = any(question.answers or question.impossible for _, question in placed)
-    for at, question in placed:
+    # An empty list of answers means 'unknown' if no question of the split has answers or is_impossible.
+    has_labels = any(question.answers or question.impossible for _, question in located)
+    for at, question in located:
         first = seen.setdefault(question.id, at)
         if first != at:
             raise _repeated_id_error(question.id, first, at, _FIX)
         if question.answers == () and (answerable or (not has_labels and labels != 'ignored')):
             if labels == 'needed':
                 raise UserError(
-                    f'{at}.answers', 'no answer' if has_labels else 'no answer, as of every question',
+                    f'{at}.answers', 'no answer' if has_labels else 'no answer, as for every question',
                     'at least one, as in SQuAD 1.1' if answerable else 'answers, or "is_impossible": true',
-                    "for questions without answer there is SQuAD 2.0: config.task.version='2.0'" if answerable else
-                    'questions whose answers are not known go into config.task.test_file, and are only predicted',
+                    "for questions without an answer, set config.task.version='2.0'" if answerable else
+                    'for prediction only, put unlabelled questions into config.task.test_file',
                 )  # fmt: skip
             question = dataclasses.replace(question, answers=None)
         questions.append(question)
-    unlabelled = next((at for (at, _), question in zip(placed, questions, strict=True) if question.answers is None), '')
+    pairs = zip(located, questions, strict=True)
+    unlabelled = next((at for (at, _), question in pairs if question.answers is None), '')
     if unlabelled and labels == 'optional' and any(question.answers is not None for question in questions):
-        raise UserError(f'{unlabelled}.answers', 'none', 'answers of all questions, or of no question', _FIX)
+        raise UserError(f'{unlabelled}.answers', 'none', 'answers for either all questions or none', _FIX)
     return questions
 
 
 def _repeated_id_error(name: str, first: str, at: str, fix: str) -> UserError:
-    return UserError(f'{at}.id', f'{name!r}, which {first.rpartition("/")[2]} has already', 'a different id', fix)
+    return UserError(f'{at}.id', f'{name!r}, as in {first.rpartition("/")[2]}', 'a different id', fix)
 
 
-def parse_question_rows(records: Iterable[Record], labels: str) -> list[PlacedQuestion]:
-    """Reads the questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+def parse_question_rows(records: Iterable[Record], labels: str) -> list[LocatedQuestion]:
+    """Parses the questions of rows {"id", "question", "context", "answers": {"text": [...], "answer_start": [...]}}.
+
+    `answers` may also be a list of {"text", "answer_start"}. A row without `id` gets its location as id.
 
     Args:
-      records: The rows; `answers` may also be a list of {"text", "answer_start"}; without `id` the place is the id.
+      records: The rows.
       labels: See `check_questions`.
 
     Raises:
@@ -130,8 +134,8 @@ def _row_question(row: Mapping[str, Any], at: str, labels: str) -> SquadQuestion
     if isinstance(answers, dict):
         texts, starts = (_field(answers, f'{at}.answers', name, list) for name in ('text', 'answer_start'))
         if len(texts) != len(starts):
-            found = f'{len(texts)} texts and {len(starts)} places'
-            raise UserError(f'{at}.answers', found, 'as many', _FIX)
+            found = f'{len(texts)} texts and {len(starts)} answer_start'
+            raise UserError(f'{at}.answers', found, 'equal numbers', _FIX)
         listed = [{'text': text, 'answer_start': start} for text, start in zip(texts, starts, strict=True)]
         row = {**row, 'answers': listed}
     elif answers is None:
@@ -143,15 +147,15 @@ def _identifier(value: Any, at: str) -> str:
     return str(value) if type(value) is int else _typed(value, at, str)
 
 
-def parse_unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator[SquadQuestion]:
-    """Yields questions without answers from rows of `question` and `context`, each as soon as its row is read.
+def parse_unlabelled_rows(records: Iterable[Record], *, unique_ids: bool) -> Iterator[SquadQuestion]:
+    """Yields unlabelled questions from rows with `question` and `context`, each as soon as its row is read.
 
-    The id is the field `id` or, without one, the number of the line, or of the row in a binary file.
+    The id of a question is the field `id`. If the row has no such field, the id is the number of its line, or of the
+    row in a binary file.
 
     Args:
       records: The rows.
-      whole: Whether the rows are a whole file, in which ids are checked to be unique. For a stream the check would need
-        unbounded memory.
+      unique_ids: Whether to check that ids are unique. For a stream, the check would need unbounded memory.
 
     Raises:
       UserError: A row has another form, or two rows have the same id.
@@ -160,32 +164,32 @@ def parse_unlabelled_rows(records: Iterable[Record], *, whole: bool) -> Iterator
     for at, row in records:
         name = _identifier(row.get('id', _NUMBER.search(at)[0]), f'{at}.id')
         question, context = (_field(row, at, key, str) for key in ('question', 'context'))
-        first = seen.setdefault(name, at) if whole else at
+        first = seen.setdefault(name, at) if unique_ids else at
         if first != at:
-            raise _repeated_id_error(name, first, at, 'leave ids out, or make them different')
+            raise _repeated_id_error(name, first, at, 'remove the ids, or make them different')
         yield SquadQuestion(name, question, context, fields=row)
 
 
 def parse_input(lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
-    """Yields questions without labels from SQuAD's JSON, or from JSON lines {"question": …, "context": …}.
+    """Yields unlabelled questions from SQuAD's JSON, or from JSON lines {"question": …, "context": …}.
 
-    A question of JSON lines is yielded as soon as its line is read.
+    A question in JSON lines is yielded as soon as its line is read.
 
     Raises:
       UserError: The input is empty or in another format.
     """
-    whole = isinstance(lines, list)
+    is_file = isinstance(lines, list)  # not a stream
     lines, first_lines = peek_lines(lines)
     if not first_lines:
         expected = 'SQuAD\'s JSON, or lines {"question": …, "context": …}'
-        raise UserError(where, 'nothing', expected, 'give a question')
-    # SQuAD's JSON has "data" in its first line, or is spread over many lines.
+        raise UserError(where, 'an empty input', expected, 'add a question')
+    # The first line of SQuAD's JSON contains "data", or is incomplete JSON.
     try:
         has_rows = 'data' not in json.loads(first_lines[0])
     except (ValueError, TypeError, RecursionError):
         has_rows = '"question"' in first_lines[0] and '"data"' not in first_lines[0]
     if has_rows:
-        return parse_unlabelled_rows(_objects(lines, where), whole=whole)
+        return parse_unlabelled_rows(_objects(lines, where), unique_ids=is_file)
     text = '\n'.join(line for _, line in lines)
     return iter(parse_questions(text, where, answerable=False, labels='ignored'))
 
@@ -201,10 +205,15 @@ def _objects(lines: Iterable[Line], where: str) -> Iterator[Record]:
 
 
 def load_json(text: str, where: str, line: int = 1) -> Any:
-    """Parses a JSON text that starts at line `line` of its file.
+    """Parses a JSON text.
+
+    Args:
+      text: The JSON text.
+      where: The name of the file.
+      line: The number of the line at which the text starts.
 
     Raises:
-      UserError: The text is not JSON; the message has the line and column.
+      UserError: The text is not JSON. The message has the line and the column.
     """
     try:
         return json.loads(text)
@@ -213,12 +222,12 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
         raise UserError(
             f'{where}:{error.lineno + line - 1}:{error.colno}', f'{near!r} ({error.msg})', 'JSON', _FIX
         ) from None
-    except (ValueError, RecursionError) as error:  # a number with thousands of digits; too deeply nested
-        raise UserError(where, f'JSON that cannot be read ({error})', _FORM, _FIX) from None
+    except (ValueError, RecursionError) as error:  # a number has thousands of digits, or the nesting is too deep
+        raise UserError(where, f'JSON that cannot be parsed ({error})', _FORM, _FIX) from None
 
 
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Yields each paragraph with its path."""
+    """Yields (paragraph, location) for each paragraph."""
     for a, article in enumerate(_field(root, where, 'data', list, dot=False)):
         place = f'{where}:data[{a}]'
         for p, paragraph in enumerate(_field(_typed(article, place, dict), place, 'paragraphs', list)):
@@ -232,13 +241,13 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
         return SquadQuestion(name, question, context)
     answers = [] if impossible and 'answers' not in qa else _field(qa, at, 'answers', list)
     if impossible and answers:
-        raise UserError(f'{at}.answers', f'{len(answers)}, and is_impossible', 'one or the other', _FIX)
+        raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []
     for i, answer in enumerate(answers):
         place = f'{at}.answers[{i}]'
         texts.append(_field(_typed(answer, place, dict), place, 'text', str))
         starts.append(_field(answer, place, 'answer_start', int))
-        last = len(context.encode())  # some files count bytes or UTF-16 units; windows.py corrects them
+        last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'a character of the context, 0 to {last:,}'
             raise UserError(f'{place}.answer_start', format_value(starts[-1]), expected, _FIX)

@@ -1,4 +1,4 @@
-"""Text reports on SQuAD's data and results."""
+"""Text reports on the data and the results of SQuAD."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,40 +9,43 @@ from bertjax.tasks.squad.windows import find_answer, format_list
 _WORDS = ('what', 'who', 'when', 'where', 'which', 'how many', 'how much', 'how', 'why')
 
 _DIFFERENCES = {
-    'spaces': 'answers that differ from their place in white space, and are taken from there',
-    'elsewhere': 'answers that are not at their place, and are taken from the nearest where they are',
-    'missing': 'answers that are not in their text, whose questions are not trained on',
+    'spaces': 'answers that differ in white space from the text at answer_start, which is used instead',
+    'elsewhere': 'answers that are not at answer_start; their nearest occurrence in the text is used',
+    'missing': 'answers that do not occur in their text; their questions are not used for training',
 }
 
 
 def list_misplaced_answers(questions: Sequence[SquadQuestion]) -> list[str]:
-    """Lists the questions whose first answer is not exactly at its place in the data; empty if there are none."""
+    """Returns a list, as text, for each kind of first answers that are not exactly at their `answer_start`."""
     by_kind: dict[str, list[str]] = {kind: [] for kind in _DIFFERENCES}
     for question in questions:
         if question.answers:
-            answer, place = question.answers[0], question.starts[0]
-            kind, start, _ = find_answer(question.context, answer, place)
+            answer, answer_start = question.answers[0], question.starts[0]
+            kind, start, _ = find_answer(question.context, answer, answer_start)
             if kind in by_kind:
                 detail = '' if kind == 'missing' else f', found at {start}'
-                by_kind[kind].append(f'{question.id}: {answer!a} at {place}{detail}')
+                by_kind[kind].append(f'{question.id}: {answer!a} at {answer_start}{detail}')
     return [format_list(title, by_kind[kind]) for kind, title in _DIFFERENCES.items() if by_kind[kind]]
 
 
 def find_question_word(question: str) -> str:
-    """Returns the first question word of a question; 'other' if it has none."""
+    """Returns the first question word of a question; 'other' if there is none."""
     words = question.lower().split()
-    places = {}
+    positions = {}
     for word in _WORDS:
         parts = word.split()
         for i in range(len(words) - len(parts) + 1):
             if [text.strip('?,."\'') for text in words[i : i + len(parts)]] == parts:
-                places.setdefault(i, word)  # 'how many' is tried before 'how'
+                positions.setdefault(i, word)  # 'how many' has priority over 'how', which is later in _WORDS
                 break
-    return places[min(places)] if places else 'other'
+    return positions[min(positions)] if positions else 'other'
 
 
 def squad_report(questions: Sequence[SquadQuestion], texts: Mapping[str, str]) -> str:
-    """Returns number, exact match and F1 of the questions by question word, and a table of unanswerable ones if any.
+    """Returns a table with the count, exact match and F1 of answerable questions by question word.
+
+    If there are unanswerable questions, a second table counts the answerable and unanswerable questions by whether an
+    answer is predicted.
 
     Args:
       questions: The questions with their true answers.

@@ -1,4 +1,4 @@
-"""SQuAD 1.1 and 2.0: extraction of the span of a text that answers a question, or of no answer."""
+"""The task of SQuAD 1.1 and 2.0: extracts the span of a text that answers a question, or predicts no answer."""
 
 import collections
 import dataclasses
@@ -28,29 +28,31 @@ from bertjax.text.tokenizer import Tokenizer
 
 VERSIONS = ('1.1', '2.0')
 _NO_ANSWER = 'no answer'
-_EXCERPT = 160  # characters of the text to show on each side of an answer
-_COLLAPSED = 0.98  # share of equal answers; below 1 because the threshold tuned on dev lets a few others pass
+_EXCERPT = 160  # characters of the context on each side of an answer in the error report
+# The minimum share of equal answers of a collapsed model; below 1 because the tuned threshold admits a few others.
+_COLLAPSED = 0.98
 
 
 @dataclasses.dataclass
 class SquadTask(Task[SquadQuestion, Answers]):
-    """Answers questions about texts by a span of the text.
+    """Answers a question about a text with a span of the text.
 
-    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`: F1 with
-    the threshold of the null odds that maximises it on the same split, as papers report it for dev. `tune` sets the
-    threshold of dev, which all other results use: `exact`, `f1`, the HasAns_ and NoAns_ metrics, and predictions.
+    The score of SQuAD 1.1 is `f1`. The score of SQuAD 2.0, where a question may have no answer, is `best_f1`, the
+    maximum of F1 over all thresholds of the null odds on the same split, as in papers that report results on dev.
+
+    `tune` sets the threshold with the best F1 on dev. The metrics `exact`, `f1`, HasAns_ and NoAns_ and the predictions
+    use this threshold.
 
     Attributes:
-      data: the folder of the files: SQuAD's JSON, or rows with one question each (JSON lines, Parquet, Arrow); '' for
+      data: the folder of the files: SQuAD's JSON, or rows with a question each (JSON lines, Parquet, Arrow); '' for
         squad/v1.1 or squad/v2.0 of tensorflow-datasets.
-      seq_len: the length S of a window in pieces, with its question, [CLS] and two [SEP].
+      seq_len: the length S of a window in pieces, including the question, [CLS] and two [SEP].
       version: '1.1', where every question has an answer, or '2.0'.
-      train_file, dev_file, test_file: the names of files in `data`, with commas between several; '' for
-        train-v1.1.json and dev-v1.1.json (or 2.0), or else the usual names, see splits.py. The test file may lack
-        answers.
+      train_file, dev_file, test_file: the names of files in `data`, separated by commas; '' for train-v1.1.json and
+        dev-v1.1.json (or 2.0), and if they do not exist the usual names in splits.py. The test file may lack answers.
       stride: the distance between the starts of two windows of a long text, in pieces.
-      max_query: the maximum number of pieces of a question; a longer one is truncated.
-      n_best: the number of answers for each question.
+      max_query: the maximum number of pieces of a question; longer questions are truncated.
+      n_best: the maximum number of answers to a question.
       max_answer: the maximum number of pieces in an answer.
       bilstm_units: the units of each direction of a two-layer BiLSTM before the head, as in the left-to-right ablation
         of the BERT paper (table 5); 0 for none.
@@ -59,14 +61,14 @@ class SquadTask(Task[SquadQuestion, Answers]):
     data: str
     seq_len: int
     version: str = option('1.1', one_of(VERSIONS), named=True)
-    train_file: str = option('', decides='reading')
-    dev_file: str = option('', decides='reading')
-    test_file: str = option('', decides='reading')
+    train_file: str = option('', affects='reading')
+    dev_file: str = option('', affects='reading')
+    test_file: str = option('', affects='reading')
     stride: int = option(128, integer(1, MANY))
     max_query: int = option(64, integer(1, MANY))
-    n_best: int = option(20, integer(1, 1000), decides='reading')
-    max_answer: int = option(30, integer(1, MANY), decides='reading')
-    bilstm_units: int = option(0, BILSTM_UNITS, decides='model')
+    n_best: int = option(20, integer(1, 1000), affects='reading')
+    max_answer: int = option(30, integer(1, MANY), affects='reading')
+    bilstm_units: int = option(0, BILSTM_UNITS, affects='model')
 
     head = QUESTION_ANSWERING
     objective = SPANS
@@ -77,7 +79,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         if self.max_query > self.seq_len - 4:
             raise UserError(
                 'config.task.max_query', f'{self.max_query} with config.seq_len={self.seq_len}',
-                f'at most {self.seq_len - 4}, which leaves room for the text', 'use seq_len=384 with max_query=64',
+                f'at most {self.seq_len - 4}, to leave pieces for the text', 'use seq_len=384 with max_query=64',
             )  # fmt: skip
         self.name = f'SQuAD {self.version}'
         names = {'train': self.train_file, 'dev': self.dev_file, 'test': self.test_file}
@@ -103,18 +105,18 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return self._files.read(split)
 
     def parse(self, lines: Iterable[Line], where: str) -> Iterator[SquadQuestion]:
-        """See Task; SQuAD's JSON, whose answers are ignored, or JSON lines {"question": …, "context": …}."""
+        """See Task; the format is SQuAD's JSON or JSON lines {"question": …, "context": …}. Answers are ignored."""
         return parse_input(lines, where)
 
     def from_rows(self, rows: Iterator[Record]) -> Iterator[SquadQuestion]:
         """See Task."""
-        return parse_unlabelled_rows(rows, whole=True)
+        return parse_unlabelled_rows(rows, unique_ids=True)
 
     def learn(self, records: Sequence[SquadQuestion]) -> None:
-        """Prints the number of questions, and the answers that are not at their place in the data."""
+        """Prints the number of questions, and lists the answers that are not at their `answer_start`."""
         contexts = len({record.context for record in records})
         without = sum(not record.answers for record in records)
-        print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without answer')
+        print(f'{len(records):,} questions on {contexts:,} texts for training, {without:,} without an answer')
         for notice in list_misplaced_answers(records):
             print(notice)
 
@@ -154,16 +156,16 @@ class SquadTask(Task[SquadQuestion, Answers]):
         )
 
     def tune(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> None:
-        """Sets, for SQuAD 2.0, the threshold of the null odds with the best F1."""
+        """Sets the null threshold of SQuAD 2.0 to the threshold with the best F1."""
         if self.nullable:
             odds = {record.id: prediction.null_odds for record, prediction in zip(records, predictions, strict=True)}
             self.null_threshold = self._evaluation(records, predictions).best_threshold(odds)
 
     def metrics(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, float | None]:
-        """Returns exact and f1; for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics, and null_threshold.
+        """Returns `exact` and `f1`; for SQuAD 2.0 also the HasAns_, NoAns_ and best_ metrics, and null_threshold.
 
-        The official script computes the same values from predictions.json. The best_ metrics use the answers before any
-        threshold.
+        The official script computes the same values from predictions.json. The best_ metrics use the best non-empty
+        answers, without a threshold.
         """
         texts = self._texts(records, predictions)
         if not self.nullable:
@@ -176,7 +178,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         }
 
     def collapsed(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> bool:
-        """Whether nearly all questions get no answer, or answers that start at the same character."""
+        """Whether nearly all predictions are 'no answer', or start at the same character."""
         del records
         starts = collections.Counter(self._select_answer(prediction).start for prediction in predictions)
         return len(predictions) > 1 and starts.most_common(1)[0][1] >= _COLLAPSED * len(predictions)
@@ -187,8 +189,11 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return text + (f'null threshold {self.null_threshold:.4f}\n' if self.nullable else '')
 
     def rows(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Iterator[dict[str, Any]]:
-        """Yields id, question, answer, its start and end in the context, probability, null_odds for SQuAD 2.0, and the
-        `true` answers if known."""
+        """Yields an object for each question: `id`, `question`, `answer`, `start`, `end`, `probability`.
+
+        `start` and `end` are the characters of the answer in the context. The object also has `null_odds` for SQuAD
+        2.0, and the `true` answers of a labelled question.
+        """
         for record, prediction in zip(records, predictions, strict=True):
             span = self._select_answer(prediction)
             row = {'id': record.id, 'question': record.question, 'answer': span.text}
@@ -197,7 +202,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
             yield row if record.answers is None else {**row, 'true': list(record.answers)}
 
     def judgments(self, records: Sequence[SquadQuestion], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task; for SQuAD 2.0 the decision is whether there is an answer."""
+        """See Task; for SQuAD 2.0, the classes are 'an answer' and 'no answer'."""
         for record, row in zip(records, rows, strict=True):
             true, answer = record.answers or ('',), row['answer']
             f1 = max(overlap_f1(text, answer, empty_equal=True) for text in true)
@@ -214,7 +219,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
     def official_files(
         self, split: str, records: Sequence[SquadQuestion], predictions: Sequence[Answers]
     ) -> dict[str, str]:
-        """Returns predictions.json, nbest_predictions.json and, for SQuAD 2.0, null_odds.json, as run_squad.py does."""
+        """Returns the files of run_squad.py: predictions.json, nbest_predictions.json, null_odds.json (SQuAD 2.0)."""
         del split
         pairs = list(zip(records, predictions, strict=True))
         files: dict[str, Any] = {
@@ -237,7 +242,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         return {name: json.dumps(content, indent=4) + '\n' for name, content in files.items()}
 
     def _select_answer(self, prediction: Answers) -> AnswerSpan:
-        """Returns the answer after applying the threshold."""
+        """Returns the answer with the threshold applied."""
         return prediction.null if self.nullable and prediction.null_odds > self.null_threshold else prediction.best
 
     def _texts(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> dict[str, str]:
@@ -246,7 +251,7 @@ class SquadTask(Task[SquadQuestion, Answers]):
         }
 
     def _evaluation(self, records: Sequence[SquadQuestion], predictions: Sequence[Answers]) -> Evaluation:
-        """Evaluates the best answers without applying the threshold."""
+        """Evaluates the best answers without a threshold."""
         return Evaluation(
             {record.id: record.answers for record in records},
             {record.id: prediction.best.text for record, prediction in zip(records, predictions, strict=True)},

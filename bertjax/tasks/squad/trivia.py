@@ -1,8 +1,8 @@
-"""Converts TriviaQA (Joshi et al. 2017, arXiv 1705.03551) to SQuAD's format, by distant supervision.
+"""Converts TriviaQA (Joshi et al. 2017, arXiv 1705.03551) to the format of SQuAD by distant supervision.
 
-The method is that of the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 tokens of a document are a
-paragraph if they contain an answer of TriviaQA. The first occurrence is used as the answer; nobody has checked that it
-answers the question at that place.
+The method is that of the BERT paper (arXiv 1810.04805, on SQuAD 1.1). The first 400 words of a document become a
+paragraph if they contain an answer of TriviaQA. The first occurrence of the answer is used, although the text around it
+does not necessarily answer the question.
 """
 
 import dataclasses
@@ -17,10 +17,10 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import check_text, read_text
 from bertjax.tasks.squad.questions import load_json
 
-WORDS = 400  # the number of words at the start of a document that become its paragraph
-# Name of a list of documents in a question -> folder of their texts.
+WORDS = 400  # the number of words of a document, from its start, that become its paragraph
+# {field of a question with a list of documents: folder of the texts of these documents}.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
-_FIX = 'give the folder of triviaqa-rc as it is distributed: qa/ and evidence/ in it'
+_FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
 _FORM = '{"Data": [{"Question", "QuestionId", "Answer": {"Value", "Aliases"}, "EntityPages", "SearchResults"}]}'
 
 
@@ -29,19 +29,19 @@ class Counts:
     """The statistics of a converted file.
 
     Attributes:
-      questions, documents: the numbers of questions and documents; a document counts once for each of its questions.
-      kept: the number of documents that became paragraphs.
+      questions, documents: the numbers of questions and documents; a document is counted for each of its questions.
+      paragraphs: the number of documents that became paragraphs.
       answered: the number of questions with at least one paragraph.
     """
 
     questions: int = 0
     documents: int = 0
-    kept: int = 0
+    paragraphs: int = 0
     answered: int = 0
 
 
 def read_questions(path: epath.Path) -> list[Any]:
-    """Reads the questions of a file without checking them.
+    """Reads the questions of a file, which `convert_to_squad` checks.
 
     Raises:
       UserError: The file has another form.
@@ -56,16 +56,16 @@ def read_questions(path: epath.Path) -> list[Any]:
 def convert_to_squad(
     folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
 ) -> Iterator[dict[str, Any]]:
-    """Yields the entries of SQuAD's `data`, one for each question with a paragraph.
+    """Yields the entries of SQuAD's `data`, an entry for each question that has at least one paragraph.
 
     The id of a question is QuestionId--Filename, as in TriviaQA's converter (mandarjoshi90/triviaqa,
-    utils/convert_to_squad_format.py). Its answers are the first occurrence of each alias, the earliest first.
+    utils/convert_to_squad_format.py). The answers are the first occurrences of its aliases, in the order of the text.
 
     Args:
       folder: The folder that contains `evidence`.
       path: The path of the file of questions, for messages.
       questions: The questions of the file.
-      counts: The statistics, which are updated.
+      counts: The statistics, which are updated in place.
 
     Raises:
       UserError: A question has another form, or its document does not exist.
@@ -98,7 +98,7 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
             context = first_words(read_text(document))
             answers = find_aliases(context, pattern)
             if answers:
-                counts.kept += 1
+                counts.paragraphs += 1
                 yield {'context': context, 'qas': [{'id': f'{name}--{file}', 'question': question, 'answers': answers}]}
 
 
@@ -109,14 +109,14 @@ def first_words(text: str, count: int = WORDS) -> str:
 
 
 def alias_pattern(aliases: Sequence[str]) -> re.Pattern:
-    """Compiles a pattern for any of the answers as whole words, ignoring case; at one place the longest matches."""
+    """Compiles a case-insensitive pattern that matches any alias as whole words; longer aliases have priority."""
     texts = sorted({' '.join(alias.split()) for alias in aliases} - {''}, key=lambda alias: (-len(alias), alias))
     patterns = (r'\s+'.join(map(re.escape, alias.split())) for alias in texts)
     return re.compile(rf'(?<!\w)(?:{"|".join(patterns)})(?!\w)', re.IGNORECASE)
 
 
 def find_aliases(context: str, pattern: re.Pattern) -> list[dict[str, Any]]:
-    """Returns SQuAD's `answers`: the first occurrence of each wording."""
+    """Returns the `answers` in SQuAD's format: the first occurrence of each distinct match."""
     starts: dict[str, int] = {}
     for match in pattern.finditer(context):
         starts.setdefault(match[0], match.start())

@@ -1,7 +1,7 @@
-"""Rows `[CLS] question [SEP] window of the context [SEP]` for questions; RoBERTa's tokenizer has two [SEP] between.
+"""Builds the rows of questions, `[CLS] question [SEP] window of the context [SEP]`.
 
-The source of the rules is google-research/bert, run_squad.py. Answers are character offsets of the context, so that no
-text has to be reassembled from pieces.
+RoBERTa's tokenizer puts two [SEP] after the question. The rules are those of google-research/bert, run_squad.py.
+Answers are character offsets in the context, so that texts need not be reassembled from pieces.
 """
 
 import re
@@ -15,15 +15,24 @@ from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.text.tokenizer import Tokenizer
 
 _MAX_LISTED = 100
-# The place of an answer in its context: at its offset; there, with other white space; elsewhere; nowhere.
+# The results of a search for an answer: it is at its offset; it is there with different white space; it is at another
+# offset; it is not in the context.
 PLACE_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
-    """Returns (one of FOUND, first character, end) of an answer that should start at `start`; 0, 0 if it is missing.
+    """Finds an answer in its context.
 
-    White space may differ. If the answer is elsewhere (a common cause is offsets in bytes or UTF-16), its nearest
-    occurrence as whole words is used.
+    White space may differ. If the answer is not at `start`, often because offsets are in bytes or UTF-16 units, its
+    nearest occurrence as whole words is used.
+
+    Args:
+      context: The context.
+      answer: The answer.
+      start: The expected offset of the answer, in characters.
+
+    Returns:
+      (one of PLACE_KINDS, first character, end); first character and end are 0 if the answer is missing.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
@@ -32,25 +41,33 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
         match = re.compile(rf'\s*({words})').match(context, start)
         if match:
             return 'spaces', match.start(1), match.end(1)
-        places = [match.span() for match in re.finditer(rf'(?<!\w){words}(?!\w)', context)]
-        if places:
-            return 'elsewhere', *min(places, key=lambda place: abs(place[0] - start))
+        occurrences = [match.span() for match in re.finditer(rf'(?<!\w){words}(?!\w)', context)]
+        if occurrences:
+            return 'elsewhere', *min(occurrences, key=lambda span: abs(span[0] - start))
     return 'missing', 0, 0
 
 
-def window_bounds(length: int, room: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the starts and ends, int64 [W] each, of the windows of at most `room` tokens over `length` tokens.
+def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the starts and ends of the windows over a context, int64 [W] each.
 
-    Each window starts `stride` tokens after the previous one; the last ends at the end of the context. An empty context
-    has one empty window.
+    Each window starts `stride` tokens after the previous window. The last window ends at the end of the context. An
+    empty context has an empty window.
+
+    Args:
+      length: The number of tokens of the context.
+      max_tokens: The maximum number of tokens of a window.
+      stride: The distance between the starts of two windows, in tokens; a larger value than `max_tokens` counts as
+        `max_tokens`.
     """
-    excess = max(0, length - room)
-    starts = np.arange(1 + -(-excess // min(stride, room))) * min(stride, room)
-    return starts, np.minimum(starts + room, length)
+    excess = max(0, length - max_tokens)
+    starts = np.arange(1 + -(-excess // min(stride, max_tokens))) * min(stride, max_tokens)
+    return starts, np.minimum(starts + max_tokens, length)
 
 
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
-    """Returns, for each token, the number of the window with the most context on its shorter side, int64 [T].
+    """Returns the index of the best window of each token, int64 [T].
+
+    It is the window with the most context on the shorter side of the token.
 
     Args:
       starts, ends: The bounds of the windows, int64 [W].
@@ -59,15 +76,15 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
     context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor of run_squad.py
-    return np.where((left >= 0) & (right >= 0), context, -1.0).argmax(0)  # [T], the first of equals
+    return np.where((left >= 0) & (right >= 0), context, -1.0).argmax(0)  # [T], the first of equally good windows
 
 
 def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) -> tuple[int, int] | None:
-    """Returns the first and last piece that overlap the characters [first, end); None if no piece does.
+    """Returns the first and the last piece that overlap the characters [first, end); None if there are none.
 
     Args:
       starts, ends: The character offsets of the pieces, int32 [T].
-      first, end: The character offsets of the answer.
+      first, end: The offsets of the first character and the end of the answer.
     """
     a = int(np.searchsorted(ends, first, side='right'))
     b = int(np.searchsorted(starts, end, side='left')) - 1
@@ -75,7 +92,7 @@ def answer_tokens(starts: np.ndarray, ends: np.ndarray, first: int, end: int) ->
 
 
 def format_list(title: str, lines: Sequence[str]) -> str:
-    """Formats the title, the number of lines, and the first 100 lines."""
+    """Returns a text with the title, the number of lines, and the first 100 lines."""
     more = [f'… and {len(lines) - _MAX_LISTED:,} more'] if len(lines) > _MAX_LISTED else []
     return '\n  '.join([f'{title}: {len(lines):,}', *lines[:_MAX_LISTED], *more])
 
@@ -89,19 +106,20 @@ def squad_features(
     max_query: int,
     training: bool,
 ) -> Features:
-    """Builds the rows of questions, one for each window.
+    """Builds a row for each window of the questions.
 
-    Arrays of the rows: `start` and `end`, int32, are the positions of the first and last piece of the first answer.
-    Both are 0, the position of [CLS], if there is no answer or the window does not contain all of it. A question whose
-    answer is not in the context has no rows if `training`, and otherwise rows of weight 0. The notes list these
-    questions and the truncated ones.
+    The row arrays `start` and `end`, int32, are the positions of the first and the last piece of the first answer. Both
+    are 0, the position of [CLS], if there is no answer or the window does not contain the complete answer.
 
-    Arrays of the tokens, if not `training`: `token_first`, int32, is the first character of the piece in the context,
-    or -1 if no answer may start there, for example because the piece has more context in another window. `token_last`,
-    int32, is its end character, or -1 if no answer may end there.
+    A question whose answer is not in the context has no rows if `training` is True, and otherwise rows with weight 0.
+    The notes list these questions and the truncated questions.
+
+    If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
+    context, or -1 if no answer may start at the piece, for example because it has more context in another window.
+    `token_last`, int32, is the end character of the piece, or -1 if no answer may end at the piece.
 
     Args:
-      questions: The questions, with answers if `training`.
+      questions: The questions, with answers if `training` is True.
       tokenizer: The tokenizer of the model.
       seq_len: The maximum sequence length S.
       stride: The distance between the starts of two windows, in tokens.
@@ -109,7 +127,7 @@ def squad_features(
       training: Whether the rows are for training.
 
     Raises:
-      UserError: No question is left for training.
+      UserError: No question can be used for training.
     """
     contexts = list(dict.fromkeys(question.context for question in questions))
     pieces = dict(zip(contexts, tokenizer.encode_with_offsets(contexts), strict=True))
@@ -145,11 +163,11 @@ def squad_features(
             target = (answer[0] - start + head, answer[1] - start + head) if inside else (0, 0)
             builder.add_row(number, start=np.int32(target[0]), end=np.int32(target[1]), weights=weight)
     if training and len(unanswered) == len(questions):
-        found = f'{len(unanswered):,} questions, none with an answer that is in its context'
-        raise UserError('config.data', found, 'answers that are cut from their contexts', 'correct the data')
-    effect = 'left out of training' if training else 'without part in the loss'
+        found = f'{len(unanswered):,} questions whose answers do not occur in their contexts'
+        raise UserError('config.data', found, 'answers that are copied from their contexts', 'correct the data')
+    effect = 'not used for training' if training else 'without effect on the loss'
     ids_by_title = {
-        f'questions cut to their first {max_query} pieces': truncated,
+        f'questions truncated to their first {max_query} pieces': truncated,
         f'questions {effect}, because their answer is not in the text or has no piece': unanswered,
     }
     return builder.build(notes=[format_list(title, ids) for title, ids in ids_by_title.items() if ids])

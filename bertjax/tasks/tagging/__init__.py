@@ -1,1 +1,1 @@
-"""A tag for each word: named entities, parts of speech."""
+"""Tagging of words, for example with named entities or parts of speech."""

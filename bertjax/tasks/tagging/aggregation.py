@@ -1,4 +1,4 @@
-"""Word logits from piece logits, by the aggregation strategies of transformers' token-classification pipeline."""
+"""Aggregates piece logits to word logits, with the strategies of the token-classification pipeline of transformers."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from bertjax.tasks.tagging.columns import Sentence
 from bertjax.tasks.tagging.features import WORDS, piece_offsets
 from bertjax.text.tokenizer import Tokenizer
 
-# The source of a word's tag. 'first': its first piece, for which models are trained here; 'average': the mean of the
-# probabilities of its pieces; 'max': the piece with the highest probability; 'simple': each piece has its own tag.
+# The tag of a word is that of its first piece ('first', as in training), of the mean probabilities of its pieces
+# ('average'), or of the piece with the highest probability ('max'). With 'simple', each piece has a separate tag.
 STRATEGIES = ('first', 'average', 'max', 'simple')
 
 
@@ -23,14 +23,18 @@ def aggregate(
     tokenizer: Tokenizer,
     strategy: str,
 ) -> tuple[list[Sentence], list[np.ndarray]]:
-    """Returns the sentences and the logits of their words, float64 [W, C]; with 'simple' each piece becomes a word.
+    """Aggregates the logits of the pieces of each word to logits of the word.
 
     Args:
-      sentences: The N sentences; they must be raw text if the strategy is 'simple'.
-      features: The features of all their windows, R rows.
+      sentences: The N sentences; with 'simple', they must be raw text.
+      features: The features of the sentences, with R rows.
       token_logits: R arrays [S, C], each as long as its row.
-      tokenizer: The tokenizer that made the features.
+      tokenizer: The tokenizer that produced the features.
       strategy: One of STRATEGIES.
+
+    Returns:
+      The sentences and the logits of their words, float64 [W, C]. With 'simple', the words of a sentence are its
+      pieces.
     """
     offsets = [piece_offsets(sentence.words, tokenizer) for sentence in sentences]
     pieces = _gather_piece_logits(features, token_logits, offsets)
@@ -49,13 +53,16 @@ def aggregate(
 def _gather_piece_logits(
     features: Features, token_logits: Sequence[np.ndarray], offsets: Sequence[Sequence[np.ndarray]]
 ) -> list[list[np.ndarray]]:
-    """Returns the logits [P, C] of each word's pieces by sentence and word, up to the end of its window."""
+    """Returns the logits of the pieces of each word, [P, C], by sentence and word.
+
+    The pieces after the end of the word's window are missing.
+    """
     logits: list[list[np.ndarray]] = [[np.zeros(0)] * len(words) for words in offsets]
     for row, sentence in enumerate(features.record.tolist()):
         words = features.token[WORDS][features.offsets[row] : features.offsets[row + 1]]
         for start in np.flatnonzero(words).tolist():
             word = int(words[start]) - 1
-            end = min(start + len(offsets[sentence][word]), len(words) - 1)  # the last is [SEP]
+            end = min(start + len(offsets[sentence][word]), len(words) - 1)  # the last token is [SEP]
             logits[sentence][word] = np.asarray(token_logits[row][start:end], np.float64)
     return logits
 
@@ -68,7 +75,7 @@ def _word_logits(logits: np.ndarray, strategy: str) -> np.ndarray:
 
 
 def _split_into_pieces(sentence: Sentence, word_offsets: Sequence[np.ndarray], counts: Sequence[int]) -> Sentence:
-    """Returns the sentence with its pieces in place of its words."""
+    """Returns the sentence with its pieces as words."""
     offsets = tuple(
         (begin + int(first), begin + int(end))
         for (begin, _), pieces, count in zip(sentence.offsets, word_offsets, counts, strict=True)

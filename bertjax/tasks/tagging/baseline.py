@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from bertjax.tasks.baselines import MOST_FREQUENT
 from bertjax.tasks.tagging.columns import Sentence
 
-MOST_FREQUENT_OF_WORD = (
-    'most frequent of the word'  # similar to the baseline of CoNLL-2003, which looks up whole entities
-)
+# The baseline of CoNLL-2003 is similar, but looks up complete entities instead of words.
+MOST_FREQUENT_OF_WORD = 'most frequent of the word'
 
 
 def frequent_tags(train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[list[str]]]:
-    """Returns {name of a baseline: the tags of each record}.
+    """Returns the tags of two baselines, {name of a baseline: tags of each record}.
 
-    An unknown word gets the most frequent tag of all words. Between equally frequent tags the first in the alphabet
-    wins.
+    A word that does not occur in `train` gets the most frequent tag of all words. Equally frequent tags are ranked in
+    alphabetical order.
+
+    Args:
+      train: The training records.
+      records: The records to predict.
     """
     total: Counter[str] = Counter()
     by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)

@@ -1,4 +1,4 @@
-"""Blocks of a CoNLL column file: the rows of a sentence with the lines before it."""
+"""Splits a CoNLL column file into blocks. A block has the rows of a sentence and the lines before it."""
 
 import itertools
 import re
@@ -9,46 +9,53 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import Line
 
 DOCSTART = '-DOCSTART-'
-_BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, is part of a word
+_BLANKS = re.compile('[ \t]+')  # other white space, such as a no-break space, may be part of a word
 
 
 class ColumnBlock(NamedTuple):
-    """A sentence: its rows with their line numbers, the lines before them, the document number, and the separator."""
+    """A sentence in a column file.
+
+    Attributes:
+      rows: (line number, columns) of each word.
+      preceding_lines: the lines since the previous sentence; () for a blank line.
+      document: the number of the document, from 0.
+      separator: the separator of the columns, see `split_columns`.
+    """
 
     rows: list[tuple[int, tuple[str, ...]]]
-    before: tuple[tuple[str, ...], ...]
+    preceding_lines: tuple[tuple[str, ...], ...]
     document: int
     separator: str
 
 
 def split_lines(text: str) -> list[str]:
-    """Splits a text at \\n and \\r\\n only, because U+0085 and U+2028 may be words."""
+    """Splits a text into lines, only at \\n and \\r\\n, because U+0085 and U+2028 may be words."""
     lines = [line.removesuffix('\r') for line in text.split('\n')]
     return lines[:-1] if lines[-1] == '' else lines
 
 
 def is_boundary(line: str) -> bool:
-    """Whether a line separates documents: its first column is -DOCSTART- exactly, not a longer word."""
+    """Whether a line separates documents, which means that its first column is -DOCSTART-."""
     return line.startswith(DOCSTART) and split_columns(line, ' ')[0] == DOCSTART
 
 
 def split_columns(line: str, separator: str) -> tuple[str, ...]:
-    """Returns the columns of a line. The separator ' ' stands for any number of spaces and tabs."""
+    """Returns the columns of a line. The separator ' ' means any number of spaces and tabs."""
     if separator == '\t':
         return tuple(column.strip(' ') for column in line.split('\t'))
     return tuple(_BLANKS.split(line.strip(' \t')))
 
 
 def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[ColumnBlock]:
-    """Yields the blocks of numbered lines, each as soon as its lines are read.
+    """Yields the blocks of a column file, each as soon as its lines are read.
 
     Args:
-      lines: The lines of the file.
+      lines: The numbered lines of the file.
       where: The name of the file.
-      prefix: The prefix of comments, see columns.py:ColumnOptions.
+      prefix: The prefix of comments, see `comment` of columns.py:ColumnOptions.
 
     Raises:
-      UserError: A line has another number of columns than the first line.
+      UserError: The lines of words differ in their number of columns.
     """
     rows: list[tuple[int, tuple[str, ...]]] = []
     before: list[tuple[str, ...]] = []
@@ -74,15 +81,18 @@ def read_blocks(lines: Iterable[Line], where: str, prefix: str) -> Iterator[Colu
         if len(columns) != count:
             fix = 'correct or remove the line'
             if line.startswith('#'):
-                fix += '; comments stand before the first word of a sentence'
-            expected = f'{count}, as in line {first}, between {"spaces" if separator == " " else "tabs"}'
+                fix += '; a comment must precede the first word of a sentence'
+            expected = f'{count}, as in line {first}, separated by {"spaces" if separator == " " else "tabs"}'
             raise UserError(f'{where}:{number}', f'{count_columns(len(columns))} in {line[:60]!r}', expected, fix)
         rows.append((number, columns))
 
 
 def _peek_first_word(lines: Iterable[Line]) -> tuple[Iterator[Line], str, int]:
-    """Returns all lines, and the separator and number of columns of the first line that cannot be a comment ('' and 0
-    if there is none)."""
+    """Detects the columns from the first line that is neither blank, nor a possible comment, nor a document boundary.
+
+    Returns:
+      All lines, the separator of the columns, and the number of columns; '' and 0 if there is no such line.
+    """
     lines, seen = iter(lines), []
     for line in lines:
         seen.append(line)
@@ -96,10 +106,10 @@ def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
     """Whether a line before a sentence is a comment."""
     if prefix:
         return line.startswith(prefix)
-    # A # can also be a word.
+    # A line that starts with # can also be a word.
     return line.startswith('#') and width > 0 and len(split_columns(line, separator)) != width
 
 
 def count_columns(columns: int) -> str:
-    """'1 column', '2 columns'."""
+    """Returns '1 column', '2 columns' …"""
     return '1 column' if columns == 1 else f'{columns} columns'

@@ -1,4 +1,4 @@
-"""CoNLL column files: each line holds a word with its columns, and a blank line ends a sentence."""
+"""Reads and writes CoNLL column files. A line has a word and its columns, and a blank line ends a sentence."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +13,14 @@ from bertjax.tasks.tagging.schemes import ALIASES, ENTITIES, SCHEMES, check_tags
 
 @dataclasses.dataclass(frozen=True)
 class ColumnOptions:
-    """The options of reading a column file.
+    """The options for reading a column file.
 
     Attributes:
-      word_column, tag_column: the number of the column, from 0, or from the end with -1 for the last column.
-      comment: the prefix of comment lines, which can only precede a sentence; with '' a comment is a line that starts
-        with # and has another number of columns than the words, as in CoNLL-U.
-      scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for independent tags,
-        such as parts of speech; 'auto' detects the scheme of the entities.
+      word_column, tag_column: the numbers of the columns, from 0, or from the end with -1 for the last column.
+      comment: the prefix of comment lines, which must precede a sentence. If it is '', a line before a sentence is a
+        comment if it starts with # and has another number of columns than the words, as in CoNLL-U.
+      scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
+        independent tags, such as parts of speech; 'auto' detects the scheme of entities.
     """
 
     word_column: int = 0
@@ -35,28 +35,29 @@ class ColumnOptions:
 
     @property
     def known_scheme(self) -> str:
-        """The scheme with aliases replaced by its usual name."""
+        """The usual name of the scheme, which may be an alias."""
         return ALIASES.get(self.scheme, self.scheme)
 
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence of a column file, with everything needed to write it back.
+    """A sentence, with all data that are needed to write it to a column file.
+
+    `fields`, `tag_column`, `text` and `offsets` are excluded from repr and equality.
 
     Attributes:
-      where: 'file:line' of the first word.
+      where: the location of the first word, 'file:line'.
       words: the W words.
-      tags: the tag of each word, in IOB2 (or plain); None if the sentence has no tags.
-      document: the number of the document, ascending.
+      tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
+      document: the number of the document, in ascending order.
       columns: the columns of each word, as in the file.
-      before: the lines since the previous sentence; () for a blank line.
-      separator: the string between columns.
+      preceding_lines: the lines since the previous sentence; () for a blank line.
+      separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it cannot be detected.
-      fields: all fields of the row of a sentence from JSON or Arrow that is to be predicted.
-      text: the raw text that was split into the words; None if the input consists of words.
+      fields: all fields of the row, if the sentence is read from JSON or Arrow for prediction.
+      tag_column: the number of the tag column, see ColumnOptions.
+      text: the raw text from which the words are split; None if the input consists of words.
       offsets: (first character, end) of each word in `text`.
-      tag_column: the number of the column of tags, counted as in ColumnOptions. This, fields, text and offsets are
-        excluded from repr and equality.
     """
 
     where: str
@@ -64,7 +65,7 @@ class Sentence:
     tags: tuple[str, ...] | None
     document: int = 0
     columns: tuple[tuple[str, ...], ...] = ()
-    before: tuple[tuple[str, ...], ...] = ()
+    preceding_lines: tuple[tuple[str, ...], ...] = ()
     separator: str = ' '
     scheme: str = ''
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
@@ -79,23 +80,23 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
     Args:
       text: The content of the file.
       where: The name of the file.
-      options: The options of reading it.
-      tagged: Whether to read tags; if not, the file may lack their column.
+      options: The options for reading the file.
+      tagged: Whether to read tags; if not, the file may lack the tag column.
 
     Returns:
-      The sentences of the file, with tags in IOB2.
+      The sentences of the file, with tags in IOB2 or plain.
 
     Raises:
-      UserError: The file has no words, a line with another number of columns than the first, an empty word, an invalid
-        tag, or tags that fit no scheme.
+      UserError: The file has no words, lines that differ in their number of columns, an empty word, an invalid tag, or
+        tags that do not fit any scheme.
     """
     blocks = list(read_blocks(enumerate(split_lines(text), 1), where, options.comment))
     sentences = [_sentence(block, where, options, tagged=tagged) for block in blocks]
     if not sentences:
         raise UserError(where, 'no word', 'one word per line with its columns', 'check the file')
-    hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.before)
+    hashes = sum(len(line) == 1 and line[0].startswith('#') for block in blocks for line in block.preceding_lines)
     if hashes and not options.comment:
-        print(f'{where}: {hashes:,} lines before sentences that begin with # are read as comments')
+        print(f'{where}: {hashes:,} lines that precede sentences and begin with # are read as comments')
     if not tagged:
         return sentences
     return convert_to_iob2(sentences, [_places(block, where) for block in blocks], where, options)
@@ -104,16 +105,18 @@ def read_columns(text: str, where: str, options: ColumnOptions, *, tagged: bool)
 def convert_to_iob2(
     sentences: Sequence[Sentence], places: Sequence[Sequence[str]], where: str, options: ColumnOptions
 ) -> list[Sentence]:
-    """Converts the tags of sentences from the scheme of their file to IOB2 (or plain), and sets their `scheme`.
+    """Converts the tags of sentences from the scheme of their file to IOB2, and sets their `scheme`.
+
+    Plain tags do not change.
 
     Args:
-      sentences: The sentences of one file.
-      places: The place of each word, 'file:line'.
+      sentences: The sentences of a file.
+      places: The location of each word, 'file:line', by sentence.
       where: The name of the file.
-      options: The options of reading it.
+      options: The options for reading the file.
 
     Raises:
-      UserError: A tag is invalid, or the tags fit no scheme.
+      UserError: A tag is invalid, or the tags do not fit any scheme.
     """
     raw, scheme = [sentence.tags for sentence in sentences], options.known_scheme
     for tags, tag_places in zip(raw, places, strict=True):
@@ -125,7 +128,11 @@ def convert_to_iob2(
 
 
 def stream_columns(lines: Iterable[Line], where: str, options: ColumnOptions) -> Iterator[Sentence]:
-    """Yields the sentences of a file, ignoring its tags if any, each as soon as its lines are read."""
+    """Yields the sentences of a column file, each as soon as its lines are read. Tags are ignored.
+
+    Raises:
+      UserError: See `read_columns`.
+    """
     empty = True
     for block in read_blocks(lines, where, options.comment):
         empty = False
@@ -142,7 +149,14 @@ def _sentence(block: ColumnBlock, where: str, options: ColumnOptions, *, tagged:
     columns, places = tuple(columns for _, columns in block.rows), _places(block, where)
     words, tags = _words_and_tags(columns, places, where, options, tagged=tagged)
     return Sentence(
-        places[0], words, tags, block.document, columns, block.before, block.separator, tag_column=options.tag_column
+        places[0],
+        words,
+        tags,
+        block.document,
+        columns,
+        block.preceding_lines,
+        block.separator,
+        tag_column=options.tag_column,
     )
 
 
@@ -154,12 +168,12 @@ def _words_and_tags(
         if not -width <= column < width:
             found = f'{column}, but {where} has {count_columns(width)}'
             fix = f'for example --config.task.{name}={0 if name == "word_column" else -1}'
-            raise UserError(f'config.task.{name}', found, 'a column of the file, the first being 0', fix)
+            raise UserError(f'config.task.{name}', found, 'a column of the file, from 0', fix)
     if tagged and word % width == tag % width:
         fix = 'set config.task.word_column and config.task.tag_column'
         if width == 1:
-            fix = 'add the tags; a file without them is for --config.run=predict --config.input=FILE'
-        raise UserError(places[0], 'one column for words and tags', 'a column for each', fix)
+            fix = 'add the tags; to predict them, use --config.run=predict --config.input=FILE'
+        raise UserError(places[0], 'the same column for words and tags', 'different columns', fix)
     words = tuple(row[word] for row in columns)
     if '' in words:
         place = places[words.index('')]
@@ -168,16 +182,17 @@ def _words_and_tags(
 
 
 def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], *, scheme: str) -> str:
-    """Writes the sentences with an additional column for the predicted tags, in the scheme of their file.
+    """Returns the text of a column file with an additional column of predicted tags, in the scheme of the file.
 
-    The last two columns are the true and the predicted tag, as conlleval expects; true tags are repeated if they are
-    not in the last column. conlleval reads IOB and IOE, but no other scheme that marks ends. For such a scheme the true
-    and predicted tags are appended again in IOB2. Document boundaries, blank lines and comments are kept.
+    The last two columns are the true and the predicted tags, as conlleval expects. The true tags are therefore repeated
+    if they are not in the last column. Document boundaries, blank lines and comments are preserved.
+
+    conlleval only reads IOB and IOE. For other schemes, the true and the predicted tags are appended again, in IOB2.
 
     Args:
-      sentences: The sentences as read from the file.
-      tags: The predicted tag of each word, in IOB2 or plain.
-      scheme: The scheme for a file whose own tags do not show it.
+      sentences: The sentences of the file.
+      tags: The predicted tags of each sentence, in IOB2 or plain.
+      scheme: The scheme of the predicted tags if the scheme of the file is unknown.
     """
     lines: list[str] = []
     append_iob2 = any(_unknown_to_conlleval(sentence, sentence.scheme or scheme) for sentence in sentences)
@@ -189,9 +204,9 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
             row += [row[sentence.tag_column], tag] if repeat else [tag]
         if append_iob2:
             rows = [[*row, *both] for row, *both in zip(rows, sentence.tags, tags_in_iob2, strict=True)]
-        for line in sentence.before:
+        for line in sentence.preceding_lines:
             boundary = bool(line) and line[0] == DOCSTART
-            # conlleval stops at a line whose number of columns differs, so a boundary is padded.
+            # conlleval fails if a line has another number of columns, so a boundary is padded.
             padded = [*line, *['O'] * (len(rows[0]) - len(line))] if boundary else line
             lines.append(join(padded))
         lines += map(join, rows)
@@ -199,21 +214,24 @@ def write_columns(sentences: Sequence[Sentence], tags: Sequence[Sequence[str]], 
 
 
 def file_tags(sentence: Sentence) -> tuple[str, ...]:
-    """Returns the true tags of a tagged sentence, as in the file."""
+    """Returns the true tags of a tagged sentence in the scheme of its file."""
     return tuple(row[sentence.tag_column] for row in sentence.columns)
 
 
 def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str) -> Sequence[str]:
-    """Converts predicted tags from IOB2 to the scheme of the sentence's file, or to `scheme` if that is unknown.
+    """Converts predicted tags from IOB2 to the scheme of the sentence's file. Plain tags do not change.
 
-    Plain tags are returned unchanged.
+    Args:
+      sentence: The sentence.
+      tags: The predicted tags, in IOB2 or plain.
+      scheme: The scheme to use if the scheme of the file is unknown.
     """
     scheme = sentence.scheme or scheme
     return to_scheme(tags, scheme) if scheme in ENTITIES else tags
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether the scheme of the true tags, or a single tag, marks ends in a way that conlleval does not read."""
+    """Whether the scheme of the true tags, or any true tag, marks ends in a way that conlleval cannot read."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

@@ -1,4 +1,4 @@
-"""Readers of sentences for tagging: the files of a split, tensorflow-datasets, or a user's file."""
+"""Readers of sentences for tagging from the files of a split, from tensorflow-datasets, or from an input file."""
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -19,27 +19,27 @@ from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_io
 from bertjax.tasks.tagging.raw_text import split_words
 from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 
-DATASET = 'conll2003'  # the name in tensorflow-datasets
+DATASET = 'conll2003'  # the name of the dataset in tensorflow-datasets
 INPUTS = ('auto', 'columns', 'text', 'words', 'jsonl')
 _CONLL_NAMES = {'train': (), 'dev': ('testa',), 'test': ('testb',)}
 _SUFFIXES = ('.txt', '.tsv', '.conll', '.conllu', '.iob', '.iob2', '.bio', '.bioes')
 
 
 class TaggedFiles:
-    """The splits of a folder, or of tensorflow-datasets.
+    """The splits of a folder, or of CoNLL-2003 in tensorflow-datasets.
 
     Args:
-      data: The folder of column files, such as dev.txt, valid.conll or eng.testa, or of JSON or Arrow files, such as
-        dev.jsonl or test-00000-of-00001.parquet; '' for tensorflow-datasets.
+      data: The folder of column files, such as dev.txt, valid.conll or eng.testa, or of JSON, Parquet or Arrow files,
+        such as dev.jsonl or test-00000-of-00001.parquet; '' for tensorflow-datasets.
       options: The options of column files.
-      fields: The fields of JSON and Arrow files.
+      fields: The fields of JSON, Parquet and Arrow files.
     """
 
     def __init__(self, data: str, options: ColumnOptions, fields: TagFields):
         self._data, self._options, self._fields = data, options, fields
 
     def splits(self) -> list[str]:
-        """Returns the splits among train, dev and test that exist and have tags."""
+        """Returns the names of the splits that exist and have tags."""
         if not self._data:
             return list(STEMS)
         return [split for split in STEMS if self.find(split) and (split != 'test' or self._test_has_tags())]
@@ -56,7 +56,7 @@ class TaggedFiles:
         return (columns,) if columns else split_files(folder, split, suffixes=NESTED)
 
     def describe(self) -> str:
-        """Describes which files are which splits."""
+        """Returns a readable list of the splits and their files; '' for tensorflow-datasets."""
         if not self._data:
             return ''
         files = {split: self.find(split) for split in STEMS}
@@ -77,7 +77,7 @@ class TaggedFiles:
         files = self.find(split)
         if not files:
             names = ' or '.join(f'{name}.txt' for name in STEMS[split])
-            raise UserError(self._data, f'no file of the {split} split', names, 'add it, or name another folder')
+            raise UserError(self._data, f'no file of the {split} split', names, 'add it, or give another folder')
         tagged = split != 'test' or self._test_has_tags()
         if _has_columns(files):
             return read_columns(read_text(files[0]), str(files[0]), self._options, tagged=tagged)
@@ -85,7 +85,10 @@ class TaggedFiles:
         return _rows_in_iob2(rows, str(files[0]), self._options) if tagged else rows
 
     def _test_has_tags(self) -> bool:
-        """Whether there is a test file, and it has a column or field of tags as the training file has."""
+        """Whether there is a test file with a column or a field of tags.
+
+        A test file with one column less than the training file has no tags.
+        """
         test, train = self.find('test'), self.find('train')
         if not test:
             return False
@@ -98,7 +101,7 @@ class TaggedFiles:
 
 
 def _is_column_file(path: epath.Path, split: str) -> bool:
-    """Whether the name of a path is that of a column file of this split."""
+    """Whether a path has the name of a column file of the split."""
     name = path.name.removesuffix(path.suffix) if has_compression_suffix(path.name) else path.name
     stem, dot, suffix = name.rpartition('.')
     names = (*STEMS[split], *_CONLL_NAMES[split])
@@ -112,17 +115,17 @@ def _has_columns(files: Files) -> bool:
 
 
 def _count_columns(path: epath.Path, options: ColumnOptions) -> int:
-    """Returns the number of columns of the first word."""
+    """Returns the number of columns of the first word in a column file."""
     blocks = read_blocks(read_lines(path), str(path), options.comment)
     return next((len(block.rows[0][1]) for block in blocks), 0)
 
 
 def _drop_blank(rows: Iterable[Sentence | Blank]) -> list[Sentence]:
-    """Returns the sentences; records without words are dropped, and their number is printed."""
+    """Returns the sentences, and prints the number of records without words, which are dropped."""
     rows = list(rows)
     blank = [row.where for row in rows if isinstance(row, Blank)]
     if blank:
-        print(f'{len(blank):,} records without words left out, the first at {blank[0]}')
+        print(f'skipped {len(blank):,} records without words, the first at {blank[0]}')
     return [row for row in rows if isinstance(row, Sentence)]
 
 
@@ -135,16 +138,17 @@ def _rows_in_iob2(sentences: Sequence[Sentence], where: str, options: ColumnOpti
 def read_input(
     lines: Iterable[Line], where: str, options: ColumnOptions, format: str, labels: Collection[str], fields: TagFields
 ) -> Iterator[Sentence | Blank]:
-    """Yields the sentences of a user's file, ignoring its tags if any, each as soon as its lines are read.
+    """Yields the sentences of an input file, each as soon as its lines are read. Tags are ignored.
 
     Args:
       lines: The lines of the file.
       where: The name of the file.
       options: The options of a column file.
-      format: 'columns', 'text', 'words', 'jsonl', or 'auto'. 'auto' selects JSON lines if the first line is an object.
-        It selects columns if the first line has tabs or is -DOCSTART-, if all lines have the same number of columns and
-        at least half of them a known tag, or if there are several lines and all are single words. For a stream it
-        looks at the first two lines only.
+      format: The format: 'columns', 'text', 'words', 'jsonl', or 'auto'.
+        'auto' selects 'jsonl' if the first line is a JSON object. It selects 'columns' if the first line has tabs or is
+        -DOCSTART-, if all lines have the same number of columns and at least half of them have a known tag, or if there
+        are several lines and all are single words. Otherwise it selects 'text'. For a stream, only the first two lines
+        are examined.
       labels: The known tags.
       fields: The fields of JSON lines.
 
@@ -153,7 +157,7 @@ def read_input(
     """
     if format == 'auto':
         lines, format = _detect_format(lines, options, labels)
-        blanks = "with config.task.input_format='words' blanks alone separate words"
+        blanks = "with config.task.input_format='words', only white space separates words"
         names = {'columns': 'columns', 'jsonl': 'JSON lines', 'text': f'one text per line; {blanks}'}
         print(f'{where}: read as {names[format]}')
     if format == 'columns':
@@ -166,7 +170,7 @@ def read_input(
 def _detect_format(
     lines: Iterable[Line], options: ColumnOptions, labels: Collection[str]
 ) -> tuple[Iterator[Line], str]:
-    """Returns the lines and their format, detected from all lines of a list, or the first one or two of a stream."""
+    """Returns the lines and their format, detected from all lines of a file or the first one or two of a stream."""
     complete = isinstance(lines, list)
     lines, texts = peek_lines(lines, len(lines) if complete else 1)
     if texts and is_object(texts[0]):
@@ -192,12 +196,18 @@ def _looks_like_columns(lines: Sequence[str], options: ColumnOptions, labels: Co
     if not -width <= column < width:
         return False
     known = [row[column] for row in rows if row[column] in labels]
-    # A tag must have a letter, because the marks at the end of sentences are also part-of-speech tags.
+    # A tag must have a letter, because the punctuation marks at the end of sentences can also be part-of-speech tags.
     return 2 * len(known) >= len(rows) and any(letter.isalpha() for tag in known for letter in tag)
 
 
 def _read_lines(lines: Iterable[Line], where: str, *, raw: bool) -> Iterator[Sentence]:
-    """Yields a sentence for each line: raw text, or words between blanks."""
+    """Yields a sentence for each line that is not blank; a blank line starts a new document.
+
+    Args:
+      lines: The lines of the file.
+      where: The name of the file.
+      raw: Whether a line is raw text. If not, spaces and tabs separate its words.
+    """
     document, empty = 0, True
     for number, line in lines:
         words, offsets = split_words(line) if raw else (tuple(re.findall('[^ \t]+', line)), ())

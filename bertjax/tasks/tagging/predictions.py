@@ -1,4 +1,4 @@
-"""Predictions of tags: from the logits of windows to a tag for each word."""
+"""Predicts a tag for each word from the logits of windows."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ class Tags:
     Attributes:
       tags: the tag of each word, in IOB2 or plain.
       probabilities: the probability of the most probable tag of each word.
-      repaired: the number of entities that began with I in the model's output; in `tags` they begin with B.
+      repaired: the number of entities that begin with I in the output of the model; in `tags` they begin with B.
     """
 
     tags: tuple[str, ...]
@@ -34,7 +34,7 @@ def gather_word_logits(
 
     Args:
       sentences: The N sentences.
-      features: The features of all their windows, R rows.
+      features: The features of the sentences, with R rows.
       token_logits: R arrays [S, C], each as long as its row.
     """
     tags = token_logits[0].shape[-1]
@@ -52,7 +52,7 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
     Args:
       logits: The logits of the words of each sentence, float64 [W, C].
       labels: The C tags.
-      plain: Whether tags are independent; otherwise invalid tags are repaired to IOB2.
+      plain: Whether tags are independent. If not, invalid tags are converted to valid IOB2.
     """
     return [_tags(word_logits, labels, plain=plain) for word_logits in logits]
 
@@ -60,12 +60,12 @@ def predict_tags(logits: Sequence[np.ndarray], labels: Sequence[str], *, plain: 
 def _tags(logits: np.ndarray, labels: Sequence[str], *, plain: bool) -> Tags:
     if not (logits == logits).all():
         raise ValueError('a word without a prediction in any window')
-    prediction = make_certain_tags([labels[i] for i in logits.argmax(-1)], plain=plain)
+    prediction = make_prediction([labels[i] for i in logits.argmax(-1)], plain=plain)
     return dataclasses.replace(prediction, probabilities=tuple(softmax(logits).max(-1).tolist()))
 
 
-def make_certain_tags(raw: Sequence[str], *, plain: bool) -> Tags:
-    """Returns a prediction of these tags with probability 1; see `predict_tags`."""
+def make_prediction(raw: Sequence[str], *, plain: bool) -> Tags:
+    """Returns the prediction of the tags `raw`, each with probability 1; see `predict_tags`."""
     tags = raw if plain else to_iob2(raw)
     repaired = sum(a != b for a, b in zip(raw, tags, strict=True))
     return Tags(tuple(tags), (1.0,) * len(tags), repaired)

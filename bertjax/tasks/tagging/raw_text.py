@@ -1,4 +1,4 @@
-"""Splits raw text into words with their character offsets."""
+"""Splits raw text into words and their character offsets."""
 
 import unicodedata
 
@@ -6,7 +6,7 @@ from tokenizers import Regex, pre_tokenizers
 
 from bertjax.text.offsets import repair_surrogates
 
-# The characters of google-research/bert, tokenization.py:_is_chinese_char; each is a word.
+# The characters of google-research/bert, tokenization.py:_is_chinese_char. Each of them is a word.
 _CHINESE = '[\u4e00-\u9fff\u3400-\u4dbf\U00020000-\U0002a6df\U0002a700-\U0002ceaf\uf900-\ufaff\U0002f800-\U0002fa1f]'
 _SPLITTER = pre_tokenizers.Sequence(
     [pre_tokenizers.Split(Regex(_CHINESE), 'isolated'), pre_tokenizers.BertPreTokenizer()]
@@ -15,10 +15,11 @@ Offsets = tuple[int, int]  # the first character and the end (exclusive)
 
 
 def split_words(text: str) -> tuple[tuple[str, ...], tuple[Offsets, ...]]:
-    """Returns the words of a text and their offsets, split as BERT's tokenizer does before it searches for pieces.
+    """Returns the words of a text and their offsets. The words are those that BERT's tokenizer splits into pieces.
 
-    White space separates words; each punctuation mark and each Chinese character is a word. Control characters around a
-    word are stripped, and words of accents alone are dropped, because they have no pieces.
+    White space separates words, and each punctuation mark and each Chinese character is a word. Control characters at
+    the start and the end of a word are removed. Words that only consist of accents are dropped, because they have no
+    pieces.
     """
     repaired, positions = repair_surrogates(text)
     words, offsets = [], []

@@ -9,29 +9,29 @@ from bertjax.metrics.entities import EntityScore, score_entities, total_score
 def tagging_report(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, plain: bool, repaired: int
 ) -> str:
-    """Returns a table with a line for each entity type (or tag, if `plain`), the most frequent first.
+    """Returns a table of scores with a line for each entity type, or for each tag if `plain` is True.
+
+    The most frequent types or tags are first.
 
     Args:
-      gold, predicted: The tags of each sentence.
-      plain: Whether tags are independent and mark no entities.
-      repaired: The number of entities that began with I in the model's output.
+      gold, predicted: The true and the predicted tags of each sentence.
+      plain: Whether tags are independent, so that they do not mark entities.
+      repaired: The number of entities that begin with I in the output of the model.
     """
     if plain:
         scores = _score_tags(gold, predicted)
     else:
         scores = score_entities(gold, predicted)
         scores = {(name or '(no type)'): score for name, score in scores.items()}
-    order = sorted(scores, key=lambda name: (-scores[name].gold, -scores[name].found, name))
+    order = sorted(scores, key=lambda name: (-scores[name].gold, -scores[name].predicted, name))
     rows = [(name, scores[name]) for name in order] + [('all', total_score(scores))]
     width = max(len(name) for name, _ in rows)
-    lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold   found   right']
+    lines = [f'{"tag" if plain else "entity":{width}}  precision  recall      f1    gold    pred   right']
     for name, score in rows:
         figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
-        lines.append(f'{name:{width}}  {figures}{score.gold:8,}{score.found:8,}{score.right:8,}')
+        lines.append(f'{name:{width}}  {figures}{score.gold:8,}{score.predicted:8,}{score.right:8,}')
     if repaired:
-        lines.append(
-            f'{repaired:,} entities of the model began with I, after O or another type; in the tags they begin with B'
-        )
+        lines.append(f'{repaired:,} predicted entities began with I, after O or another type; this I was replaced by B')
     return '\n'.join(lines)
 
 

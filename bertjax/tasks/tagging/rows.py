@@ -1,4 +1,4 @@
-"""Sentences from rows of fields, such as {"tokens": [...], "ner_tags": [...]}, of any file format."""
+"""Parser of sentences from records such as {"tokens": [...], "ner_tags": [...]} of any file format."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ _TAGS = ('ner_tags', 'tags', 'ner', 'labels', 'pos_tags')
 
 @dataclasses.dataclass(frozen=True)
 class TagFields:
-    """The fields of the words and the tags.
+    """The names of the fields with words and tags.
 
     Attributes:
       words, tags: the names of the fields; '' for the first of the usual names that exists.
-      names: the names of tags that are numbers, in their order; () if the tags are texts, or the file has their names.
+      names: the names of the tags in the order of their numbers; () if the tags are texts, or the file has their names.
     """
 
     words: str = ''
@@ -27,14 +27,18 @@ class TagFields:
     names: Sequence[str] = ()
 
     def tags_of(self, fields: Mapping[str, Any]) -> Any:
-        """Returns the field of tags; None if it is missing or empty."""
+        """Returns the tags of a record; None if the field is missing or empty."""
         return next((fields[name] for name in ([self.tags] if self.tags else _TAGS) if fields.get(name)), None)
 
     def words_of(self, fields: Mapping[str, Any], where: str) -> tuple[str, ...]:
-        """Returns the field of words.
+        """Returns the words of a record.
+
+        Args:
+          fields: The fields of the record.
+          where: The location of the record.
 
         Raises:
-          UserError: The field does not exist, or is not a list of words.
+          UserError: The field is missing, or is not a list of words.
         """
         names = [self.words] if self.words else _WORDS
         name = next((name for name in names if name in fields), None)
@@ -43,7 +47,7 @@ class TagFields:
             raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(names), fix)
         words = fields[name]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UserError(f'{where}, field {name}', 'something else', 'a list of words', 'correct the record')
+            raise UserError(f'{where}, field {name}', 'another value', 'a list of words', 'correct the record')
         for number, word in enumerate(words):
             if not _fits_a_column(word):
                 found = f'the word {word!r} as number {number}'
@@ -53,22 +57,23 @@ class TagFields:
 
 
 def _fits_a_column(cell: str) -> bool:
-    """Whether a cell can be written to a column file with tabs."""
+    """Whether a word or a tag can be a cell of a column file with tabs."""
     return bool(cell.strip(' \t\n')) and not set(cell) & set('\t\n')
 
 
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """Yields the sentences of records, with tags as in the file, each as soon as its record is read.
-
-    A record without words, which some data sets have at the end of a file, yields a `Blank`.
+    """Yields the sentence of each record, with tags as in the file, as soon as the record is read.
 
     Args:
-      records: The records of one file.
-      fields: The fields of words and tags.
-      tagged: Whether to read tags; if not, the sentence keeps all fields of the record for the prediction.
+      records: The records of a file.
+      fields: The names of the fields with words and tags.
+      tagged: Whether to read tags. If not, the sentence stores all fields of the record, for prediction.
+
+    Yields:
+      The sentences, and a `Blank` for each record without words, which some datasets have at the end of a file.
 
     Raises:
-      UserError: A record has another form, or its numbers of tags and words differ.
+      UserError: A record has another form, or differs in its numbers of words and tags.
     """
     first = True
     for where, row in records:
@@ -101,5 +106,5 @@ def _name(tag: Any, fields: TagFields, where: str) -> str:
             raise UserError(where, f'the tag {tag[:40]!r}', 'a tag', 'correct the record')
         return check_text(tag, where)
     expected = f'a number from 0 to {len(fields.names) - 1}' if fields.names else 'a text'
-    fix = "name the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
+    fix = "list the names of the tags in the order of their numbers, config.task.tag_names=('O','B-PER',…)"
     raise UserError(where, f'the tag {str(tag)[:40]}', expected, fix)

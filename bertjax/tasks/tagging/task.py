@@ -1,4 +1,4 @@
-"""Tagging of words (named entities or other tags), from CoNLL column files or rows in JSON or Arrow."""
+"""The task of tagging words, for example with named entities or parts of speech."""
 
 import collections
 import dataclasses
@@ -25,57 +25,60 @@ from bertjax.tasks.tagging.baseline import frequent_tags
 from bertjax.tasks.tagging.blocks import DOCSTART
 from bertjax.tasks.tagging.columns import ColumnOptions, Sentence, convert_to_file_scheme, file_tags, write_columns
 from bertjax.tasks.tagging.features import tagging_features
-from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_certain_tags, predict_tags
+from bertjax.tasks.tagging.predictions import Tags, gather_word_logits, make_prediction, predict_tags
 from bertjax.tasks.tagging.report import tagging_report
 from bertjax.tasks.tagging.rows import TagFields, parse_sentences
 from bertjax.tasks.tagging.schemes import SCHEMES
 from bertjax.tasks.task import Judgment, Outputs, Task, id2label
 from bertjax.text.tokenizer import Tokenizer
 
-_COLUMN = integer(-1000, 1000)  # the number of a column, from 0, or negative from the end
+_COLUMN = integer(-1000, 1000)  # the allowed numbers of columns; a negative number counts from the end
 
 
 @dataclasses.dataclass
 class TaggingTask(Task[Sentence, Tags]):
     """Assigns a tag to each word, and evaluates the entities that the tags mark.
 
-    The first piece of a word carries its tag. Internally tags are in IOB2, in any scheme of the files. An I after O or
-    after another type, which is invalid in IOB2, starts an entity, as in conlleval; `report` counts such predictions.
-    Tags of other splits that do not occur in the training data can never be predicted; their number is printed.
+    The data are CoNLL column files, or rows in JSON, Parquet or Arrow files. Tags are converted from the scheme of the
+    files to IOB2.
+
+    The tag of a word is predicted at its first piece. An I after O or after another type, which is invalid in IOB2,
+    starts an entity, as in conlleval; `report` counts such predictions. Tags that do not occur in the training data
+    cannot be predicted; their number in other splits is printed.
 
     Attributes:
       data: the folder with train.txt, dev.txt and test.txt (or other names, see files.py:TaggedFiles); '' for
         CoNLL-2003 from tensorflow-datasets, which lacks document boundaries.
-      seq_len: the maximum sequence length S in pieces, with [CLS] and [SEP].
+      seq_len: the maximum sequence length S in pieces, including [CLS] and [SEP].
       word_column, tag_column, comment, scheme: see ColumnOptions; with the scheme 'plain' the score is the accuracy.
       context: whether to fill rows with the surrounding sentences of the same document ("maximal document context" in
         section 5.3 of the BERT paper).
       stride: the distance between the starts of two windows of a long sentence, in pieces; 0 for half a window.
-      words, tags, tag_names: the fields of JSON or Arrow files, see rows.py:TagFields.
-      input_format: the format of a file for run=predict: 'columns', 'text' (one sentence per line, split by
-        raw_text.py, with a blank line between documents), 'words' (the same, but only blanks separate words), 'jsonl',
-        or 'auto', which detects any of these except 'words'.
-      layers, bilstm_units, frozen: options of the head, see model/heads.py; the feature-based rows of the BERT paper
+      words, tags, tag_names: the fields of JSON, Parquet or Arrow files, see rows.py:TagFields.
+      input_format: the format of a file for run=predict: 'columns', 'text' (a sentence on each line, split by
+        raw_text.py, with a blank line between documents), 'words' (the same, but only white space separates words),
+        'jsonl', or 'auto', which detects any of these except 'words'.
+      layers, bilstm_units, frozen: options of the head, see model/heads.py; the feature-based models of the BERT paper
         have a frozen encoder.
     """
 
     data: str
     seq_len: int
-    word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', decides='reading')
-    tag_column: int = option(-1, _COLUMN, 'the column of the tags', decides='reading')
-    comment: str = option('', about="the prefix of comment lines; '': as in CoNLL-U", decides='reading')
-    words: str = option('', about="JSON and Arrow: the field of the words; '': tokens or words", decides='reading')
-    tags: str = option('', about="JSON and Arrow: the field of the tags; '': ner_tags, tags, ner, …", decides='reading')
+    word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', affects='reading')
+    tag_column: int = option(-1, _COLUMN, 'the column of the tags', affects='reading')
+    comment: str = option('', about="the prefix of comment lines; '': as in CoNLL-U", affects='reading')
+    words: str = option('', about="JSON and Arrow: the field of the words; '': tokens or words", affects='reading')
+    tags: str = option('', about="JSON and Arrow: the field of the tags; '': ner_tags, tags, ner, …", affects='reading')
     tag_names: Sequence[str] = option(
-        (), list_of(text(empty=False)), 'names of tags that are numbers', decides='reading'
+        (), list_of(text(empty=False)), 'names of tags that are numbers', affects='reading'
     )
-    scheme: str = option('auto', one_of(SCHEMES), 'how tags mark entities; `plain`: each stands for itself')
+    scheme: str = option('auto', one_of(SCHEMES), 'the scheme by which tags mark entities; `plain`: no entities')
     context: bool = False
     stride: int = option(0, integer(0, MANY))
-    input_format: str = option('auto', one_of(files.INPUTS), decides='reading')
-    layers: str = option('last', one_of(LAYERS), 'the layers that the head reads', decides='model')
-    bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0: none', decides='model')
-    frozen: bool = option(False, about='train the head alone', decides='model')
+    input_format: str = option('auto', one_of(files.INPUTS), affects='reading')
+    layers: str = option('last', one_of(LAYERS), 'the layers that are the input of the head', affects='model')
+    bilstm_units: int = option(0, BILSTM_UNITS, 'units of a BiLSTM before the head; 0: none', affects='model')
+    frozen: bool = option(False, about='train only the head', affects='model')
 
     head = TOKEN_CLASSIFICATION
     has_baselines = True
@@ -90,12 +93,12 @@ class TaggingTask(Task[Sentence, Tags]):
         self.score = 'accuracy' if self.plain else 'f1'
         self.labels: list[str] = []
         self._file_scheme = ''
-        room = self.seq_len - 2
-        if room < 1:
+        max_pieces = self.seq_len - 2
+        if max_pieces < 1:
             raise UserError('config.seq_len', str(self.seq_len), 'at least 3', 'use 128')
-        if self.stride > room:
-            expected = f'0 to {room}, config.seq_len less [CLS] and [SEP]'
-            raise UserError('config.task.stride', str(self.stride), expected, 'leave it 0 for half a window')
+        if self.stride > max_pieces:
+            expected = f'0 to {max_pieces}, which is config.seq_len without [CLS] and [SEP]'
+            raise UserError('config.task.stride', str(self.stride), expected, 'leave it at 0 for half a window')
 
     @property
     def complete(self) -> bool:
@@ -104,11 +107,11 @@ class TaggingTask(Task[Sentence, Tags]):
 
     @property
     def plain(self) -> bool:
-        """Whether tags are independent and mark no entities."""
+        """Whether tags are independent, so that they do not mark entities."""
         return self.scheme == 'plain'
 
     def check_training(self, train: str) -> None:
-        """See Task; with a frozen encoder only the head can be trained."""
+        """See Task; only the head can be trained if the encoder is frozen."""
         if self.frozen and train != 'head':
             raise UserError(
                 'config.trainable',
@@ -138,7 +141,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return parse_sentences(rows, self._fields, tagged=False)
 
     def learn(self, records: Sequence[Sentence]) -> None:
-        """Collects the tags; every entity type gets both B and I."""
+        """Collects the tags, with both B and I for each entity type, and prints their counts."""
         counts = collections.Counter(tag for record in records for tag in record.tags)
         if self.plain:
             self.labels = sorted(counts)
@@ -163,9 +166,7 @@ class TaggingTask(Task[Sentence, Tags]):
         """See Task and features.py."""
         notes = self._check_tags(records, training)
         if self.context and len({record.document for record in records}) == 1 and len(records) > 1:
-            notes.append(
-                f'{records[0].where}: no {DOCSTART} lines between documents: all sentences give context to others'
-            )
+            notes.append(f'{records[0].where}: no {DOCSTART} lines, so all sentences are treated as a single document')
         features = tagging_features(
             records,
             {label: i for i, label in enumerate(self.labels)},
@@ -177,7 +178,7 @@ class TaggingTask(Task[Sentence, Tags]):
         return dataclasses.replace(features, notes=tuple(notes))
 
     def _check_tags(self, records: Sequence[Sentence], training: bool) -> list[str]:
-        """Returns notes about tags that are not labels.
+        """Returns notes about the tags that are not among the labels.
 
         Raises:
           UserError: Training records have such tags.
@@ -186,7 +187,7 @@ class TaggingTask(Task[Sentence, Tags]):
         if unknown and training:
             tag, where = next((tag, record.where) for record in records for tag in record.tags or () if tag in unknown)
             known = ', '.join(self.labels[:20])
-            raise UserError(where, f'the tag {tag!r}', known, 'train with the data of the checkpoint')
+            raise UserError(where, f'the tag {tag!r}', f'one of {known}', 'use the training data of the checkpoint')
         return [_describe_unknown(unknown)] if unknown else []
 
     def _count_unknown_tags(self, records: Sequence[Sentence]) -> collections.Counter[str]:
@@ -207,14 +208,16 @@ class TaggingTask(Task[Sentence, Tags]):
     def ensemble_predictions(
         self, records: Sequence[Sentence], members: Sequence[tuple[Features, Outputs]]
     ) -> list[Tags]:
-        """See Task; each model may have its own tokenizer, length and windows."""
+        """See Task; the models may differ in their tokenizer, sequence length and windows."""
         by_member = [gather_word_logits(records, features, outputs['token_logits']) for features, outputs in members]
         means = [np.mean(sentence_logits, axis=0) for sentence_logits in zip(*by_member, strict=True)]
         return predict_tags(means, self.labels, plain=self.plain)
 
     def metrics(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, float | None]:
-        """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags in the
-        scheme of the file."""
+        """Returns f1, precision and recall of entities, micro-averaged as in conlleval, and the accuracy of tags.
+
+        The accuracy compares the tags in the scheme of the file. For plain tags it is the only metric.
+        """
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         pairs = zip(records, predicted, strict=True)
         file_scheme_tags = [convert_to_file_scheme(record, tags, self._file_scheme) for record, tags in pairs]
@@ -225,11 +228,11 @@ class TaggingTask(Task[Sentence, Tags]):
         return {'f1': score.f1, 'precision': score.precision, 'recall': score.recall, **accuracy}
 
     def collapsed(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> bool:
-        """Whether all words get the same tag."""
+        """Whether all words have the same predicted tag."""
         return len({tag for prediction in predictions for tag in prediction.tags}) == 1
 
     def report(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> str:
-        """Returns a table of entity types (or tags), and the number of repaired entities."""
+        """Returns a table of scores by entity type or tag, and the number of repaired entities."""
         gold, predicted = [record.tags for record in records], [prediction.tags for prediction in predictions]
         repaired = sum(prediction.repaired for prediction in predictions)
         table = tagging_report(gold, predicted, plain=self.plain, repaired=repaired)
@@ -237,9 +240,10 @@ class TaggingTask(Task[Sentence, Tags]):
         return f'{table}\n{_describe_unknown(unknown)}' if unknown else table
 
     def rows(self, records: Sequence[Sentence], predictions: Sequence[Tags]) -> Iterator[dict[str, Any]]:
-        """Yields `words`, `tags`, `probabilities`, `entities` (words `start` to `end`, exclusive) and `true`, if known.
+        """Yields an object for each sentence: `words`, `tags`, `probabilities`, and `true` if it is tagged.
 
-        A row of raw text also has the `offsets` of the words, and `start` and `end` of an entity are characters.
+        Unless tags are plain, an object also has `entities`, with `start` and `end` as word numbers, `end` exclusive.
+        For raw text, an object also has `offsets` of the words, and `start` and `end` of entities are characters.
         """
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
@@ -252,12 +256,12 @@ class TaggingTask(Task[Sentence, Tags]):
             yield row
 
     def judgments(self, records: Sequence[Sentence], rows: Iterable[Mapping[str, Any]]) -> Iterator[Judgment]:
-        """See Task; a decision is the entity type of a span or, with the scheme 'plain', the tag of a word."""
+        """See Task; the classes are the entity types of spans, or the tags of words if tags are plain."""
         for record, row in zip(records, rows, strict=True):
             true, predicted = (self._spans_to_names(tags) for tags in (record.tags, row['tags']))
-            places = sorted(true.keys() | predicted.keys())
-            classes = [(true.get(place, ''), predicted.get(place, '')) for place in places]
-            errors = [place for place in places if true.get(place) != predicted.get(place)]
+            bounds = sorted(true.keys() | predicted.keys())
+            classes = [(true.get(bound, ''), predicted.get(bound, '')) for bound in bounds]
+            errors = [bound for bound in bounds if true.get(bound) != predicted.get(bound)]
             descriptions = [
                 '; '.join(self._describe_spans(record, names, errors)) or '-' for names in (true, predicted)
             ]
@@ -270,21 +274,22 @@ class TaggingTask(Task[Sentence, Tags]):
         return {(span.start, span.end): span.type or 'entity' for span in spans(tags)}
 
     def _describe_spans(
-        self, record: Sentence, names: Mapping[tuple[int, int], str], places: Sequence[tuple[int, int]]
+        self, record: Sentence, names: Mapping[tuple[int, int], str], bounds: Sequence[tuple[int, int]]
     ):
-        return [f'{" ".join(record.words[slice(*place)])} [{names[place]}]' for place in places if place in names]
+        return [f'{" ".join(record.words[slice(*bound)])} [{names[bound]}]' for bound in bounds if bound in names]
 
     def baselines(self, train: Sequence[Sentence], records: Sequence[Sentence]) -> dict[str, list[Tags]]:
         """See Task and baseline.py."""
-        answers = frequent_tags(train, records)
+        tags_by_name = frequent_tags(train, records)
         return {
-            name: [make_certain_tags(tags, plain=self.plain) for tags in answer] for name, answer in answers.items()
+            name: [make_prediction(tags, plain=self.plain) for tags in record_tags]
+            for name, record_tags in tags_by_name.items()
         }
 
     def official_files(self, split: str, records: Sequence[Sentence], predictions: Sequence[Tags]) -> dict[str, str]:
-        """Returns the columns of the input with a column of predicted tags, in the scheme of the input.
+        """Returns a column file for conlleval with the columns of the input and a column of predicted tags.
 
-        conlleval reads the last two columns (with `-d '\\t'` if tabs separate columns), see columns.py:write_columns.
+        See columns.py:write_columns. If tabs separate the columns, conlleval needs the argument `-d '\\t'`.
         """
         tags = [prediction.tags for prediction in predictions]
         return {f'{split}.txt': write_columns(records, tags, scheme=self._file_scheme)}
@@ -295,7 +300,7 @@ class TaggingTask(Task[Sentence, Tags]):
 
 
 def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, Any]:
-    """Returns the JSON object of an entity in `rows`; its score is the mean probability of its words."""
+    """Returns the JSON object of an entity in `rows`. Its score is the mean probability of the tags of its words."""
     type, first, end = span
     score = float(np.mean(prediction.probabilities[first:end]))
     if record.text is None:
@@ -306,4 +311,6 @@ def _entity(record: Sentence, prediction: Tags, span: EntitySpan) -> dict[str, A
 
 def _describe_unknown(unknown: collections.Counter[str]) -> str:
     examples = ', '.join(f'{tag} {count:,}' for tag, count in unknown.most_common(10))
-    return f'{unknown.total():,} words have tags that training did not ({examples}): none of them can be found'
+    return (
+        f'{unknown.total():,} words have tags that do not occur in the training data ({examples}) and are never correct'
+    )

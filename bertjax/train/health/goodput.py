@@ -1,4 +1,4 @@
-"""Goodput: the share of a run's wall time spent on steps that its state contains, and where the rest went."""
+"""Goodput: the share of a run's wall time spent on steps that its state contains, and the other shares."""
 
 import dataclasses
 import json
@@ -9,7 +9,7 @@ from typing import Any
 from bertjax.progress import format_duration
 from bertjax.train.health.goodput_clock import KINDS, STEP, TIMES
 
-LOST = 'lost'  # steps after the last checkpoint that a later process did again
+LOST = 'lost'  # steps after the last checkpoint, which a later process repeated
 _DESCRIPTIONS = {**{kind: kind for kind in KINDS}, LOST: 'steps done again', 'data': 'waiting for data'}
 
 
@@ -59,8 +59,8 @@ class Goodput:
 def read_goodput(folder: pathlib.Path) -> Goodput | None:
     """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
 
-    Steps that a later process did again are lost. If that process resumes within the steps of a row, the lost share of
-    the row's seconds is the lost share of its steps.
+    Steps that a later process repeated are lost. If the later process resumes within the steps of a row, the lost share
+    of the row's seconds is the lost share of its steps.
     """
     rows = _rows(folder / TIMES)
     seconds: dict[str, float] = {}

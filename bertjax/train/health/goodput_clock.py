@@ -1,7 +1,7 @@
 """A clock of the current activity of the training thread, for goodput, for slow steps and for the watchdog.
 
-It writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and none truncates it, so that the cost of a
-kill can be computed. `goodput.py` reads it.
+It writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and no process truncates it, so `goodput.py`
+can compute the time that a kill has cost.
 """
 
 import collections
@@ -26,20 +26,20 @@ KINDS = {
     DATA: 'waiting for data', EVALUATION: 'evaluating', SAVE: 'saving',
 }  # fmt: skip
 SLOW = 5  # a slow step takes this many times the median
-_REPORTED = (COMPILE, EVALUATION)  # kinds that have lines of their own on the console
+_REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
 _MIN_REPORTED = 0.5  # seconds: a shorter slow step gets a row but no line
 _ROW_INTERVAL = 10.0  # seconds between rows, the most that a kill leaves unrecorded
 _MIN_STEPS, _MAX_STEPS = 10, 100  # the steps of one shape needed for a median, and the most used for it
 
-_recorded_until: float | None = None  # the end of the earlier training in this process, if there was one
+_recorded_until: float | None = None  # the end of the previous training in this process, or None
 
 
 class GoodputClock:
-    """Measures where the wall time of a run goes. The main thread is always in one of KINDS, at first in START.
+    """Measures the wall time of each activity of a run. The main thread is always in one of KINDS, at first in START.
 
     A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
     `began`, the start of the process (seconds since 1970). A row with `slow` describes one step: its seconds by kind,
-    and the `median` of the steps before it. If the log cannot be written, it is dropped with a warning.
+    and the `median` of the previous steps. If the log cannot be written, it is dropped with a warning.
 
     Args:
       folder: The folder of the log.
@@ -66,7 +66,7 @@ class GoodputClock:
 
     @contextlib.contextmanager
     def during(self, kind: str) -> Iterator[None]:
-        """Counts the time of the context as `kind`, then returns to the kind before it."""
+        """Counts the time of the context as `kind`, then returns to the previous kind."""
         before = self.doing
         self._turn_to(kind)
         try:
@@ -79,7 +79,7 @@ class GoodputClock:
         self._turn_to(START)
 
     def begin(self) -> None:
-        """Counts the time from now as STEP, unless a context says otherwise."""
+        """Counts the time from now as STEP, except within a `during` context."""
         self._turn_to(STEP)
         self._trains, self._of_step = True, {}
 
@@ -88,7 +88,7 @@ class GoodputClock:
 
         Args:
           step: The number of the step.
-          shape: The shapes of its batch; steps are compared with others of the same shape.
+          shape: The shapes of its batch; a step is compared only with steps of the same shape.
           saving: Whether a checkpoint is being written at the same time.
 
         Returns:
@@ -128,7 +128,7 @@ class GoodputClock:
         self._row_since, self._after, self._of_row, self._began = self._since, self._step, {}, None
 
     def close(self) -> None:
-        """Writes the last row, unless no step was to be trained."""
+        """Writes the last row, unless the run had no step to train."""
         global _recorded_until
         if self._trains:
             self.write()

@@ -63,7 +63,7 @@ def check_gradients() -> None:
       UserError: The gradient is wrong.
     """
     before = jax.config.jax_persistent_cache_min_compile_time_secs
-    # Cache it although it compiles quickly, because every start needs it.
+    # Cache this program although it compiles quickly, because every start needs it.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     try:
         with jax.default_matmul_precision('highest'):
@@ -94,7 +94,7 @@ def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
 
 
 def digits(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
-    """Returns {name: (norm of the gradient by this input, product of the gradient with fixed numbers)}."""
+    """Returns {name: (norm of the gradient, product of the gradient with fixed numbers)} for each input."""
     wide = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
     return {name: (float(np.linalg.norm(g)), float(np.sum(g * numbers(g.shape, 9)))) for name, g in wide.items()}
 

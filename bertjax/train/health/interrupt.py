@@ -11,9 +11,9 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Interrupt:
-    """A context that records the first SIGTERM or SIGINT; the third ends the process with status 128 + its number.
+    """A context that records the first SIGTERM or SIGINT. The third ends the process with status 128 + signal number.
 
-    A separate thread answers signals, also while the main thread is in compiled code or waits for a disk.
+    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.

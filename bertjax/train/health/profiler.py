@@ -40,7 +40,7 @@ class Profiler:
     Args:
       folder: The workdir.
       steps: The steps to trace, from `profiled_steps`.
-      log: Logs a line.
+      log: A function that logs a line.
     """
 
     def __init__(self, folder: pathlib.Path, steps: range, log: Callable[[str], None]):
@@ -48,7 +48,7 @@ class Profiler:
         self._is_tracing = False
 
     def during(self, step: int, drain: Callable[[], None]) -> contextlib.AbstractContextManager:
-        """Returns the context of a step; `drain` waits until the steps before it are done."""
+        """Returns the context of a step; `drain` waits until the previous steps are done."""
         if step not in self._steps:
             return contextlib.nullcontext()
         if not self._is_tracing:

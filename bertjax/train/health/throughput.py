@@ -7,7 +7,7 @@ import jax
 import psutil
 
 # Peak of dense bfloat16 FLOP/s per device, from NVIDIA's data sheets and Google Cloud's pages on each generation. The
-# first name that occurs in JAX's device_kind applies. A device of a v3 is one of the two cores of a chip.
+# first name that occurs in JAX's device_kind applies. A v3 device is one of the two cores of a chip.
 PEAK_FLOPS: tuple[tuple[str, float], ...] = (
     ('A100', 312e12),
     ('H100', 989e12),

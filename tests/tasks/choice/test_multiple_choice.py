@@ -94,8 +94,8 @@ def check(error: UserError, named: tuple[str, ...]) -> None:
         (f'{SWAG}2,v,3,s,a,b,g,c,d,e,f,x\n', ('f.csv:5', "the label 'x'")),
         (f'{SWAG}2,v,3,s,a,b,g,c,,e,f,1\n', ('f.csv:5', 'an empty ending 1')),
         (f'{SWAG}2,v,3,s, ,b,g,c,d,e,f,1\n', ('f.csv:5', 'an empty context')),
-        (f'{SWAG}2,v,3,s,"a,b,g,c,d,e,f,1\n', ('f.csv:5', 'wrong CSV')),
-        (f'{SWAG}2,v,3,s,"a"x,b,g,c,d,e,f,1\n', ('f.csv:5', 'wrong CSV')),
+        (f'{SWAG}2,v,3,s,"a,b,g,c,d,e,f,1\n', ('f.csv:5', 'invalid CSV')),
+        (f'{SWAG}2,v,3,s,"a"x,b,g,c,d,e,f,1\n', ('f.csv:5', 'invalid CSV')),
     ],
 )
 def test_malformed_swag(tmp_path: pathlib.Path, text: str, named: tuple[str, ...]):
@@ -178,7 +178,7 @@ def test_json_lines(tmp_path: pathlib.Path, swag: MultipleChoiceTask):
 @pytest.mark.parametrize(
     ('line', 'named'),
     [
-        ('{"prompt": "A"', ('f:2', 'wrong JSON')),
+        ('{"prompt": "A"', ('f:2', 'invalid JSON')),
         ('["A"]', ('f:2', 'an object')),
         ('{"prompt": 3, "endings": ["a", "b"]}', ('f:2', '"prompt": "text"')),
         ('{"prompt": "A", "endings": ["a", 3]}', ('f:2', '"prompt": "text"')),
@@ -226,7 +226,7 @@ def test_the_longer_loses_first_as_in_tokenizers(
                 assert truncate_longest_first(first, second, room) == (types.count('a'), types.count('b'))
     features = swag.features([question('abcdefghijkl', 'mnopqrstuvwx', 'y')], tokenizer, training=True)
     assert features.lengths.tolist() == [16]
-    assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are cut',)
+    assert features.notes == ('1 of 2 sequences are longer than config.seq_len=16 and are truncated',)
 
 
 def test_predictions_and_files(swag: MultipleChoiceTask, tokenizer: Tokenizer):
@@ -262,7 +262,10 @@ def test_fewer_endings_are_masked(swag: MultipleChoiceTask, tokenizer: Tokenizer
     """The loss and the answers of each question are those that it has alone."""
     records = [question('a', 'b', 'c', label=1), question('d', 'e', 'f', 'gh', label=0)]
     swag.learn(records)
-    assert 'endings: 2 of 1 questions, 3 of 1 questions' in capsys.readouterr().out and swag.objective is CHOICES
+    assert (
+        '1 questions with 2 endings, 1 questions with 3 endings' in capsys.readouterr().out
+        and swag.objective is CHOICES
+    )
     features = swag.features(records, tokenizer, training=True)
     assert features.choices == 3 and features.sequence_lengths.tolist() == [5, 5, 0, 5, 5, 6]
     logits = np.array([[0.5, -1.0, 9.0], [0.2, 0.1, 0.7]], np.float32)  # the highest is of no ending

@@ -68,7 +68,7 @@ def test_a_repository_of_the_hub(tmp_path: pathlib.Path):
     assert task.sources() == (
         'train: 2 files, train-00000-of-00002.parquet to train-00001-of-00002.parquet, '
         'dev: validation-00000-of-00001.parquet, '
-        'test: test-00000-of-00001.parquet (no labels: it is only predicted)'
+        'test: test-00000-of-00001.parquet (no labels; for prediction only)'
     )
     scores = ClassificationTask(str(tmp_path), 32, label='stars', regression=True)
     assert [record.label for record in scores.records('train')] == [0.8, 1.8, 2.8, 3.8]
@@ -125,7 +125,9 @@ def test_every_kind_reads_rows(tmp_path: pathlib.Path):
 def test_the_number_of_a_class_has_a_name(tmp_path: pathlib.Path, number: int):
     rows = [{'text': 'a', 'label': 1}, {'text': 'b', 'label': number}]
     pq.write_table(table(rows, {'label': LABEL}), tmp_path / 'a.parquet')
-    with pytest.raises(UserError, match=rf'a\.parquet\[1\]: found the class {number}, expected 0 to 1, or -1 for none'):
+    with pytest.raises(
+        UserError, match=rf'a\.parquet\[1\]: found the class {number}, expected 0 to 1, or -1 for no label'
+    ):
         list(read_records([tmp_path / 'a.parquet']))
 
 
@@ -162,11 +164,11 @@ def test_damage_and_a_missing_package(tmp_path: pathlib.Path, monkeypatch: pytes
     path = tmp_path / 'a.parquet'
     pq.write_table(pa.table({'text': ['a text that is long']}), path, compression='none', write_page_checksum=True)
     path.write_bytes(path.read_bytes().replace(b'long', b'lomg'))
-    with pytest.raises(UserError, match=r'a.parquet: found a file that cannot be read .*CRC checksum'):
+    with pytest.raises(UserError, match=r'a.parquet: found an error after .*CRC checksum'):
         list(read_records([path]))
     pq.write_table(table(REVIEWS), path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(UserError, match=r'a.parquet: found a file that cannot be read from row 0 on'):
+    with pytest.raises(UserError, match=r'a.parquet: found an error after 0 rows'):
         list(read_records([path]))
     monkeypatch.setitem(sys.modules, 'pyarrow', None)
     with pytest.raises(UserError, match=r"pip install 'bertjax\[arrow\]'"):

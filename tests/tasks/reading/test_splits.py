@@ -51,7 +51,7 @@ def test_a_share_of_train_is_told(tmp_path: pathlib.Path, capsys: pytest.Capture
     task.learn(records)
     dev = len(task.records('dev'))
     said = (
-        f'dev is {dev} of the 200 records of train, chosen by a hash of their text: config.task.dev_fraction=0.1 says'
+        f'dev is {dev} of the 200 records of train, selected by a hash of their text; config.task.dev_fraction=0.1 sets'
     )
     assert said in capsys.readouterr().out and dev + len(records) == 200
     (tmp_path / 'val.csv').write_text(TABLE)

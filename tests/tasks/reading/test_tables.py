@@ -88,7 +88,7 @@ def test_compressed_files(tmp_path):
     path = write(tmp_path / 'a.tsv.gz', gzip.compress(b'text\tlabel\na\t1\n'))
     assert values(path) == [('a', '1')]
     damaged = write(tmp_path / 'b.tsv.gz', path.read_bytes()[:-9])
-    assert 'cannot be read on' in str(error(damaged))
+    assert 'an error while reading' in str(error(damaged))
 
 
 def test_names_fall_back(tmp_path):
@@ -98,7 +98,7 @@ def test_names_fall_back(tmp_path):
 
 
 def test_with_and_without_header(tmp_path):
-    layout = TableLayout((Column(('text',)), Column(('label',))), bare=('label', 'text'))
+    layout = TableLayout((Column(('text',)), Column(('label',))), headerless_columns=('label', 'text'))
     assert values(write(tmp_path / 'a.tsv', 'x\ta\ny\tb\n'), layout) == [('a', 'x'), ('b', 'y')]
     assert values(write(tmp_path / 'a.tsv', 'text\tlabel\na\tx\n'), layout) == [('a', 'x')]
     wrong = error(write(tmp_path / 'a.tsv', 'a\tb\tc\n'), layout)
@@ -107,9 +107,9 @@ def test_with_and_without_header(tmp_path):
 
 def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
     path = write(tmp_path / 'a.tsv', 'text\tlabel\na\t1\nb\nc\t0\t0\nd\t1\n')
-    assert values(path, TableLayout(TEXT_LABEL.columns, broken=2)) == [('a', '1'), ('d', '1')]
-    assert '2 broken rows left out' in capsys.readouterr().out
-    assert error(path, TableLayout(TEXT_LABEL.columns, broken=1)).where == f'{path}:4'
+    assert values(path, TableLayout(TEXT_LABEL.columns, max_broken_rows=2)) == [('a', '1'), ('d', '1')]
+    assert 'skipped 2 rows with a wrong number of columns' in capsys.readouterr().out
+    assert error(path, TableLayout(TEXT_LABEL.columns, max_broken_rows=1)).where == f'{path}:4'
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
         ('a.tsv', '\n\n', '', 'empty file'),
         ('a.csv', '', '', 'empty file'),
         ('a.jsonl', '', '', 'no row'),
-        ('a.json', '', ':1', 'wrong JSON'),
+        ('a.json', '', ':1', 'invalid JSON'),
         ('a.json', '[]', '', 'no row'),
         ('a.tsv', 'text\tlabel\n', '', 'no row'),
         ('a.tsv', 'txt\tlabel\na\t1\n', ':1', "'txt', 'label'"),
@@ -130,9 +130,9 @@ def test_broken_rows_are_counted_and_no_more_than_allowed(tmp_path, capsys):
         ('a.tsv', 'text\tlabel\na\t1\n\nb\t1\n', ':3', 'a blank line'),
         ('a.csv', 'text,label\na,1\n\n\nb,1\n', ':3', 'a blank line'),
         ('a.csv', 'text,label\na,b,1\n', ':2', '3 columns'),
-        ('a.csv', 'text,label\n"a"b,1\n', ':2', 'wrong CSV'),
-        ('a.csv', 'text,label\na,1\n"b,1\nc,1\n', ':3', 'wrong CSV'),
-        ('a.jsonl', '{"text": "a"}\n{"text": "b"\n', ':2', 'wrong JSON'),
+        ('a.csv', 'text,label\n"a"b,1\n', ':2', 'invalid CSV'),
+        ('a.csv', 'text,label\na,1\n"b,1\nc,1\n', ':3', 'invalid CSV'),
+        ('a.jsonl', '{"text": "a"}\n{"text": "b"\n', ':2', 'invalid JSON'),
         ('a.jsonl', '{"text": "a"}\n["b"]\n', ':2', 'a JSON list'),
         ('a.jsonl', '{"text": "a"}\n{"txt": "b"}\n', ':2', "the fields 'txt'"),
         ('a.jsonl', '{"text": {"x": 1}}\n', ':1', 'a JSON dict'),

@@ -57,7 +57,7 @@ def test_no_file(tmp_path: pathlib.Path):
 
 def test_half_a_surrogate_pair_is_no_text():
     assert check_text(TEXT, 'here') == TEXT
-    with pytest.raises(UserError, match='here: found half a surrogate pair'):
+    with pytest.raises(UserError, match='here: found a lone surrogate'):
         check_text('cut \ud83d', 'here')
 
 

@@ -155,7 +155,7 @@ def test_what_shows_them_is_no_text_that_may_be_another(slots: Tokenizer, marker
 
 
 def test_without_slots_there_is_punctuation(tokenizer: Tokenizer, slots: Tokenizer):
-    assert 'between [unused0] … [unused1] and [unused2] … [unused3]' in describe_marks(slots, 'entity')
+    assert 'marked by [unused0] … [unused1] and [unused2] … [unused3]' in describe_marks(slots, 'entity')
     assert 'unused' not in describe_marks(tokenizer, 'entity')
 
 
@@ -216,7 +216,7 @@ def test_input_of_ones_own(tacred: RelationTask, capsys):
     assert row.label is None and row.fields['id'] == '7'
     (given,) = text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], None)  # of a program
     assert given == first
-    with pytest.raises(UserError, match='give one text'):
+    with pytest.raises(UserError, match='give a single text'):
         text_records(tacred, 'classify', ['<< a >> b [[ c ]]'], ['d'])
 
 

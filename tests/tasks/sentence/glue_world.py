@@ -18,7 +18,7 @@ def text(split: str, i: int, side: int = 1) -> str:
 
 def label(task: str, i: int) -> str:
     """What the labelled files say of row i."""
-    written = TASKS[task].written
+    written = TASKS[task].file_labels
     return written[i % len(written)] if written else f'{i * 0.8:.3f}'
 
 

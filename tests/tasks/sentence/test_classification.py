@@ -28,7 +28,7 @@ def test_spam(mails, capsys):
     assert task.labels == ['ham', 'spam'] and list(task.splits()) == ['train', 'dev']
     said = capsys.readouterr().out
     assert '9 records for training, 2 labels' in said and 'spam          3   33.3%' in said
-    assert "always 'ham' would be right in 66.7%" in said and "warning: only 3 records are 'spam'" in said
+    assert "always predicting 'ham' would be correct for 66.7%" in said and "warning: only 3 records are 'spam'" in said
     assert task.records('dev') == [Example('win a prize', None, 'spam'), Example('see me', None, 'ham')]
     assert task.records('train')[1].where == f'{mails / "train.csv"}:3'
     assert (task.score, task.objective) == ('accuracy', CLASSIFICATION)
@@ -96,7 +96,7 @@ def test_many_labels_show_the_most_frequent_confusions(tmp_path):
     task = learned(tmp_path, dev_fraction=0.0)
     records = task.records('train')
     report = task.report(records, right(task, records, wrong=(3, 28)))
-    assert 'label 3 taken for label 4: 2' in report and 'label 2 taken' not in report
+    assert 'label 3 predicted as label 4: 2' in report and 'label 2 predicted' not in report
 
 
 def test_regression(tmp_path, tokenizer, capsys):
@@ -127,7 +127,7 @@ def test_regression(tmp_path, tokenizer, capsys):
 def test_a_score_beyond_float32_is_refused(tmp_path, score: str):
     """Also one whose square is: the loss of its batch would be inf, and nothing would be learned of it."""
     (tmp_path / 'train.csv').write_text(f'text,label\na,1.5\nb,{score}\n')
-    with pytest.raises(UserError, match=r"train\.csv:3: found the score '.*', expected a finite number, to ±1e\+15"):
+    with pytest.raises(UserError, match=r"train\.csv:3: found the score '.*', expected a finite number within ±1e\+15"):
         learned(tmp_path, regression=True, dev_fraction=0.0)
 
 
@@ -194,7 +194,8 @@ def test_what_looks_wrong_is_said(tmp_path, capsys):
     learned(tmp_path, dev_fraction=0.0)
     said = capsys.readouterr().out
     assert (
-        f'2 records have the text of an earlier one; 1 with another label, the first at {tmp_path}/train.tsv:4' in said
+        f'2 records repeat the text of an earlier record; 1 with another label, the first at {tmp_path}/train.tsv:4'
+        in said
     )
     assert f'1 records with an empty text, the first at {tmp_path}/train.tsv:5' in said
 

@@ -60,7 +60,7 @@ def prepared(glue, tmp_path_factory) -> None:
 def expected(name: str, split: str) -> list[tuple]:
     """(texts, label) as the files were written."""
     row = TASKS[name]
-    words = dict(zip(row.written, row.labels, strict=True))
+    words = dict(zip(row.file_labels, row.labels, strict=True))
     kind, rows = split.partition('_')[0], []
     for i in range(ROWS):
         texts = tuple(text(kind, i, side) for side in range(1, len(row.texts) + 1))
@@ -128,7 +128,7 @@ def test_the_files_of_the_server(glue, name: str, split: str):
     if task.labels:
         best = [(i + 1) % width for i in range(ROWS)]
         predictions = [Scores(np.eye(width)[i]) for i in best]
-        answers = [TASKS[name].written[i] for i in best]
+        answers = [TASKS[name].file_labels[i] for i in best]
     else:
         predictions = [Scores(np.array([x])) for x in (-0.4, 0.0, 1.23456, 4.9996, 5.0, 7.1)]
         answers = ['0.000', '0.000', '1.235', '5.000', '5.000', '5.000']
@@ -165,10 +165,7 @@ def test_broken_rows_of_qqp_are_counted(own, capsys):
     path = own / 'QQP' / 'train.tsv'
     path.write_text(path.read_text() + '9\t7\t8\thalf a question\nthe rest\tb\t0\n')
     assert len(GlueTask(str(own), 32, task='qqp').records('train')) == ROWS
-    assert (
-        f'2 broken rows left out, with another number of columns: lines {ROWS + 2}, {ROWS + 3}'
-        in capsys.readouterr().out
-    )
+    assert f'skipped 2 rows with a wrong number of columns, in lines {ROWS + 2}, {ROWS + 3}' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

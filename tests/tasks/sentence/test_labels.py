@@ -51,7 +51,7 @@ def test_a_test_file_has_all_labels_or_none(mails):
 
 def test_labels_that_can_be_none(tmp_path):
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + 'a\tx\n' * 9)
-    with pytest.raises(UserError, match='one label only'):
+    with pytest.raises(UserError, match='only the label'):
         learned(tmp_path, dev_fraction=0.0)
     (tmp_path / 'train.tsv').write_text('text\tlabel\n' + ''.join(f'a\t{i / 7}\n' for i in range(60)))
     with pytest.raises(UserError, match='regression=True'):
@@ -65,7 +65,7 @@ def test_labels_that_can_be_none(tmp_path):
         (
             ('1', '0', '1', '1.0'),
             5,
-            "the label '1.0' of 1 records, expected one label for one number: 2 have '1', such as",
+            "the label '1.0' of 1 records, expected a single form of each number; 2 records have '1', such as",
         ),
         (('a', '<NA>', '<NA>', 'b'), 3, "the label '<NA>' of 2 records"),
     ],
@@ -86,8 +86,8 @@ def test_odd_labels_are_told(tmp_path, capsys):
     learned(tmp_path, dev_fraction=0.0)
     said = capsys.readouterr().out
     assert "warning: 'Spam' and 'spam' are different labels" in said
-    assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4: a label, or none?" in said
-    assert f"warning: labels of one record in 1,204: 'once' ({tmp_path}/train.tsv:5)" in said
+    assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4; is it a missing value?" in said
+    assert f"warning: labels that only one of 1,204 records has: 'once' ({tmp_path}/train.tsv:5)" in said
 
 
 @pytest.mark.parametrize('told', ['', '-1'])

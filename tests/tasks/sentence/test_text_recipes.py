@@ -87,7 +87,7 @@ def test_the_ten_lines_of_the_docstring_work(repository, tmp_path):
 def test_chemprot_and_pubmedqa(shared, capsys):
     task = learned(shared / 'domain' / 'chemprot')
     assert [len(task.records(split)) for split in task.splits()] == [4169, 2427, 3469]
-    assert len(task.labels) == 13 and "only 4 of 4,169 are 'AGONIST-INHIBITOR'" in capsys.readouterr().out
+    assert len(task.labels) == 13 and "only 4 of 4,169 records are 'AGONIST-INHIBITOR'" in capsys.readouterr().out
     path = shared / 'domain' / 'pubmedqa_ori_pqal.json'
     task = learned(path, text_a='QUESTION', text_b='CONTEXTS', label='final_decision', long='windows', seq_len=128)
     assert task.labels == ['maybe', 'no', 'yes']

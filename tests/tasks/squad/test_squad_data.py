@@ -98,7 +98,7 @@ A = (*Q, 'answers', 0)
         (
             broken(*Q, 'is_impossible', value=True),
             'f.json:data[0].paragraphs[0].qas[0].answers',
-            '1, and is_impossible',
+            '1 answers and is_impossible',
         ),
         (broken(*A, value='red'), 'f.json:data[0].paragraphs[0].qas[0].answers[0]', '"red"'),
         (broken(*A, 'text', value=None), 'f.json:data[0].paragraphs[0].qas[0].answers[0].text', 'null'),
@@ -109,12 +109,12 @@ A = (*Q, 'answers', 0)
         (broken(*A, 'answer_start', value=-1), '….answers[0].answer_start', '-1'),
         (broken(*A, 'answer_start', value=10**30), '….answers[0].answer_start', 'a whole number of about 30 digits'),
         (broken(*A, 'answer_start', value=99), '….answers[0].answer_start', '99'),
-        (broken(*Q, 'question', value='cut \ud83d'), '….question', 'half a surrogate pair'),
+        (broken(*Q, 'question', value='cut \ud83d'), '….question', 'a lone surrogate'),
         ('{"data": [\n  {"paragraphs" []}]}', 'f.json:2:17', "Expecting ':'"),
         ('{"data": [', 'f.json:1:11', 'the end of the file'),
         ('', 'f.json:1:1', 'the end of the file'),
-        ('[' * 100_000, 'f.json', 'cannot be read'),
-        ('9' * 5_000, 'f.json', 'cannot be read'),
+        ('[' * 100_000, 'f.json', 'cannot be parsed'),
+        ('9' * 5_000, 'f.json', 'cannot be parsed'),
     ],
 )
 def test_what_is_wrong_is_named(content, where, found):
@@ -126,7 +126,7 @@ def test_what_is_wrong_is_named(content, where, found):
 
 def test_ids_are_their_own():
     content = squad_json({'context': 'red', 'qas': [qa('a'), qa('b')]}, {'context': 'red', 'qas': [qa('b')]})
-    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', which f.json:data\[0\].p.*.qas\[1\]"):
+    with pytest.raises(UserError, match=r"paragraphs\[1\].qas\[0\].id: found 'b', as in f.json:data\[0\].p.*.qas\[1\]"):
         parse(content)
 
 
@@ -154,8 +154,8 @@ def test_json_lines():
 @pytest.mark.parametrize(
     ('text', 'where', 'found'),
     [
-        ('', 'in', 'nothing'),
-        ('\n \n', 'in', 'nothing'),
+        ('', 'in', 'an empty input'),
+        ('\n \n', 'in', 'an empty input'),
         ('{"question": "who"}', 'in:1', "no 'context' among 'question'"),
         ('{"question": "w", "context": "x"}\n[1]', 'in:2', 'a JSON list'),
         ('{"question": "w", "context": "x"}\n{"question": 1, "context": "x"}', 'in:2.question', '1'),
@@ -164,7 +164,7 @@ def test_json_lines():
         (
             '{"question": "w", "context": "x"}\n{"id": "1", "question": "w", "context": "x"}',
             'in:2.id',
-            "'1', which in:1 has already",
+            "'1', as in in:1",
         ),
         ('{"id": [5], "question": "w", "context": "x"}', 'in:1.id', '[5]'),
         ('{"data": [}', 'in:1:11', 'Expecting value'),
@@ -188,13 +188,15 @@ def test_input_in_the_layout_of_squad_needs_no_answers():
 
 def test_json_lines_name_the_line_of_the_first_of_two_ids():
     text = '{"id": "a", "question": "w", "context": "x"}\n' * 2
-    with pytest.raises(UserError, match=r"in:2.id: found 'a', which in:1 has already"):
+    with pytest.raises(UserError, match=r"in:2.id: found 'a', as in in:1"):
         given(text)
 
 
 def test_a_row_without_an_id_has_its_number():
     row = {'question': 'w', 'context': 'x'}
     rows = [Record('gs://b/x.parquet[3]', row), Record('run:1/x.parquet[4]', row), Record('in:5', row)]
-    assert [question.id for question in parse_unlabelled_rows(rows, whole=True)] == ['3', '4', '5']
-    with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', which x.parquet\[0\] has already"):
-        list(parse_unlabelled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)], whole=True))
+    assert [question.id for question in parse_unlabelled_rows(rows, unique_ids=True)] == ['3', '4', '5']
+    with pytest.raises(UserError, match=r"^a/x.parquet\[1\].id: found 'q', as in x.parquet\[0\]"):
+        list(
+            parse_unlabelled_rows([Record(f'a/x.parquet[{i}]', {**row, 'id': 'q'}) for i in range(2)], unique_ids=True)
+        )

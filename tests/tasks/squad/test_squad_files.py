@@ -126,12 +126,14 @@ def test_a_test_file_without_answers_is_unlabelled(tmp_path, more: dict):
     write(tmp_path / 'test.json', squad_json({'context': 'red', 'qas': bare}))
     task = SquadTask(data=str(tmp_path), seq_len=100, version='2.0')
     assert task.splits() == ['train', 'dev'] and [q.answers for q in task.records('test')] == [None, None]
-    assert task.sources().endswith('test: test.json (no answers: it is only predicted)')
+    assert task.sources().endswith('test: test.json (no answers; for prediction only)')
     told = squad_json({'context': 'red', 'qas': [*bare, qa('c', (), is_impossible=True)]})
     write(tmp_path / 'test.json', told)
     assert task.splits() == ['train', 'dev', 'test'] and [q.answers for q in task.records('test')] == [()] * 3
     write(tmp_path / 'dev-v2.0.json', squad_json({'context': 'red', 'qas': bare}))
-    with pytest.raises(UserError, match=r'no answer, as of every question, expected answers, or "is_impossible": true'):
+    with pytest.raises(
+        UserError, match=r'no answer, as for every question, expected answers, or "is_impossible": true'
+    ):
         task.records('dev')
 
 
@@ -171,7 +173,7 @@ def test_the_shards_of_a_split_are_all_read(tmp_path, form: str):
     task = SquadTask(data=str(tmp_path), seq_len=100)
     assert [(q.id, q.answers) for q in task.records('train')] == [(name, ('red',)) for name in 'abc']
     (tmp_path / 'train-00000-of-00002.json').write_text((tmp_path / 'train-00001-of-00002.json').read_text())
-    with pytest.raises(UserError, match=r"00001-of-00002.json.*\.id: found 'b', which train-00000-of-00002.json.* has"):
+    with pytest.raises(UserError, match=r"00001-of-00002.json.*\.id: found 'b', as in train-00000-of-00002.json"):
         task.records('train')
 
 
@@ -180,7 +182,7 @@ def test_the_shards_of_a_split_are_all_read(tmp_path, form: str):
     [
         ({'context': None}, 'train.jsonl:1.context: found null'),
         ({'answers': {'text': ['red']}}, "train.jsonl:1.answers: found no 'answer_start'"),
-        ({'answers': {'text': ['red'], 'answer_start': []}}, '1 texts and 0 places'),
+        ({'answers': {'text': ['red'], 'answer_start': []}}, '1 texts and 0 answer_start'),
         ({'answers': 'red'}, 'train.jsonl:1.answers: found "red"'),
         ({'id': None}, 'train.jsonl:1.id: found null'),
     ],

@@ -137,7 +137,7 @@ def sentencepiece():
 
 def test_long_questions_are_cut_aloud(letters):
     features = features_of([ask('red', 'red', question='what ' * 30, id='long'), ask('it', 'it')], letters)
-    assert features.notes == ('questions cut to their first 10 pieces: 1\n  long',)
+    assert features.notes == ('questions truncated to their first 10 pieces: 1\n  long',)
     assert pieces_of(features, 0, letters) == ['[CLS]', *['what'] * 10, '[SEP]', 'red', '[SEP]']
     assert features.row['start'].tolist() == [12, 5]
 
@@ -195,19 +195,19 @@ def test_answers_that_cannot_be_found_are_counted_listed_and_not_trained_on(lett
     task = SquadTask(data='', seq_len=40, max_query=10)
     task.learn(questions)
     said = capsys.readouterr().out
-    assert '7 questions on 6 texts for training, 0 without answer' in said
-    assert "in white space, and are taken from there: 1\n  line: 'is the' at 3, found at 3\n" in said
+    assert '7 questions on 6 texts for training, 0 without an answer' in said
+    assert "text at answer_start, which is used instead: 1\n  line: 'is the' at 3, found at 3\n" in said
     moved = "  moved: 'red' at 2, found at 6\n  utf-16: 'red' at 12, found at 5\n"
-    assert f'taken from the nearest where they are: 2\n{moved}' in said
-    assert "not trained on: 2\n  gone: 'red' at 6\n  empty: '' at 0\n" in said and 'fine' not in said
+    assert f'their nearest occurrence in the text is used: 2\n{moved}' in said
+    assert "not used for training: 2\n  gone: 'red' at 6\n  empty: '' at 0\n" in said and 'fine' not in said
     training = task.features(questions, letters, training=True)
     (said,) = training.notes
-    assert 'left out of training' in said and said.endswith(': 3\n  gone\n  unwritten\n  empty')
+    assert 'not used for training' in said and said.endswith(': 3\n  gone\n  unwritten\n  empty')
     assert training.record.tolist() == [0, 2, 3, 6] and 0 not in training.row['start']
     evaluated = task.features(questions, letters, training=False)
     assert evaluated.record.tolist() == list(range(7))
     assert evaluated.row['weights'].tolist() == [1, 0, 1, 1, 0, 0, 1]
-    with pytest.raises(UserError, match='found 2 questions, none with an answer that is in its context'):
+    with pytest.raises(UserError, match='found 2 questions whose answers do not occur in their contexts'):
         task.features([questions[1], questions[5]], letters, training=True)
 
 
@@ -215,7 +215,7 @@ def test_a_long_list_says_how_much_longer_it_is(capsys):
     task = SquadTask(data='', seq_len=40, max_query=10)
     task.learn([ask('it', 'red', start=0, id=f'q{n}') for n in range(250)])
     said = capsys.readouterr().out
-    assert 'trained on: 250\n' in said and 'q99:' in said and 'q100:' not in said and '… and 150 more' in said
+    assert 'used for training: 250\n' in said and 'q99:' in said and 'q100:' not in said and '… and 150 more' in said
 
 
 # Gold answers of the shared files, and how many come back from the pieces of bert-base-uncased as the same text but for

@@ -73,7 +73,7 @@ def converted(folder: pathlib.Path, counts: Counts) -> list[dict]:
 def test_documents_with_an_answer_become_paragraphs(triviaqa: pathlib.Path, tmp_path: pathlib.Path):
     counts = Counts()
     (entry,) = converted(triviaqa, counts)
-    assert counts == Counts(questions=2, documents=3, kept=1, answered=1)
+    assert counts == Counts(questions=2, documents=3, paragraphs=1, answered=1)
     (paragraph,) = entry['paragraphs']
     (asked,) = paragraph['qas']
     assert asked['id'] == 'tc_1--Birds.txt' and asked['question'] == QUESTION['Question']

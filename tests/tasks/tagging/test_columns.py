@@ -117,7 +117,7 @@ def test_plain_tags():
 def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture):
     text = 'a B-X\nb O\nc I-X\nd I-Y\n'
     assert read(text, scheme='iob2')[0].tags == ('B-X', 'O', 'B-X', 'B-Y')
-    assert 'file: read as IOB2; 2 of 3 entities are not written so, at 3, 4: they begin' in capsys.readouterr().out
+    assert 'file: read as IOB2; 2 of 3 entities deviate from this scheme, at 3, 4\n' in capsys.readouterr().out
     assert read(text, scheme='iob1')[0].scheme == 'iob1'
     assert 'read as IOB1; 1 of 3 entities' in capsys.readouterr().out
     assert read('a B-X\nb O\n', scheme='iob2') and not capsys.readouterr().out
@@ -130,17 +130,17 @@ def test_a_named_scheme_reads_strays_as_conlleval(capsys: pytest.CaptureFixture)
         ('\n\n-DOCSTART- O\n', ('file', 'no word')),
         ('a NN O\nb O\n', ('file:2', '2 columns', '3, as in line 1')),
         ('a NN O\n\nb NN O O\n', ('file:3', '4 columns', '3, as in line 1')),
-        ('a\tO\nb O\n', ('file:2', '1 column', 'between tabs')),
-        ('a O\n# text = b\n', ('file:2', '4 columns', 'comments stand before the first word')),
+        ('a\tO\nb O\n', ('file:2', '1 column', 'separated by tabs')),
+        ('a O\n# text = b\n', ('file:2', '4 columns', 'a comment must precede the first word')),
         ('a\tO\n\tO\n', ('file:2', 'an empty word')),
         ('a\tO\nb\t\n', ('file:2', "the tag ''")),
         ('a O\nb NN\n', ('file:2', "the tag 'NN'", 'config.task.tag_column', "scheme='plain'")),
         ('a O\nb B_X\n', ('file:2', "'B_X'")),
         ('a O\nb I-\n', ('file:2', "'I-'")),
-        ('a\nb\n', ('file:1', 'one column', '--config.run=predict')),
+        ('a\nb\n', ('file:1', 'the same column', '--config.run=predict')),
         (
             'a B-X\nb O\nc B-X\n\nd I-X\n',
-            ('file:5', 'tags I-X, one of 1', '99 % of the 3', 'such as iob2'),
+            ('file:5', 'tags I-X, one of 1', '99 % of the 3', 'for example to iob2'),
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_malformed(text: str, named: tuple[str, ...]):
     [
         ({'tag_column': 4}, ('config.task.tag_column', '4', '4 columns')),
         ({'word_column': -5}, ('config.task.word_column', '-5')),
-        ({'tag_column': 0}, ('file:3', 'one column')),
+        ({'tag_column': 0}, ('file:3', 'the same column')),
         ({'tag_column': 1}, ('file:3', "'NNP'")),
     ],
 )

@@ -119,7 +119,8 @@ def test_some_strays_do_not_change_the_scheme(usual: str, stray: str, strays: in
     said = capsys.readouterr().out
     total = 800 * len(spans(usual.split())) + strays * len(found)
     assert (
-        f'file: read as {scheme.upper()}; {strays * len(found):,} of {total:,} entities are not written so, at ' in said
+        f'file: read as {scheme.upper()}; {strays * len(found):,} of {total:,} entities deviate from this scheme, at '
+        in said
     )
     line = 400 * (len(usual.split()) + 1) + found[0].start + 1
     assert f' at {line}' in said
@@ -169,11 +170,11 @@ def test_comments_of_conll_u(capsys: pytest.CaptureFixture):
     text = '# newdoc\n# text = a b\n1\ta\tO\n2\t#\tB-X\n\n# text = # 1\n1\t#\tO\n'
     sentences = read(text, word_column=1)
     assert [sentence.words for sentence in sentences] == [('a', '#'), ('#',)]
-    assert 'file: 3 lines before sentences that begin with # are read as comments' in capsys.readouterr().out
+    assert 'file: 3 lines that precede sentences and begin with # are read as comments' in capsys.readouterr().out
     written = write_columns(sentences, [('O', 'B-X'), ('O',)], scheme='')
     assert written.splitlines()[:3] == ['# newdoc', '# text = a b', '1\ta\tO\tO'] and '# text = # 1\n1\t#' in written
     assert read('# O\na B-X\n')[0].words == ('#', 'a')
     with pytest.raises(
-        UserError, match=r'file:2: found 3 columns .*comments stand before the first word of a sentence'
+        UserError, match=r'file:2: found 3 columns .*a comment must precede the first word of a sentence'
     ):
         read('a O\n# more words\nb O\n')

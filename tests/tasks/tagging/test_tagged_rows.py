@@ -28,13 +28,13 @@ def test_json_lines(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture):
     write(tmp_path, 'test.jsonl', [{'id': 'x', 'tokens': ['a', 'b']}])
     task = TaggingTask(str(tmp_path), 12)
     assert task.splits() == ['train', 'dev']
-    assert task.sources() == 'train: train.jsonl, dev: val.jsonl, test: test.jsonl (no tags: it is only predicted)'
+    assert task.sources() == 'train: train.jsonl, dev: val.jsonl, test: test.jsonl (no tags; for prediction only)'
     records = task.records('train')
     assert [(record.words, record.tags) for record in records] == [
         (('EU', 'rejects', 'call'), ('B-ORG', 'O', 'O')), (('Jane',), ('B-PER',)),
     ]  # fmt: skip
     assert records[1].where == f'{tmp_path}/train.jsonl:2' and records[0].scheme == 'iob2'
-    assert f'1 records without words left out, the first at {tmp_path}/train.jsonl:3' in capsys.readouterr().out
+    assert f'skipped 1 records without words, the first at {tmp_path}/train.jsonl:3' in capsys.readouterr().out
     (test,) = task.records('test')
     assert test.tags is None and test.fields['id'] == 'x'
     task.learn(records)
@@ -74,12 +74,12 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
     ('row', 'said'),
     [
         ({'text': 'a'}, "the fields 'text', expected tokens or words"),
-        ({'tokens': 'a b', 'tags': ['O']}, 'field tokens: found something else, expected a list of words'),
+        ({'tokens': 'a b', 'tags': ['O']}, 'field tokens: found another value, expected a list of words'),
         ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "the word '' as number 1"),
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),
         ({'tokens': ['a'], 'tags': ['NN']}, "the tag 'NN'"),
-        ({'tokens': ['a'], 'tags': ['B-\ud83d']}, 'half a surrogate pair'),
+        ({'tokens': ['a'], 'tags': ['B-\ud83d']}, 'a lone surrogate'),
     ],
 )
 def test_malformed_rows(tmp_path: pathlib.Path, row: dict, said: str):

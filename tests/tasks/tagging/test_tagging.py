@@ -121,7 +121,7 @@ def test_windows_tag_every_word_once_with_the_most_context():
         own = (begin, end)
         seen = draw.choice([own, (draw.randrange(begin + 1), draw.randrange(end, len(lengths) + 1))])
         room = draw.randrange(1, 40)
-        found = windows(first, own, seen, room=room, stride=draw.randrange(1, room + 1))
+        found = windows(first, own, seen, max_pieces=room, stride=draw.randrange(1, room + 1))
         assert sorted(word for _, _, words in found for word in words) == list(range(*own))
         for start, stop, words in found:
             assert 0 < stop - start <= room and first[seen[0]] <= start and stop <= first[seen[1]]
@@ -234,21 +234,21 @@ def test_impossible_tags_are_read_as_conlleval_reads_them(task, tokenizer: Token
     prediction = made.predictions(records, features, {'token_logits': [logits]})[0]
     assert prediction.tags == records[0].tags and prediction.repaired == 2
     assert prediction.probabilities[0] == pytest.approx(np.exp(3) / (np.exp(3) + 4))
-    assert '2 entities of the model began with I' in made.report(records, [prediction])
+    assert '2 predicted entities began with I' in made.report(records, [prediction])
 
 
 def test_unseen_tags(task, tokenizer: Tokenizer):
     made = task()
     records = [sentence(['a', 'b', 'c'], ['B-NEW', 'I-NEW', 'B-PER'])]
     features = made.features(records, tokenizer, training=False)
-    assert '2 words have tags that training did not (B-NEW 1, I-NEW 1)' in features.notes[0]
+    assert '2 words have tags that do not occur in the training data (B-NEW 1, I-NEW 1)' in features.notes[0]
     assert features.token['token_weights'].tolist() == [0, 0, 0, 1, 0]
     logits = np.zeros((5, 5), np.float32)
     logits[3, made.labels.index('B-PER')] = 9
     predictions = made.predictions(records, features, {'token_logits': [logits]})
     assert made.metrics(records, predictions)['recall'] == 0.5
-    assert '2 words have tags that training did not' in made.report(records, predictions)
-    with pytest.raises(UserError, match="x:1: found the tag 'B-NEW', expected O, B-LOC"):
+    assert '2 words have tags that do not occur in the training data' in made.report(records, predictions)
+    with pytest.raises(UserError, match="x:1: found the tag 'B-NEW', expected one of O, B-LOC"):
         made.features(records, tokenizer, training=True)
 
 

@@ -1,4 +1,4 @@
-"""Training a part of a model: the selection of trained parameters, and the learning rate of each layer.
+"""Training of a part of a model: the selection of trained parameters, and the learning rate of each layer.
 
 The train step differentiates and updates only the sub-tree of trained parameters and combines it with the rest, so
 frozen parameters need neither gradients nor optimiser moments.
@@ -27,8 +27,8 @@ def make_selection(train: str, num_layers: int) -> Selection:
     """Builds the selection for `config.trainable`.
 
     Args:
-      train: 'all'; 'head' for everything except the encoder (the pooler belongs to the head); or 'last_K' for the head
-        and the last K blocks (0 < K <= L).
+      train: 'all'; 'head' for all parameters outside the encoder, including the pooler; or 'last_K' for the head and
+        the last K blocks (0 < K <= L).
       num_layers: L, the number of blocks.
 
     Raises:
@@ -64,7 +64,7 @@ def needs_unrolled(train: str) -> bool:
 def partition(
     params: Mapping[str, Any], selection: Selection, path: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Splits params into the sub-trees of trained and of frozen parameters, each without empty branches."""
+    """Splits params into the sub-trees of trained and frozen parameters, without empty branches."""
     trained: dict[str, Any] = {}
     frozen: dict[str, Any] = {}
     for name, value in params.items():
@@ -85,9 +85,9 @@ def combine(trained: Mapping[str, Any], frozen: Mapping[str, Any]) -> dict[str, 
 
 
 def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
-    """Computes factors of the learning rate: 1 for heads, `decay` for the last block, decay**2 for the one before.
+    """Computes learning rate factors: 1 for heads, `decay` for the last block, decay**2 for the second to last.
 
-    The embeddings, below the first of L blocks, have decay**(L + 1). Source: ULMFiT (arXiv 1801.06146, section 3.2,
+    The factor of the embeddings is decay**(L + 1) for L blocks. Source: ULMFiT (arXiv 1801.06146, section 3.2,
     "discriminative fine-tuning"), in the form of ELECTRA (google-research/electra, model/optimization.py).
 
     Args:

@@ -15,7 +15,7 @@ from bertjax.model.heads import BertForClassification
 from bertjax.model.stacking import stack_layers, unstack_layers
 from bertjax.optim.masks import path_names
 from bertjax.optim.optimizers import make_optimizer
-from bertjax.optim.selection import combine, layer_rates, make_selection, needs_unrolled, partition, select_all
+from bertjax.optim.trainable import combine, layer_rates, make_selection, needs_unrolled, partition, select_all
 from bertjax.train.state import make_init
 from bertjax.train.step import make_train_step
 
