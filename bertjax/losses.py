@@ -145,6 +145,28 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
     return temperature**2 * (jnp.exp(teacher) * (teacher - student)).sum(-1)
 
 
+def with_z_loss(objective: Objective, factor: float) -> Objective:
+    """Adds `factor` · mean of (log Σ exp(logits))² over the predicted positions (PaLM, arXiv 2204.02311, section 5).
+
+    The new loss is `z_loss`, whose reported mean does not include the factor. Returns `objective` for a factor of 0.
+    """
+    if not factor:
+        return objective
+
+    def losses(outputs: Any, batch: Mapping[str, jax.Array]) -> dict[str, tuple[jax.Array, jax.Array]]:
+        normaliser = jax.nn.logsumexp(outputs['mlm_logits'].astype(jnp.float32), axis=-1)  # [B, P]
+        weights = batch['masked_weights'].astype(jnp.float32)
+        z_loss = ((jnp.square(normaliser) * weights).sum(), weights.sum())
+        return {**objective.losses(outputs, batch), 'z_loss': z_loss}
+
+    def weights(batch: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        return {**objective.weights(batch), 'z_loss': batch['masked_weights'].sum()}
+
+    return dataclasses.replace(
+        objective, losses=losses, weights=weights, factors={**objective.factors, 'z_loss': factor}
+    )
+
+
 PRETRAINING = Objective(
     (*INPUTS, 'masked_positions'),
     pretraining_losses,

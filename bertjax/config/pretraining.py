@@ -4,8 +4,8 @@ import dataclasses
 from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
-from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, one_of, special
-from bertjax.config.run import EPOCHS, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
+from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special
+from bertjax.config.run import EPOCHS, FRACTION, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
 from bertjax.data.masking import MaskOptions
@@ -60,6 +60,7 @@ class PhaseKeys:
     learning_rate: float = _inherited(RATE, 0.0)
     warmup_fraction: float = _inherited(WARMUP, -1.0)
     schedule: str = _inherited(one_of(SCHEDULES), '')
+    decay_fraction: float = _inherited(FRACTION, -1.0)
 
 
 # {key that a phase can inherit from the run: the value that means inheriting}.
@@ -103,6 +104,9 @@ class PretrainingKeys(RunKeys):
     seq_len: int = key(128, _LENGTH, 'S, the number of positions per sequence', change=TRAINING)
     max_predictions: int = key(
         20, ROWS, 'P, the maximal number of predicted positions per sequence (per row if packed)', change=TRAINING
+    )
+    z_loss: float = key(
+        0.0, number(0, 1), 'the factor of the squared log of the softmax normaliser, a loss that keeps logits small'
     )
     packing: bool = key(False, about='pack several examples into a row, for less padding', change=STATE)
     batch_size: int = key(

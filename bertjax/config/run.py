@@ -5,7 +5,7 @@ import dataclasses
 from bertjax.config.ranges import COUNT, MANY, duration, either, integer, number, one_of, special, text, word
 from bertjax.config.schema import COMMAND_LINE, MACHINE, OUTPUT, RECIPE, SAME, STATE, TRAINING, VERB, group, key
 from bertjax.optim.optimizers import OPTIMIZERS
-from bertjax.optim.schedules import SCHEDULES
+from bertjax.optim.schedules import DECAYS, SCHEDULES
 from bertjax.parallel.rules import PRESETS, mesh_axes
 from bertjax.parallel.zero1 import ZERO1
 from bertjax.writers.services import SERVICES
@@ -20,6 +20,7 @@ _DEVICES = either(integer(1, MANY), special(-1, 'the remaining devices'))
 _BETA = number(0, 0.999999)  # for values closer to 1, the divisor of the bias correction vanishes in float32
 TEXT = text()
 WARMUP = number(0, 1, below=True)
+FRACTION = number(0, 1)
 MINUTES = number(0, 1e6)
 _NAME = r'[\w.-]+(/[\w.-]+)?'  # a name on the hub
 _LICENSE = word('|[a-z0-9][a-z0-9.+-]*', "an identifier of the hub, such as apache-2.0, or ''")
@@ -48,6 +49,8 @@ class Schedule:
 
     name: str = key('linear', one_of(SCHEDULES), 'how the learning rate falls after the warm-up')
     power: float = key(1.0, number(0, 100), 'the exponent of the schedule `polynomial`')
+    decay: str = key('sqrt', one_of(DECAYS), '`wsd`: the form of the decay; `sqrt` is 1 - √x')
+    decay_fraction: float = key(0.1, FRACTION, '`wsd`: the fraction of the steps of a phase that decay')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,7 +25,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     'fp16': ('model.dtype', 'dtype'),
     'gradient_accumulation_steps': ('grad_accum_steps',),
     'gradient_checkpointing': ('model.remat',),
-    'hidden_act': ('model.activation',),
+    'hidden_act': ('model.mlp',),
     'hidden_dropout_prob': ('model.dropout',),
     'hidden_size': ('model.width',),
     'hub_model_id': ('push_to',),

@@ -130,7 +130,7 @@ def load_task_model(
     # Parts whose shapes differ are not read: a head with other outputs, or a pooler whose input is a BiLSTM.
     shapes = stacked_shapes(model)
     misfits = set() if same_head else {'head'}
-    for entry in names.entries(model.config.num_layers, shapes, head.projection):
+    for entry in names.entries(model.config, shapes, head.projection):
         part, x = entry.ours.split('/')[0], source.tensors.get(entry.theirs)
         if part == 'encoder' or x is None:
             continue
@@ -165,7 +165,7 @@ def _assemble(
     used = _check_tensors(source, readable, config, head)
     dtypes = {source.dtypes.get(name, 'float32') for name in used}
     unused = sorted(source.name(name) for name in set(source.tensors) - used)
-    flat = names.from_huggingface(source.tensors, readable, config.num_layers, head)
+    flat = names.from_huggingface(source.tensors, readable, config, head)
     missing = sorted(set(shapes) - set(flat))
     missing_encoder = [name for name in missing if name.startswith('encoder/')]
     if missing_encoder:
@@ -176,8 +176,9 @@ def _assemble(
     tree = unflatten_dict({tuple(name.split('/')): flat[name] for name in shapes})
     params = tree if config.scan_layers else unstack_layers(tree)
     unused += [source.unused_content] if source.unused_content else []
-    half = len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'}
-    return ImportedModel(params, config, missing, unused, len(used), source.kind, dtypes.pop() if half else 'float32')
+    dtype = dtypes.pop() if len(dtypes) == 1 and dtypes <= {'float16', 'bfloat16'} else 'float32'
+    count = len({source.name(name) for name in used})  # several of ours may be one tensor of theirs
+    return ImportedModel(params, config, missing, unused, count, source.kind, dtype)
 
 
 def _format_names(names: list[str]) -> str:
@@ -190,7 +191,7 @@ def _check_tensors(
 ) -> set[str]:
     """Checks the shapes and values of the source's tensors that the model uses; returns their names."""
     used, described = set(), os.path.basename(source.description_file)
-    for entry in names.entries(config.num_layers, shapes, head):
+    for entry in names.entries(config, shapes, head):
         x = source.tensors.get(entry.theirs)
         if x is None:
             continue

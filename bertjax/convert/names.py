@@ -4,12 +4,13 @@ One table defines both directions of the conversion. In this package, "ours" mea
 transformers.
 """
 
-import collections
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
+
+from bertjax.model.config import BertConfig
 
 LAYERS = 'encoder/layers/'  # A row with this prefix represents one tensor in each block.
 
@@ -59,7 +60,8 @@ def _norm(ours: str, theirs: str) -> list[tuple[str, str, TensorKind]]:
 
 _BLOCK = 'bert.encoder.layer.{i}.'
 
-# (our path, Hugging Face's name, kind)
+# (our path, Hugging Face's name, kind). BERT has no gate, no norms of queries and keys, no final norm; their names are
+# ours, and convert/huggingface/families.py has those of families that have them.
 TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     ('encoder/embeddings/token/embedding', 'bert.embeddings.word_embeddings.weight', ROWS),
     ('encoder/embeddings/position/embedding', 'bert.embeddings.position_embeddings.weight', SAME),
@@ -68,14 +70,22 @@ TABLE: tuple[tuple[str, str, TensorKind], ...] = (
     *_pair(f'{LAYERS}attention/query', f'{_BLOCK}attention.self.query', KERNEL, FLAT),
     *_pair(f'{LAYERS}attention/key', f'{_BLOCK}attention.self.key', KERNEL, FLAT),
     *_pair(f'{LAYERS}attention/value', f'{_BLOCK}attention.self.value', KERNEL, FLAT),
+    *_norm(f'{LAYERS}attention/query_norm', f'{_BLOCK}attention.self.query_norm'),
+    *_norm(f'{LAYERS}attention/key_norm', f'{_BLOCK}attention.self.key_norm'),
     *_pair(f'{LAYERS}attention/output', f'{_BLOCK}attention.output.dense', KERNEL_FROM_HEADS),
     *_norm(f'{LAYERS}attention_norm', f'{_BLOCK}attention.output.LayerNorm'),
+    *_pair(f'{LAYERS}mlp/gate', f'{_BLOCK}intermediate.gate'),
     *_pair(f'{LAYERS}mlp/up', f'{_BLOCK}intermediate.dense'),
     *_pair(f'{LAYERS}mlp/down', f'{_BLOCK}output.dense'),
     *_norm(f'{LAYERS}mlp_norm', f'{_BLOCK}output.LayerNorm'),
+    *_norm('encoder/final_norm', 'bert.final_norm'),
     *_pair('pooler', 'bert.pooler.dense'),
+    # The pooler 'transform' of a task's model starts from the MLM head, and no model has both.
+    *_pair('pooler/dense', 'cls.predictions.transform.dense'),
+    *_norm('pooler/norm', 'cls.predictions.transform.LayerNorm'),
     *_pair('mlm/dense', 'cls.predictions.transform.dense'),
     *_norm('mlm/norm', 'cls.predictions.transform.LayerNorm'),
+    ('mlm/decoder/embedding', 'cls.predictions.decoder.weight', ROWS),
     ('mlm/bias', 'cls.predictions.bias', ROWS),
     *_pair('nsp', 'cls.seq_relationship'),
     *_pair('head', '{head}'),  # The head of a task's model. {head} is Head.projection, see heads.py.
@@ -106,13 +116,14 @@ class Entry:
         return self.kind.to_theirs(np.broadcast_to(np.float32(0), shape), vocab_size).shape
 
 
-def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
+def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> Iterator[Entry]:
     """Yields an entry for each tensor of a model.
 
-    Paths without a name in transformers (a BiLSTM, the last norm of a pre-LN model) keep their names.
+    Paths without a name in transformers (a BiLSTM) keep their names. The result omits the attention norm of the first
+    block if the model does not use it.
 
     Args:
-      num_layers: The number of blocks.
+      config: The config of the model.
       ours: A mapping whose keys are our paths.
       head: The name of a task's head in transformers (Head.projection).
     """
@@ -120,7 +131,8 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
         if path not in ours:
             continue
         if path.startswith(LAYERS):
-            for i in range(num_layers):
+            unused = 1 if path.startswith(f'{LAYERS}attention_norm/') and not config.first_attention_norm else 0
+            for i in range(unused, config.num_layers):
                 yield Entry(path, i, theirs.format(i=i), kind)
         else:
             yield Entry(path, None, theirs.format(head=head or 'head'), kind)
@@ -128,7 +140,7 @@ def entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> Iter
         yield Entry(path, None, path.replace('/', '.'), SAME)
 
 
-def named_entries(num_layers: int, ours: Mapping[str, object], head: str = '') -> list[Entry]:
+def named_entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> list[Entry]:
     """Returns the entries of a model, all of which have names in transformers.
 
     Raises:
@@ -137,37 +149,36 @@ def named_entries(num_layers: int, ours: Mapping[str, object], head: str = '') -
     unknown = sorted(set(ours) - _TABLE_PATHS)
     if unknown:
         raise KeyError(f'convert/names.py has no name for {unknown}')
-    return list(entries(num_layers, ours, head))
+    return list(entries(config, ours, head))
 
 
 def to_huggingface(
-    params: dict[str, np.ndarray], num_layers: int, vocab_size: int, head: str = '', *, keep_unnamed: bool = False
+    params: dict[str, np.ndarray], config: BertConfig, head: str = '', *, keep_unnamed: bool = False
 ) -> dict[str, np.ndarray]:
     """Converts our arrays to contiguous tensors of transformers.
 
     Args:
       params: Our arrays by flat path, with stacked layers. Converted arrays are removed from the dictionary, because
         two copies of a large model may not fit in memory.
-      num_layers: The number of blocks.
-      vocab_size: The number of pieces. Further rows are padding and are dropped.
+      config: The config of the model. Rows beyond its `vocab_size` are padding and are dropped.
       head: See `entries`.
       keep_unnamed: Whether to keep paths that have no name in transformers.
 
     Raises:
       KeyError: A path has no name in transformers, and `keep_unnamed` is False.
     """
-    all_entries = list(entries(num_layers, params, head)) if keep_unnamed else named_entries(num_layers, params, head)
+    all_entries = list(entries(config, params, head)) if keep_unnamed else named_entries(config, params, head)
     tensors = {}
     for path, group in itertools.groupby(all_entries, key=lambda entry: entry.ours):
         x = params.pop(path)
         for entry in group:
             part = x if entry.layer is None else x[entry.layer]
-            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.to_theirs(part, vocab_size))
+            tensors[entry.theirs] = np.ascontiguousarray(entry.kind.to_theirs(part, config.vocab_size))
     return tensors
 
 
 def from_huggingface(
-    tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], num_layers: int, head: str = ''
+    tensors: dict[str, np.ndarray], shapes: Mapping[str, tuple[int, ...]], config: BertConfig, head: str = ''
 ) -> dict[str, np.ndarray]:
     """Converts tensors of transformers to our arrays.
 
@@ -177,21 +188,22 @@ def from_huggingface(
       tensors: Their tensors by name, with the shapes of `Entry.their_shape`. Converted tensors are removed from the
         dictionary, because two copies of a large model may not fit in memory.
       shapes: The shapes of our arrays by path.
-      num_layers: The number of blocks.
+      config: The config of the model.
       head: See `entries`.
 
     Returns:
       Our arrays by flat path, with stacked layers.
     """
     params: dict[str, np.ndarray] = {}
-    available = [entry for entry in entries(num_layers, shapes, head) if entry.theirs in tensors]
-    blocks = collections.Counter(entry.ours for entry in available if entry.layer is not None)
+    expected = list(entries(config, shapes, head))
+    lacking = {entry.ours for entry in expected if entry.theirs not in tensors}
+    available = [entry for entry in expected if entry.theirs in tensors]
     for entry in available:
         path, theirs = entry.ours, tensors.pop(entry.theirs)
         if entry.layer is None:
             params[path] = np.ascontiguousarray(entry.kind.to_ours(theirs, shapes[path]))
-        elif blocks[path] == num_layers:
+        elif path not in lacking:
             if path not in params:
-                params[path] = np.empty(shapes[path], theirs.dtype)
+                params[path] = np.ones(shapes[path], theirs.dtype)  # ones: an unused norm has no entry
             params[path][entry.layer] = entry.kind.to_ours(theirs, shapes[path][1:])
     return params

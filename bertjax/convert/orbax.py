@@ -149,7 +149,7 @@ def _tensors(directory: epath.Path, config: BertConfig, projection: str) -> dict
     if checksum_file.exists() and read_json_object(checksum_file, _AGAIN).get('sha256') != _digest(flat_paths(params)):
         raise UserError(str(folder / PARAMS), 'values with another checksum', 'a complete export', _AGAIN)
     flat = flat_stacked(params, config)
-    return names.to_huggingface(flat, config.num_layers, config.vocab_size, projection, keep_unnamed=True)
+    return names.to_huggingface(flat, config, projection, keep_unnamed=True)
 
 
 def _digest(flat: Mapping[str, np.ndarray]) -> str:

@@ -161,7 +161,7 @@ def _mask_augmented(batch: Batch) -> Batch:
 
 
 def _projection(student: BertConfig, width: int) -> Projection:
-    return Projection(student, (width,), ('embed',), ('norm',), ('norm',))
+    return Projection(student, (width,), ('embed',), ('norm',), ('norm',), use_bias=True)
 
 
 def _make_init_aux(projection: Projection, student: BertConfig) -> Callable[[jax.Array], Any]:

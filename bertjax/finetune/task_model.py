@@ -162,6 +162,8 @@ class TaskModel:
                 schedule=settings.schedule.name,
                 warmup_fraction=settings.warmup_fraction,
                 power=settings.schedule.power,
+                decay=settings.schedule.decay,
+                decay_fraction=settings.schedule.decay_fraction,
                 layout=self.layout,
             ),
             self.setup,

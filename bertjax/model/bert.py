@@ -10,8 +10,8 @@ from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import (
     ACTIVATION_FUNCTIONS,
     NEGATIVE,
-    POOLER_FUNCTIONS,
-    LayerNorm,
+    Embedding,
+    Norm,
     Projection,
     add_bias,
     dot,
@@ -23,21 +23,40 @@ from bertjax.parallel.partition import constrain, platform, with_axes
 
 
 class Pooler(Projection):
-    """A projection of the [CLS] state of each sequence, followed by `config.pooler_activation`."""
+    """A projection of hidden states with an activation after it."""
 
     @nn.compact
     def __call__(self, state: jax.Array) -> jax.Array:
         """[..., D] -> [..., D]."""
-        return POOLER_FUNCTIONS[self.config.pooler_activation](super().__call__(state))
+        return {'tanh': jnp.tanh, 'relu': jax.nn.relu}[self.config.pooler](super().__call__(state))
 
 
-def build_pooler(config: BertConfig, name: str | None = None) -> Pooler:
+class Transform(nn.Module):
+    """Projection, activation and norm of hidden states, before the last projection of a head."""
+
+    config: BertConfig
+
+    @nn.compact
+    def __call__(self, hidden: jax.Array) -> jax.Array:
+        """[..., D] -> [..., D]."""
+        return transform(self.config, hidden)
+
+
+def transform(config: BertConfig, hidden: jax.Array) -> jax.Array:
+    """Applies projection `dense`, activation and `norm`, submodules of the calling module: [..., D] -> [..., D]."""
+    x = Projection(config, (config.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)
+    return Norm(config, name='norm')(ACTIVATION_FUNCTIONS[config.mlp](x))
+
+
+def build_pooler(config: BertConfig, name: str | None = None) -> nn.Module:
     """Builds the pooler for this config."""
-    return Pooler(config, (config.width,), ('embed',), ('norm',), ('norm',), name=name)
+    if config.pooler == 'transform':
+        return Transform(config, name=name)
+    return Pooler(config, (config.width,), ('embed',), ('norm',), ('norm',), use_bias=True, name=name)
 
 
 class MlmHead(nn.Module):
-    """The MLM head: projection, activation, LayerNorm, product with the tied token embedding, and a bias per piece."""
+    """The MLM head: a `transform`, a product with the token embedding or a separate table, and a bias per piece."""
 
     config: BertConfig
 
@@ -49,8 +68,9 @@ class MlmHead(nn.Module):
         gradient.
         """
         c = self.config
-        x = Projection(c, (c.width,), ('embed',), ('norm',), ('norm',), name='dense')(hidden)  # [B, P, D]
-        x = LayerNorm(c, name='norm')(ACTIVATION_FUNCTIONS[c.activation](x))
+        x = transform(c, hidden)  # [B, P, D]
+        if not c.tie_embeddings:
+            table = Embedding(c, c.padded_vocab_size, c.vocab_size, 'vocab', name='decoder')()
         bias_init = with_axes(nn.initializers.zeros_init(), 'vocab')
         bias = self.param('bias', bias_init, (c.padded_vocab_size,), jnp.dtype(c.param_dtype))
         if platform() == 'cpu':
@@ -103,7 +123,7 @@ class BertForPreTraining(nn.Module):
         self.mlm = MlmHead(c)
         if c.nsp:
             self.pooler = build_pooler(c)
-            self.nsp = PairHead(c, (2,), ('embed',), ('classes',), ('classes',))
+            self.nsp = PairHead(c, (2,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def __call__(
         self,

@@ -8,13 +8,36 @@ from bertjax.config.ranges import MANY, Range, integer, number, one_of
 from bertjax.config.schema import Change, Trained, check_fields, key
 from bertjax.errors import UserError
 
-ACTIVATIONS = ('gelu', 'gelu_tanh', 'relu')
-POOLER_ACTIVATIONS = ('tanh', 'relu')
+# The rows of the tables in model/layers.py, model/encoder.py and model/bert.py.
+MLPS = ('gelu', 'gelu_tanh', 'relu', 'relu2', 'geglu', 'swiglu')
+GATED_MLPS = ('geglu', 'swiglu')
+NORMS = ('layernorm', 'rmsnorm')
+POSITIONS = ('learned', 'rope')
+INITS = ('bert', 'megatron', 'zero_output')
+POOLERS = ('tanh', 'relu', 'transform')
+POOLINGS = ('cls', 'mean')
+DROPOUT_SITES = ('all', 'attention_output')
 # The implementations of model/attention/select.py.
 ATTENTION = ('auto', 'fused_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
+
+
+# The choices of BERT and its classic relatives; a model with any other is of a later architecture.
+_CLASSIC = {
+    'mlp': ('gelu', 'gelu_tanh', 'relu'),
+    'norm': ('layernorm',),
+    'projection_bias': (True,),
+    'norm_bias': (True,),
+    'pre_norm': (False,),
+    'qk_norm': (False,),
+    'position': ('learned',),
+    'attention_window': (0,),
+    'pooler': ('tanh', 'relu'),
+    'pooling': ('cls',),
+    'tie_embeddings': (True,),
+}
 
 
 class FieldKind(enum.Enum):
@@ -54,14 +77,38 @@ class BertConfig:
       max_positions: Length of the longest sequence, in tokens.
       num_segments: Rows of the segment embedding. With 1 the segment ids are ignored (RoBERTa); with 0 there is no
         segment embedding (DistilBERT).
-      dropout: Dropout rate of the embeddings and of both outputs of each block.
+      dropout: Dropout rate of the embeddings, of both outputs of each block and of the input of a task's head.
+      dropout_sites: 'all', or 'attention_output' for dropout of the attention's output only (ModernBERT).
       attention_dropout: Dropout rate of the attention probabilities.
-      activation: 'gelu' (erf, as in Hugging Face's checkpoints), 'gelu_tanh' (as in google-research/bert) or 'relu'.
-      pooler_activation: 'tanh' or 'relu' (as in DistilBERT's classifiers).
-      layer_norm_eps: Number added to the variance in LayerNorm.
-      init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
+      mlp: The MLP of a block. 'gelu' (erf, as in Hugging Face's checkpoints), 'gelu_tanh' (as in google-research/bert),
+        'relu' and 'relu2' (ReLU squared) are two projections with this activation. 'geglu' and 'swiglu' multiply a
+        second projection of the input with GELU or SiLU of the first (arXiv 2002.05202). The MLM head has the same
+        activation.
+      norm: 'layernorm', or 'rmsnorm' (no mean is subtracted, arXiv 1910.07467).
+      layer_norm_eps: Number added to the variance, or to the mean square, in a norm.
+      projection_bias: Whether to add a bias in the projections of the encoder and in those before a head's last one.
+      norm_bias: Whether to add a bias in the norms.
       pre_norm: Whether to normalise the inputs of each block instead of its outputs, and to normalise after the last
         block.
+      first_attention_norm: Whether `pre_norm` also normalises the input of the first block's attention, although the
+        embeddings are already normalised. ModernBERT does not.
+      qk_norm: Whether to normalise queries and keys, each head by itself, before the scores (arXiv 2302.05442).
+      position: 'learned', a table of `max_positions` rows, or 'rope', rotary embeddings (model/rotary.py).
+      rope_theta: The base of the rotation's frequencies in layers that attend to all positions.
+      rope_local_theta: The same in layers with an attention window.
+      attention_window: Width of the window of local attention: a token attends to `attention_window` // 2 positions on
+        each side. 0 for no window.
+      global_every: With a window, every layer whose index is a multiple of this number attends to all positions; with 0
+        no layer does.
+      pooler: The layer between encoder and classifier. 'tanh' (BERT) and 'relu' (DistilBERT's classifiers) are a
+        projection with this activation. 'transform' (ModernBERT) has the form of the MLM head without its last
+        projection, starts from its weights, and precedes every head, also that on tokens or spans.
+      pooling: The input of the pooler: 'cls', the state of [CLS], or 'mean', the mean state of all tokens.
+      tie_embeddings: Whether to use the token embedding as the last projection of the MLM head.
+      init: The initial weights. 'bert' draws all from one distribution; 'megatron' divides the standard deviation of
+        projections into the residual stream by the square root of 2 · `num_layers` (arXiv 1909.08053); 'zero_output'
+        starts these projections at zero.
+      init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
       causal: Whether to use left-to-right attention (the paper's LTR ablation).
       nsp: Whether to include the pooler and the head for sentence pairs (NSP or SOP).
       scan_layers: Whether to compile one block and run it `num_layers` times with stacked parameters, instead of
@@ -87,12 +134,26 @@ class BertConfig:
     max_positions: int = _field(FieldKind.ARCHITECTURE, 512, integer(1, MANY))
     num_segments: int = _field(FieldKind.ARCHITECTURE, 2, integer(0, MANY))
     dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
+    dropout_sites: str = _field(FieldKind.TRAINING, 'all', one_of(DROPOUT_SITES))
     attention_dropout: float = _field(FieldKind.TRAINING, 0.1, _DROPOUT_RANGE)
-    activation: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(ACTIVATIONS))
-    pooler_activation: str = _field(FieldKind.ARCHITECTURE, 'tanh', one_of(POOLER_ACTIVATIONS))
+    mlp: str = _field(FieldKind.ARCHITECTURE, 'gelu', one_of(MLPS))
+    norm: str = _field(FieldKind.ARCHITECTURE, 'layernorm', one_of(NORMS))
     layer_norm_eps: float = _field(FieldKind.ARCHITECTURE, 1e-12, number(1e-20, 1))
-    init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02, number(1e-6, 10))
+    projection_bias: bool = _field(FieldKind.ARCHITECTURE, True)
+    norm_bias: bool = _field(FieldKind.ARCHITECTURE, True)
     pre_norm: bool = _field(FieldKind.ARCHITECTURE, False)
+    first_attention_norm: bool = _field(FieldKind.ARCHITECTURE, True)
+    qk_norm: bool = _field(FieldKind.ARCHITECTURE, False)
+    position: str = _field(FieldKind.ARCHITECTURE, 'learned', one_of(POSITIONS))
+    rope_theta: float = _field(FieldKind.ARCHITECTURE, 10_000.0, number(1, 1e12))
+    rope_local_theta: float = _field(FieldKind.ARCHITECTURE, 10_000.0, number(1, 1e12))
+    attention_window: int = _field(FieldKind.ARCHITECTURE, 0, integer(0, MANY))
+    global_every: int = _field(FieldKind.ARCHITECTURE, 3, integer(0, 10_000))
+    pooler: str = _field(FieldKind.ARCHITECTURE, 'tanh', one_of(POOLERS))
+    pooling: str = _field(FieldKind.ARCHITECTURE, 'cls', one_of(POOLINGS))
+    tie_embeddings: bool = _field(FieldKind.ARCHITECTURE, True)
+    init: str = _field(FieldKind.ARCHITECTURE, 'bert', one_of(INITS))
+    init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02, number(1e-6, 10))
     causal: bool = _field(FieldKind.ARCHITECTURE, False)
     nsp: bool = _field(FieldKind.ARCHITECTURE, True)
     scan_layers: bool = _field(FieldKind.LAYOUT, True)
@@ -110,6 +171,14 @@ class BertConfig:
                 expected=f'a divisor of width {self.width}',
                 fix='set config.model.num_heads to a divisor of config.model.width',
             )
+        for name, found, needed, holds in (
+            ('first_attention_norm', False, 'pre_norm=True', self.pre_norm),
+            ('pooler', 'transform', 'nsp=False', not self.nsp),
+            ('position', 'rope', 'an even width / num_heads', self.head_dim % 2 == 0),
+        ):
+            if getattr(self, name) == found and not holds:
+                fix = f'change config.model.{name} or set {needed}'
+                raise UserError(f'config.model.{name}', repr(found), f'another value without {needed}', fix)
 
     @property
     def padded_vocab_size(self) -> int:
@@ -120,6 +189,27 @@ class BertConfig:
     def head_dim(self) -> int:
         """Width of one attention head."""
         return self.width // self.num_heads
+
+    @property
+    def dropout_elsewhere(self) -> float:
+        """The dropout rate of all values but the attention's output and probabilities."""
+        return self.dropout if self.dropout_sites == 'all' else 0.0
+
+    @property
+    def modern_fields(self) -> tuple[str, ...]:
+        """The fields with a choice that BERT, RoBERTa and DistilBERT do not have."""
+        return tuple(name for name, values in _CLASSIC.items() if getattr(self, name) not in values)
+
+    @property
+    def layers_alike(self) -> bool:
+        """Whether all layers compute the same function of their parameters and inputs."""
+        return self.first_attention_norm and not self.attention_window
+
+    def attends_globally(self, layer: Any) -> Any:
+        """Returns whether the layer with this index (an int or a JAX scalar) attends to all positions."""
+        if not self.attention_window:
+            return True
+        return layer % self.global_every == 0 if self.global_every else False
 
 
 def fields_of(*kinds: FieldKind) -> dict[str, Any]:
@@ -150,23 +240,34 @@ SIZES: dict[str, dict[str, int]] = {
 
 def parameter_count(config: BertConfig) -> int:
     """Counts the parameters as transformers does, without the padding rows of the vocabulary."""
-    D, F, V = config.width, config.mlp_dim, config.vocab_size
-    norm = 2 * D
-    embeddings = (V + config.max_positions + config.num_segments) * D + norm
-    block = 4 * (D * D + D) + (D * F + F) + (F * D + D) + 2 * norm
-    mlm = (D * D + D) + norm + V  # the output embedding is the input embedding
+    D, F, V, L = config.width, config.mlp_dim, config.vocab_size, config.num_layers
+    norms = 1 + config.norm_bias
+    norm = norms * D
+
+    def projection(inputs: int, outputs: int) -> int:
+        return inputs * outputs + config.projection_bias * outputs
+
+    positions = config.max_positions if config.position == 'learned' else 0
+    embeddings = (V + positions + config.num_segments) * D + norm
+    mlp = (2 if config.mlp in GATED_MLPS else 1) * projection(D, F) + projection(F, D)
+    block = 4 * projection(D, D) + mlp + 2 * norm + 2 * config.qk_norm * norms * config.head_dim
+    ends = (config.pre_norm - (not config.first_attention_norm)) * norm  # one more at the end, one less at the start
+    mlm = projection(D, D) + norm + V + (0 if config.tie_embeddings else V * D)
     pair = (D * D + D) + (2 * D + 2) if config.nsp else 0
-    return embeddings + config.num_layers * block + (norm if config.pre_norm else 0) + mlm + pair
+    return embeddings + L * block + ends + mlm + pair
 
 
 def train_flops_per_sequence(config: BertConfig, seq_len: int, predictions: int) -> float:
     """Counts the floating point operations of a training step, forward and backward, per sequence.
 
     The formula counts the matrix products: 6·L·(4·D² + 2·D·F)·S + 12·L·D·S² + 6·P·(D² + D·V). The first term is
-    6·12·L·D²·S for F = 4·D. Recomputation and the padding of the vocabulary do not count.
+    6·12·L·D²·S for F = 4·D. A gated MLP has 3·D·F in place of 2·D·F, and a layer with a window of W < S has S·W in
+    place of S². Recomputation and the padding of the vocabulary do not count.
     """
     D, S = config.width, seq_len
-    projections = 6 * config.num_layers * (4 * D * D + 2 * D * config.mlp_dim) * S
-    attention = 12 * config.num_layers * D * S * S
+    matrices = 3 if config.mlp in GATED_MLPS else 2
+    projections = 6 * config.num_layers * (4 * D * D + matrices * D * config.mlp_dim) * S
+    visible = [S if config.attends_globally(i) else min(S, config.attention_window) for i in range(config.num_layers)]
+    attention = 12 * sum(visible) * D * S
     head = 6 * predictions * (D * D + D * config.vocab_size)
     return float(projections + attention + head)

@@ -1,6 +1,7 @@
 """The encoder: embeddings and a stack of blocks, from token ids to hidden states."""
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +11,11 @@ from bertjax.errors import UserError
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.self_attention import SelfAttention
 from bertjax.model.capture import CAPTURES, HIDDEN, capture_value, is_captured
-from bertjax.model.config import BertConfig
+from bertjax.model.config import GATED_MLPS, BertConfig
 from bertjax.model.dropout import Dropout, Site, drop, fold_in
-from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, LayerNorm, Projection, save_residual
+from bertjax.model.layers import ACTIVATION_FUNCTIONS, SAVED_RESIDUAL, Embedding, Norm, Projection, save_residual
 from bertjax.model.lookup import onehot_lookup, sorted_lookup
+from bertjax.model.rotary import Rotary
 from bertjax.model.row_packing import BatchLayout, PackedLayout
 from bertjax.parallel.partition import constrain, platform
 
@@ -40,18 +42,26 @@ def _gather_cls(x: jax.Array, layout: PackedLayout | None) -> jax.Array:
     return x[:, :1] if layout is None else layout.gather_cls(x)
 
 
+def _choose(condition: bool | jax.Array, x: Any, y: Any) -> Any:
+    """Returns x if the condition holds, else y: trees of arrays. In a scan over layers the condition is an array."""
+    if isinstance(condition, bool):
+        return x if condition else y
+    return jax.tree.map(functools.partial(jnp.where, condition), x, y)
+
+
 class Embeddings(nn.Module):
-    """The sum of token, position and segment embeddings, with LayerNorm and dropout."""
+    """The sum of token, position and segment embeddings, with a norm and dropout."""
 
     config: BertConfig
 
     def setup(self):
         c = self.config
         self.token = Embedding(c, c.padded_vocab_size, c.vocab_size, 'vocab')
-        self.position = Embedding(c, c.max_positions, c.max_positions, 'position')
+        if c.position == 'learned':
+            self.position = Embedding(c, c.max_positions, c.max_positions, 'position')
         if c.num_segments:
             self.segment = Embedding(c, c.num_segments, c.num_segments, 'type')
-        self.norm = LayerNorm(c)
+        self.norm = Norm(c)
 
     def __call__(
         self,
@@ -70,11 +80,12 @@ class Embeddings(nn.Module):
             )
         # An id outside the table gives NaN, which the loss shows. Clipping would silently take the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
-        x = lookup(self.token(), input_ids)  # [B, S, D]
-        positions = self.position()[:length]  # [S, D], packed [B, S, D]
-        if layout is not None:
-            positions = onehot_lookup(positions, jnp.broadcast_to(layout.position_ids, input_ids.shape))
-        x = _hidden(x) + positions
+        x = _hidden(lookup(self.token(), input_ids))  # [B, S, D]
+        if self.config.position == 'learned':
+            positions = self.position()[:length]  # [S, D], packed [B, S, D]
+            if layout is not None:
+                positions = onehot_lookup(positions, jnp.broadcast_to(layout.position_ids, input_ids.shape))
+            x = x + positions
         if self.config.num_segments == 1:
             x = x + self.segment()[0]
         elif self.config.num_segments and platform() == 'cpu':
@@ -84,7 +95,7 @@ class Embeddings(nn.Module):
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
-        return _hidden(drop(self.norm(x), self.config.dropout, dropout, Site.EMBEDDINGS))
+        return _hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
         """Returns the token embedding [V, D], which the MLM head shares."""
@@ -92,20 +103,27 @@ class Embeddings(nn.Module):
 
 
 class Mlp(nn.Module):
-    """Two projections with the activation between them."""
+    """Two projections with the activation between them; with a gate, its activation multiplies the first projection."""
 
     config: BertConfig
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         c = self.config
-        x = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name='up')(x)  # [B, S, F]
-        x = ACTIVATION_FUNCTIONS[c.activation](save_residual(constrain(x, 'act_batch', 'act_length', 'act_mlp')))
-        return Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), name='down')(x)  # [B, S, D]
+        activation = ACTIVATION_FUNCTIONS[c.mlp]
+
+        def project(name: str) -> jax.Array:
+            y = Projection(c, (c.mlp_dim,), ('embed',), ('mlp',), ('mlp',), name=name)(x)  # [B, S, F]
+            return save_residual(constrain(y, 'act_batch', 'act_length', 'act_mlp'))
+
+        up = project('up')
+        y = activation(project('gate')) * up if c.mlp in GATED_MLPS else activation(up)
+        down = Projection(c, (c.width,), ('mlp',), ('embed',), ('norm',), into_residual=True, name='down')
+        return down(y)  # [B, S, D]
 
 
 class EncoderBlock(nn.Module):
-    """Attention and MLP, each with dropout, a residual connection, and LayerNorm after it (before it if `pre_norm`).
+    """Attention and MLP, each with dropout, a residual connection, and a norm after it (before it if `pre_norm`).
 
     Attributes:
       config: The config of the model.
@@ -119,14 +137,20 @@ class EncoderBlock(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: jax.Array, number: int | jax.Array | None, mask: AttentionMask, dropout: Dropout | None
+        self,
+        x: jax.Array,
+        number: int | jax.Array | None,
+        mask: AttentionMask,
+        rotations: tuple[Rotary, Rotary] | None,
+        dropout: Dropout | None,
     ) -> tuple[jax.Array, jax.Array | None]:
         """Maps x [B, S, D] to [B, S, D], or to [B, 1, D] with `first_only`.
 
         Args:
           x: The hidden states.
-          number: The index of the block, from 0, for dropout.
-          mask: The keys that each query may see.
+          number: The index of the block, from 0; None only if all blocks are alike and nothing is dropped.
+          mask: The keys that each query may see, without the window.
+          rotations: The rotations of positions in blocks that attend globally and in those with a window, or None.
           dropout: The dropout of the model, or None.
 
         Returns:
@@ -142,19 +166,30 @@ class EncoderBlock(nn.Module):
                 positions=gather(block_dropout.positions),
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
-        attention_norm, mlp_norm = LayerNorm(c, name='attention_norm'), LayerNorm(c, name='mlp_norm')
+        attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')
         x = _hidden(x)
         select = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
+        rotary = None
+        if rotations is not None:
+            rotary = _choose(c.attends_globally(number), *rotations)
+            rotary = jax.tree.map(select, rotary), rotary
+
+        def attend(x: jax.Array) -> jax.Array:
+            y = attention(x, select(x), number, mask, rotary, block_dropout)
+            return drop(y, c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
+
+        def transform(x: jax.Array) -> jax.Array:
+            return drop(mlp(x), c.dropout_elsewhere, output_dropout, Site.MLP_OUTPUT)
+
         if c.pre_norm:
             y = attention_norm(x)
-            y = drop(attention(y, select(y), mask, block_dropout), c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
-            x = save_residual(select(x) + y)
-            x = x + drop(mlp(mlp_norm(x)), c.dropout, output_dropout, Site.MLP_OUTPUT)
+            # All blocks have the parameters of the norm, since a scan stacks them.
+            y = y if c.first_attention_norm else _choose(number == 0, x, y)
+            x = save_residual(select(x) + attend(y))
+            x = x + transform(mlp_norm(x))
         else:
-            queries = select(x)
-            y = drop(attention(x, queries, mask, block_dropout), c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
-            x = attention_norm(save_residual(queries + y))
-            x = mlp_norm(save_residual(x + drop(mlp(x), c.dropout, output_dropout, Site.MLP_OUTPUT)))
+            x = attention_norm(save_residual(select(x) + attend(x)))
+            x = mlp_norm(save_residual(x + transform(x)))
         x = _hidden(x)
         return x, x if self.keep_output else None
 
@@ -167,7 +202,7 @@ class BertEncoder(nn.Module):
     def setup(self):
         self.embeddings = Embeddings(self.config)
         if self.config.pre_norm:
-            self.final_norm = LayerNorm(self.config)
+            self.final_norm = Norm(self.config)
 
     @nn.compact
     def __call__(
@@ -205,7 +240,7 @@ class BertEncoder(nn.Module):
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
         mask = AttentionMask.from_layout(attention_mask, layout, causal=c.causal)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
-        embedded = x
+        embedded, rotations = x, self._rotations(input_ids.shape[1], layout)
         block = EncoderBlock
         remat = resolve_remat(c, platform())
         if remat != 'none':
@@ -216,18 +251,19 @@ class BertEncoder(nn.Module):
                 block,
                 variable_axes={'params': 0} | dict.fromkeys(CAPTURES, 0),
                 split_rngs={'params': True},
-                in_axes=(0, nn.broadcast, nn.broadcast),
+                in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),
                 length=c.num_layers,
                 metadata_params={nn.PARTITION_NAME: 'layers'},
             )
-            indices = None if dropout is None else jnp.arange(c.num_layers)
-            x, layers = scanned(c, keep_layers, name='layers')(x, indices, mask, dropout)  # layers [L, B, S, D]
+            indices = None if c.layers_alike and dropout is None else jnp.arange(c.num_layers)
+            # layers [L, B, S, D]
+            x, layers = scanned(c, keep_layers, name='layers')(x, indices, mask, rotations, dropout)
             x = _gather_cls(x, layout) if shorten else x
         else:
             layers = []
             for i in range(c.num_layers):
                 shortened = shorten and i == c.num_layers - 1
-                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, i, mask, dropout)
+                x, _ = block(c, first_only=shortened, name=f'layers_{i}')(x, i, mask, rotations, dropout)
                 layers.append(x)
             layers = jnp.stack(layers) if keep_layers else None  # [L, B, S, D]
         if c.pre_norm:
@@ -238,6 +274,15 @@ class BertEncoder(nn.Module):
         if is_captured(self, HIDDEN):
             capture_value(self, HIDDEN, layers)
         return _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
+
+    def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
+        """Computes the rotations for blocks that attend globally and for those with a window; None without RoPE."""
+        c = self.config
+        if c.position != 'rope':
+            return None
+        positions = jnp.arange(length) if layout is None else jnp.asarray(layout.position_ids)
+        positions = jnp.atleast_2d(positions)  # [1 or B, S]
+        return tuple(Rotary.of_positions(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 
     def token_embedding(self) -> jax.Array:
         """Returns the token embedding [V, D], including the padding of the vocabulary, for a tied head."""

@@ -15,6 +15,7 @@ from bertjax.model.dropout import Dropout, Site, drop
 from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Projection
 from bertjax.model.lookup import gather_positions
+from bertjax.model.pooling import pool_tokens
 from bertjax.parallel.partition import with_axes
 
 # {row of the feature-based part of the paper's Table 7: the number of blocks that it needs}.
@@ -85,7 +86,9 @@ class BertForTask(nn.Module):
             self.mix = LayerMix(self.config)
         if self.bilstm_units:
             self.bilstm = BiLstm(self.config, self.bilstm_units)
-        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',))
+        if self.config.pooler == 'transform':
+            self.pooler = build_pooler(self.config)
+        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=True)
 
     def _hidden(
         self,
@@ -129,7 +132,11 @@ class BertForTask(nn.Module):
 
     def _project(self, x: jax.Array, dropout: Dropout | None) -> jax.Array:
         """Applies dropout, then the output projection: [..., D] -> float32 [..., outputs]."""
-        return self.head(drop(x, self.config.dropout, dropout, Site.HEAD)).astype(jnp.float32)
+        return self.head(drop(x, self.config.dropout_elsewhere, dropout, Site.HEAD)).astype(jnp.float32)
+
+    def _transform(self, x: jax.Array) -> jax.Array:
+        """Applies the pooler to every token's state [B, S, D] if the config has one for them ('transform')."""
+        return self.pooler(x) if self.config.pooler == 'transform' else x
 
 
 class BertForClassification(BertForTask):
@@ -137,27 +144,31 @@ class BertForClassification(BertForTask):
 
     def setup(self):
         super().setup()
-        self.pooler = build_pooler(self.config)
+        if self.config.pooler != 'transform':
+            self.pooler = build_pooler(self.config)
 
     def __call__(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, *, dropout: Dropout | None = None
     ) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] to `logits`, float32 [B, outputs]: the logits or scores.
 
-        The model pools [CLS]. With a left-to-right encoder and no BiLSTM, it pools the last token instead, because
-        [CLS] then sees only itself.
+        `config.pooling` selects the state. With a left-to-right encoder and no BiLSTM, the model pools the last token
+        instead of [CLS], because [CLS] then sees only itself.
         """
         return {'logits': self._logits(input_ids, segment_ids, attention_mask, dropout)}
 
     def _logits(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array, dropout: Dropout | None
     ) -> jax.Array:
-        pools_last_token = self.config.causal and not self.bilstm_units
-        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=not pools_last_token)
-        state = hidden[:, 0]  # [B, D]
-        if pools_last_token:
+        pool = self.config.pooling
+        if pool == 'cls' and self.config.causal and not self.bilstm_units:
+            pool = 'lasttoken'
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout, first_only=pool == 'cls')
+        if pool == 'lasttoken':
             last = jnp.maximum(attention_mask.sum(-1, keepdims=True) - 1, 0)  # [B, 1]
             state = gather_positions(hidden, last)[:, 0]  # [B, D]
+        else:
+            state = pool_tokens(hidden, attention_mask, pool)  # [B, D]
         return self._project(self.pooler(state), dropout)  # [B, outputs]
 
 
@@ -169,7 +180,7 @@ class BertForTokens(BertForTask):
     ) -> dict[str, jax.Array]:
         """Maps int32 inputs [B, S] to `token_logits`, float32 [B, S, outputs]."""
         hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
-        return {'token_logits': self._project(hidden, dropout)}
+        return {'token_logits': self._project(self._transform(hidden), dropout)}
 
 
 class BertForSpans(BertForTask):
@@ -184,7 +195,8 @@ class BertForSpans(BertForTask):
 
         The projection has no dropout before it, as in google-research/bert (run_squad.py).
         """
-        logits = self.head(self._hidden(input_ids, segment_ids, attention_mask, dropout))  # [B, S, 2]
+        hidden = self._hidden(input_ids, segment_ids, attention_mask, dropout)
+        logits = self.head(self._transform(hidden))  # [B, S, 2]
         start, end = jnp.moveaxis(logits.astype(jnp.float32), -1, 0)  # [B, S] each
         return {'start_logits': start, 'end_logits': end}
 

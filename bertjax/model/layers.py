@@ -1,4 +1,4 @@
-"""The basic layers: projection, LayerNorm, embedding table, activations."""
+"""The basic layers: projection, norms, embedding table, activations."""
 
 import functools
 import math
@@ -38,22 +38,37 @@ def _gelu_gradient(x: jax.Array, cotangent: jax.Array) -> tuple[jax.Array]:
 
 gelu.defvjp(lambda x: (gelu(x), x), _gelu_gradient)
 
+# The activation of each `config.mlp`. A gated MLP applies it to the gate (config.GATED_MLPS).
 ACTIVATION_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     'gelu': gelu,
     'gelu_tanh': lambda x: jax.nn.gelu(x, approximate=True),
     'relu': jax.nn.relu,
+    'relu2': lambda x: jnp.square(jax.nn.relu(x)),
+    'geglu': gelu,
+    'swiglu': jax.nn.silu,
 }
-POOLER_FUNCTIONS: dict[str, Callable[[jax.Array], jax.Array]] = {'tanh': jnp.tanh, 'relu': jax.nn.relu}
+
+# The factor of the standard deviation of projections into the residual stream, by `config.init` and number of layers.
+_RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
+    'bert': lambda num_layers: 1.0,
+    'megatron': lambda num_layers: (2 * num_layers) ** -0.5,
+    'zero_output': lambda num_layers: 0.0,
+}
 
 
-def weight_init(config: BertConfig) -> nn.initializers.Initializer:
+def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
     """Returns a normal initializer, truncated at two standard deviations and not rescaled.
 
     The source is modeling.py of google-research/bert.
+
+    Args:
+      config: The config of the model.
+      into_residual: Whether the result of the projection is added to the residual stream.
     """
     # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the weights of the
     # original models and of ours start with 0.88 of `init_stddev`.
-    return lambda key, shape, dtype: config.init_stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
+    stddev = config.init_stddev * (_RESIDUAL_SCALES[config.init](config.num_layers) if into_residual else 1.0)
+    return lambda key, shape, dtype: stddev * jax.random.truncated_normal(key, -2.0, 2.0, shape, dtype)
 
 
 SAVED_RESIDUAL = 'saved_residual'
@@ -142,7 +157,7 @@ product.defvjp(_product_forward, _product_gradient)
 
 
 class Projection(nn.Module):
-    """A linear map with bias from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
+    """A linear map from the last `len(in_axes)` dimensions to one dimension of size prod(`features`).
 
     The output dimensions are merged. Otherwise the compiler may move a dimension that does not fill a register, such as
     the width of a head, and then has to copy the array back.
@@ -157,6 +172,8 @@ class Projection(nn.Module):
       into_kernel: Whether the result may be the input of a custom kernel; see `by_product` of `add_bias`.
       from_kernel: Whether the input may be the result of a custom kernel, and is a saved residual; see `save_x` of
         `product`.
+      into_residual: Whether the result is added to the residual stream; see `weight_init`.
+      use_bias: Whether to add a bias; None for `config.projection_bias`.
     """
 
     config: BertConfig
@@ -166,24 +183,29 @@ class Projection(nn.Module):
     bias_axes: tuple[str, ...]
     into_kernel: bool = False
     from_kernel: bool = False
+    into_residual: bool = False
+    use_bias: bool | None = None
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         n = len(self.in_axes)
         shape = x.shape[-n:] + self.features
-        kernel_init = with_axes(weight_init(self.config), *self.in_axes, *self.out_axes)
+        kernel_init = with_axes(weight_init(self.config, self.into_residual), *self.in_axes, *self.out_axes)
         kernel = self.param('kernel', kernel_init, shape, param_dtype)
-        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), *self.bias_axes), self.features, param_dtype)
+        use_bias = self.config.projection_bias if self.use_bias is None else self.use_bias
+        bias_init = with_axes(nn.initializers.zeros_init(), *self.bias_axes)
+        bias = self.param('bias', bias_init, self.features, param_dtype) if use_bias else None
         x = x.astype(dtype).reshape(*x.shape[:-n], -1)
         kernel = kernel.astype(dtype).reshape(x.shape[-1], -1)
         plain = platform() != 'cpu' and not self.from_kernel  # the TPU compiler itself chooses what to transpose
         y = x @ kernel if plain else product(x, kernel, self.from_kernel)
-        return add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')  # [..., product of features]
+        # [..., product of features]
+        return y if bias is None else add_bias(y, bias.reshape(-1), self.into_kernel and platform() == 'tpu')
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) -> jax.Array:
+def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
     """Computes (x - mean) / sqrt(variance + epsilon) · scale + bias over the last dimension.
 
     The computation is in float32, and the result has the dtype of x. The backward pass needs only x, mean and standard
@@ -191,15 +213,15 @@ def layer_norm(x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float) 
 
     Args:
       x: [..., D].
-      scale, bias: [D].
+      scale, bias: [D]; no bias is added if it is None.
       epsilon: The number added to the variance.
     """
     return _layer_norm(x, scale, bias, epsilon)[0]
 
 
 def _layer_norm(
-    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float
-) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float
+) -> tuple[jax.Array, tuple[jax.Array | None, ...]]:
     wide = x.astype(jnp.float32)
     mean = wide.mean(-1, keepdims=True)
     if x.dtype == jnp.float32:
@@ -208,7 +230,8 @@ def _layer_norm(
         # One pass over x loses digits if the mean is far from 0, but not more digits than rounding to x.dtype has lost.
         variance = jnp.maximum(jnp.square(wide).mean(-1, keepdims=True) - jnp.square(mean), 0.0)
     mean, inverse = save_residual(mean), save_residual(jax.lax.rsqrt(variance + epsilon))
-    y = (wide - mean) * inverse * scale.astype(jnp.float32) + bias.astype(jnp.float32)
+    y = (wide - mean) * inverse * scale.astype(jnp.float32)
+    y = y if bias is None else y + bias.astype(jnp.float32)
     return y.astype(x.dtype), (x, mean, inverse, scale, bias)
 
 
@@ -223,23 +246,44 @@ def _layer_norm_gradient(
     projection = (scaled * normal).mean(-1, keepdims=True)
     gradient = inverse * (scaled - scaled.mean(-1, keepdims=True) - normal * projection)
     d_scale, d_bias = (y.reshape(-1, y.shape[-1]).sum(0) for y in (cotangent * normal, cotangent))
-    return gradient.astype(x.dtype), d_scale.astype(scale.dtype), d_bias.astype(bias.dtype)
+    return gradient.astype(x.dtype), d_scale.astype(scale.dtype), None if bias is None else d_bias.astype(bias.dtype)
 
 
 layer_norm.defvjp(_layer_norm, _layer_norm_gradient)
 
 
-class LayerNorm(nn.Module):
-    """Layer normalisation over the last dimension; see `layer_norm`."""
+def rms_norm(x: jax.Array, scale: jax.Array, bias: jax.Array | None, epsilon: float) -> jax.Array:
+    """Computes x / sqrt(mean of x² + epsilon) · scale + bias over the last dimension (arXiv 1910.07467).
+
+    The arguments and dtypes are those of `layer_norm`.
+    """
+    wide = x.astype(jnp.float32)
+    inverse = save_residual(jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + epsilon))
+    y = wide * inverse * scale.astype(jnp.float32)
+    return (y if bias is None else y + bias.astype(jnp.float32)).astype(x.dtype)
+
+
+_NORM_FUNCTIONS = {'layernorm': layer_norm, 'rmsnorm': rms_norm}
+
+
+class Norm(nn.Module):
+    """The normalisation `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias.
+
+    Attributes:
+      config: The config of the model.
+      axis: The logical axis name of the last dimension.
+    """
 
     config: BertConfig
+    axis: str = 'norm'
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        param_dtype = jnp.dtype(self.config.param_dtype)
-        scale = self.param('scale', with_axes(nn.initializers.ones_init(), 'norm'), (x.shape[-1],), param_dtype)
-        bias = self.param('bias', with_axes(nn.initializers.zeros_init(), 'norm'), (x.shape[-1],), param_dtype)
-        return layer_norm(x, scale, bias, self.config.layer_norm_eps).astype(jnp.dtype(self.config.dtype))
+        c, shape, param_dtype = self.config, (x.shape[-1],), jnp.dtype(self.config.param_dtype)
+        scale = self.param('scale', with_axes(nn.initializers.ones_init(), self.axis), shape, param_dtype)
+        bias_init = with_axes(nn.initializers.zeros_init(), self.axis)
+        bias = self.param('bias', bias_init, shape, param_dtype) if c.norm_bias else None
+        return _NORM_FUNCTIONS[c.norm](x, scale, bias, c.layer_norm_eps).astype(jnp.dtype(c.dtype))
 
 
 class Embedding(nn.Module):

@@ -1,4 +1,4 @@
-"""The optimisers: Adam as in BERT's original code, AdamW, LAMB with a trust ratio per layer, and Muon.
+"""The optimisers: Adam as in BERT's original code, AdamW, StableAdamW, LAMB with a trust ratio per layer, and Muon.
 
 Each optimiser is an optax transformation that returns a direction, which the train step multiplies by -learning_rate.
 The learning rate depends on the step, which advances with every batch. The count of the optimiser advances only with
@@ -16,7 +16,7 @@ from bertjax.errors import UserError
 from bertjax.optim.masks import decay_mask, is_stacked
 from bertjax.optim.muon import scale_adam_rate, scale_by_muon
 
-OPTIMIZERS = ('bert_adam', 'adamw', 'lamb', 'muon')
+OPTIMIZERS = ('bert_adam', 'adamw', 'stable_adamw', 'lamb', 'muon')
 
 
 def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -39,6 +39,31 @@ def scale_by_bert_adam(b1: float, b2: float, eps: float) -> optax.GradientTransf
         return updates, optax.ScaleByAdamState(count=state.count + 1, mu=mu, nu=nu)
 
     return optax.GradientTransformation(init, update)
+
+
+def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Scales updates by Adam, adds the decay, and divides by the RMS of g / sqrt(v) of each tensor if it is above 1.
+
+    Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction: the RMS is the root of the mean of
+    g² / max(v, eps²), and it divides the learning rate, so also the decay. Stacked layers have an RMS each.
+    """
+    adam = optax.scale_by_adam(b1, b2, eps)
+
+    def update(grads: Any, state: optax.ScaleByAdamState, params: Any = None) -> tuple[Any, optax.ScaleByAdamState]:
+        updates, new_state = adam.update(grads, state, params)
+        correction = 1 - b2 ** new_state.count.astype(jnp.float32)
+
+        def clipped(path: tuple[Any, ...], decays: bool, u: jax.Array, g: jax.Array, v: jax.Array, p: jax.Array) -> Any:
+            axes = tuple(range(1 if is_stacked(path) else 0, g.ndim))
+            ratios = jnp.square(g.astype(jnp.float32)) / jnp.maximum(v.astype(jnp.float32) / correction, eps**2)
+            rms = jnp.sqrt(ratios.mean(axes, keepdims=True))
+            u = u + weight_decay * p if decays else u
+            return (u / jnp.maximum(rms, 1.0)).astype(u.dtype)
+
+        mask = decay_mask(params)
+        return jax.tree_util.tree_map_with_path(clipped, mask, updates, grads, new_state.nu, params), new_state
+
+    return optax.GradientTransformation(adam.init, update)
 
 
 def scale_by_layer_trust_ratio() -> optax.GradientTransformation:
@@ -99,12 +124,14 @@ def make_optimizer(
     moments = {
         'bert_adam': scale_by_bert_adam,
         'muon': functools.partial(scale_by_muon, momentum),
+        'stable_adamw': functools.partial(scale_by_stable_adam, weight_decay),
     }.get(name, optax.scale_by_adam)
+    decay = 0.0 if name == 'stable_adamw' else weight_decay  # it decays before it clips
     scale = {'lamb': scale_by_layer_trust_ratio, 'muon': functools.partial(scale_adam_rate, adam_lr_ratio)}
     # The chain always has four parts, so a checkpoint can be restored after clipping is switched on or off.
     return optax.chain(
         optax.clip_by_global_norm(clip_norm) if clip_norm > 0 else optax.identity(),
         moments(b1, b2, eps),
-        optax.add_decayed_weights(weight_decay, mask=decay_mask),
+        optax.add_decayed_weights(decay, mask=decay_mask),
         scale.get(name, optax.identity)(),
     )

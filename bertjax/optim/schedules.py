@@ -8,11 +8,24 @@ import jax.numpy as jnp
 from bertjax.errors import UserError
 
 Schedule = Callable[[jax.Array], jax.Array]
-SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular')
+SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular', 'wsd')
+# The decays of 'wsd': the share of the peak, by the passed share of the decay.
+DECAYS: dict[str, Schedule] = {
+    'sqrt': lambda passed: 1 - jnp.sqrt(passed),
+    'linear': lambda passed: 1 - passed,
+    'cosine': lambda passed: 0.5 * (1 + jnp.cos(jnp.pi * passed)),
+}
 
 
 def make_schedule(
-    name: str, *, peak: float | jax.Array, steps: int, warmup_fraction: float, power: float = 1.0
+    name: str,
+    *,
+    peak: float | jax.Array,
+    steps: int,
+    warmup_fraction: float,
+    power: float = 1.0,
+    decay: str = 'sqrt',
+    decay_fraction: float = 0.1,
 ) -> Schedule:
     """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`.
 
@@ -23,23 +36,32 @@ def make_schedule(
     'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). The highest rate is 32 times the lowest, as in the
     paper, and `warmup_fraction` is the paper's `cut_frac`.
 
+    'wsd' (warm-up, stable, decay; arXiv 2404.06395) stays at `peak` until the last `decay_fraction` of the steps. The
+    decay 'sqrt' is 1 - √x (arXiv 2405.18392, equation 3), where x is the passed share of the decay.
+
     Args:
       name: One of SCHEDULES.
       peak: The highest learning rate.
       steps: The length of the phase in steps.
       warmup_fraction: The share of `steps` for the warm-up, in [0, 1).
       power: The exponent of 'polynomial' (0.5 in LAMB's recipe).
+      decay: The decay of 'wsd', one of DECAYS.
+      decay_fraction: The share of `steps` for the decay of 'wsd', in [0, 1].
 
     Returns:
       step (int32 scalar, 0 for the first update) -> learning rate (float32 scalar).
 
     Raises:
-      UserError: The name is unknown, or `warmup_fraction` is not in [0, 1).
+      UserError: The name is unknown, `warmup_fraction` is not in [0, 1), or warm-up and decay overlap.
     """
     if name not in SCHEDULES:
         raise UserError('config.schedule.name', repr(name), 'one of ' + ', '.join(SCHEDULES), 'choose one of them')
     if not 0 <= warmup_fraction < 1:
         raise UserError('config.warmup_fraction', str(warmup_fraction), 'a share from 0 to below 1', 'try 0.01')
+    if name == 'wsd' and warmup_fraction + decay_fraction > 1:
+        found = f'{decay_fraction:g} after config.warmup_fraction={warmup_fraction:g}'
+        fix = 'lower one of them: the two fractions of a phase add up to at most 1'
+        raise UserError('config.schedule.decay_fraction', found, f'at most {1 - warmup_fraction:g}', fix)
     warmup = round(warmup_fraction * steps)
 
     def rate(step: jax.Array) -> jax.Array:
@@ -49,12 +71,15 @@ def make_schedule(
         if name == 'slanted_triangular':
             share = jnp.where(step < warmup, rising, remaining)
             return peak * (1 + share * 31) / 32
-        decay = {
+        decaying = max(round(decay_fraction * steps), 1)
+        passed = jnp.clip((step - (steps - decaying)) / decaying, 0.0, 1.0)  # from 0 at the start of wsd's decay to 1
+        share = {
+            'wsd': DECAYS[decay](passed),
             'linear': remaining,
             'polynomial': remaining**power,
             'cosine': 0.5 * (1 + jnp.cos(jnp.pi * (1 - remaining))),
             'constant': jnp.ones_like(remaining),
         }[name]
-        return peak * jnp.where(step < warmup, rising, decay)
+        return peak * jnp.where(step < warmup, rising, share)
 
     return rate

@@ -14,7 +14,7 @@ from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.plans import remove_leftovers
-from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective
+from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, parameter_count, train_flops_per_sequence
@@ -57,7 +57,7 @@ def build_pretraining_setup(
     check_mesh(model_config, mesh)
     return build_setup(
         BertForPreTraining(model_config),
-        _objective(PACKED_PRETRAINING if settings.packing else PRETRAINING, distillation),
+        _objective(with_z_loss(PACKED_PRETRAINING if settings.packing else PRETRAINING, settings.z_loss), distillation),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
         pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),

@@ -62,7 +62,8 @@ class PretrainingSettings(PretrainingKeys):
     @property
     def phase_specs(self) -> tuple[_PhaseSpec, ...]:
         """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
-        defaults = {**{key: getattr(self, key) for key in INHERITED}, 'schedule': self.schedule.name}
+        schedule = {'schedule': self.schedule.name, 'decay_fraction': self.schedule.decay_fraction}
+        defaults = {key: schedule[key] if key in schedule else getattr(self, key) for key in INHERITED}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
             set_keys = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
@@ -159,6 +160,7 @@ class PretrainingSettings(PretrainingKeys):
                     first_step=first,
                     last_step=first + length,
                     power=self.schedule.power,
+                    decay=self.schedule.decay,
                     reset_optimizer=phase.reset_optimizer,
                     packed=self.packing,
                     **phase.values,

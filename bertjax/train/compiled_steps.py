@@ -125,6 +125,8 @@ class StepLowering:
             steps=phase.last_step - phase.first_step,
             warmup_fraction=phase.warmup_fraction,
             power=phase.power,
+            decay=phase.decay,
+            decay_fraction=phase.decay_fraction,
         )
 
     def _scalar(self, dtype: Any, members: int) -> jax.ShapeDtypeStruct:

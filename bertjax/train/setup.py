@@ -41,6 +41,7 @@ class PhaseSettings:
       schedule: The name of the schedule, see `optim.schedules.make_schedule`.
       warmup_fraction: The share of the phase's steps for the warm-up.
       power: The exponent of the polynomial schedule.
+      decay, decay_fraction: The form of the decay of 'wsd', and its share of the phase's steps.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
       layout: The layout of the sequences of a batch, see `step.make_gradients`.
     """
@@ -53,6 +54,8 @@ class PhaseSettings:
     schedule: str
     warmup_fraction: float
     power: float
+    decay: str = 'sqrt'
+    decay_fraction: float = 0.1
     reset_optimizer: bool = False
     layout: PackedLayout | None = None
 

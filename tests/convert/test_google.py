@@ -79,7 +79,7 @@ def test_values_of_a_published_checkpoint_equal_tensorflows(published):
 def test_a_published_checkpoint_starts_a_run(published):
     imported = load_pretraining_model(published)
     assert imported.missing == [] and imported.unused == ['93 variables of the optimiser']
-    assert imported.config.activation == 'gelu_tanh' and (imported.config.num_layers, imported.config.width) == (2, 4)
+    assert imported.config.mlp == 'gelu_tanh' and (imported.config.num_layers, imported.config.width) == (2, 4)
     query = imported.params['encoder']['layers']['attention']['query']['kernel'][1]  # [D, H, K]
     first = [0.01196587, -0.00060704, 0.0129872, 0.00267312]  # the first row of their kernel and of ours
     np.testing.assert_allclose(query.reshape(4, 4)[0], first, rtol=1e-5)
@@ -134,7 +134,7 @@ def test_a_table_of_many_blocks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    'changes', [{}, {'activation': 'gelu_tanh', 'nsp': False}, {'activation': 'relu', 'scan_layers': False}], ids=str
+    'changes', [{}, {'mlp': 'gelu_tanh', 'nsp': False}, {'mlp': 'relu', 'scan_layers': False}], ids=str
 )
 def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_same_params, tmp_path, changes):
     config = small_config(**changes)
@@ -146,7 +146,7 @@ def test_an_export_is_read_back(tokenizer, small_config, make_params, assert_sam
     assert imported.config == config and imported.missing == imported.unused == []
     assert_same_params(imported.params, params)
     described = json.loads((tmp_path / 'one' / 'bert_config.json').read_text())
-    assert described['hidden_act'] == ('relu' if config.activation == 'relu' else 'gelu')
+    assert described['hidden_act'] == ('relu' if config.mlp == 'relu' else 'gelu')
     assert load_tokenizer(tmp_path / 'one').fingerprint == tokenizer.fingerprint
 
 

@@ -53,10 +53,10 @@ def test_bytes_equal_those_of_safetensors(tokenizer, small_config, make_params, 
     'changes',
     [
         {},
-        {'scan_layers': False, 'activation': 'gelu_tanh'},
-        pytest.param({'nsp': False, 'num_segments': 1, 'activation': 'relu'}, marks=pytest.mark.slow),
+        {'scan_layers': False, 'mlp': 'gelu_tanh'},
+        pytest.param({'nsp': False, 'num_segments': 1, 'mlp': 'relu'}, marks=pytest.mark.slow),
         {'nsp': False, 'causal': True},
-        pytest.param({'causal': True, 'activation': 'gelu_tanh', 'scan_layers': False}, marks=pytest.mark.slow),
+        pytest.param({'causal': True, 'mlp': 'gelu_tanh', 'scan_layers': False}, marks=pytest.mark.slow),
     ],
     ids=str,
 )
@@ -71,7 +71,7 @@ def test_transformers_loads_everything_with_equal_losses(
     described = json.loads((tmp_path / 'hf' / 'config.json').read_text())
     names = described['architectures']
     assert names == ['BertForPreTraining' if config.nsp else 'BertForMaskedLM']
-    assert described['hidden_act'] == {'gelu_tanh': 'gelu_pytorch_tanh'}.get(config.activation, config.activation)
+    assert described['hidden_act'] == {'gelu_tanh': 'gelu_pytorch_tanh'}.get(config.mlp, config.mlp)
     assert described['is_decoder'] == config.causal and described['vocab_size'] == config.vocab_size
     if config.causal and not config.nsp:
         names = [*names, 'BertLMHeadModel']
@@ -116,7 +116,7 @@ def test_tokenizer_and_card_go_along(transformers, tokenizer, small_config, make
 
 @pytest.mark.parametrize('scan', [True, False], ids=['scanned', 'unrolled'])
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, scan):
-    config = small_config(scan_layers=scan, activation='gelu_tanh', layer_norm_eps=1e-7, init_stddev=0.03)
+    config = small_config(scan_layers=scan, mlp='gelu_tanh', layer_norm_eps=1e-7, init_stddev=0.03)
     params = make_params(config)
     export_huggingface(jax.tree.map(jax.numpy.asarray, params), config, tokenizer, tmp_path, card={})
     imported = load_pretraining_model(tmp_path, scan_layers=scan)

@@ -101,8 +101,8 @@ def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenize
     [
         lambda config: BertForMultipleChoice(config(), 1),
         lambda config: BertForTokens(config(scan_layers=False, pre_norm=True, causal=True), 3, layers='sum_all'),
-        lambda config: BertForSpans(config(num_segments=0, pooler_activation='relu'), 2),
-        lambda config: BertForClassification(config(num_segments=1, remat='full', activation='gelu_tanh'), 5),
+        lambda config: BertForSpans(config(num_segments=0, pooler='relu'), 2),
+        lambda config: BertForClassification(config(num_segments=1, remat='full', mlp='gelu_tanh'), 5),
     ],
     ids=['choice', 'tokens', 'spans', 'classes'],
 )

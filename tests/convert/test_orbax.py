@@ -39,7 +39,7 @@ def test_one_device_reads_the_export_of_eight_devices(tmp_path: pathlib.Path, mo
 
 @pytest.mark.parametrize(
     'changes',
-    [{}, {'pre_norm': True}, {'scan_layers': False, 'pre_norm': True, 'nsp': False, 'activation': 'relu'}],
+    [{}, {'pre_norm': True}, {'scan_layers': False, 'pre_norm': True, 'nsp': False, 'mlp': 'relu'}],
     ids=str,
 )
 def test_a_model_is_read_back(small_config, make_params, tokenizer, assert_same_params, tmp_path, changes):

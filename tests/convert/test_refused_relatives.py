@@ -103,8 +103,8 @@ def test_the_kind_of_a_directory(exported):
         ({**DISTIL, 'causal': True}, None, 'config.model.causal: found True'),
         ({**DISTIL, 'layer_norm_eps': 1e-5}, None, 'config.model.layer_norm_eps: found 1e-05'),
         ({'num_segments': 0}, None, 'config.pairs.mode: found a pair head'),
-        ({'num_segments': 0}, SEQUENCE_CLASSIFICATION, "config.model.pooler_activation: found 'tanh'"),
-        ({'pooler_activation': 'relu'}, None, "config.model.pooler_activation: found 'relu'"),
+        ({'num_segments': 0}, SEQUENCE_CLASSIFICATION, "config.model.pooler: found 'tanh'"),
+        ({'pooler': 'relu'}, None, "config.model.pooler: found 'relu'"),
     ],
 )
 def test_models_without_a_class_are_not_exported(small_config, changes, head, said):
@@ -114,12 +114,10 @@ def test_models_without_a_class_are_not_exported(small_config, changes, head, sa
 
 def test_models_with_a_class_are_exported(small_config):
     check_exportable(small_config(num_segments=0), TOKEN_CLASSIFICATION)
-    check_exportable(small_config(num_segments=0, pooler_activation='relu'), SEQUENCE_CLASSIFICATION)
+    check_exportable(small_config(num_segments=0, pooler='relu'), SEQUENCE_CLASSIFICATION)
 
 
-@pytest.mark.parametrize(
-    'changes', [{}, {'nsp': False}, {**ROBERTA, 'activation': 'relu'}, {**ROBERTA, 'causal': True}]
-)
+@pytest.mark.parametrize('changes', [{}, {'nsp': False}, {**ROBERTA, 'mlp': 'relu'}, {**ROBERTA, 'causal': True}])
 def test_models_unlike_roberta_are_exported_as_bert(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)
     export_huggingface(make_params(config), config, _TwoSeparators(tokenizer), tmp_path, card={})

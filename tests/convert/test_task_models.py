@@ -116,7 +116,7 @@ def test_transformers_loads_everything_with_equal_logits(
 @pytest.mark.parametrize('case', KINDS)
 def test_back_to_the_same_bits(tokenizer, small_config, make_params, tmp_path, case, scan):
     head, kind, options, _, task = KINDS[case]
-    config = small_config(activation='gelu_tanh', dropout=0.2, attention_dropout=0.0)
+    config = small_config(mlp='gelu_tanh', dropout=0.2, attention_dropout=0.0)
     params = make_params(kind(config, *options))
     export_huggingface(params, config, tokenizer, tmp_path, card={}, head=head, task=task)
     model = kind(read_config(tmp_path, scan_layers=scan), *options)

@@ -13,7 +13,7 @@ from bertjax.losses import pretraining_losses
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import BertEncoder
-from bertjax.model.layers import LayerNorm, gelu
+from bertjax.model.layers import Norm, gelu
 from bertjax.model.stacking import stack_layers, unstack_layers
 
 # Compiling takes much longer than running in these tests.
@@ -173,7 +173,7 @@ def test_parameters_may_be_stored_in_bfloat16(make_model, inputs):
 
 def test_layer_norm_keeps_its_digits_far_from_zero():
     x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
-    module = LayerNorm(BertConfig(vocab_size=9))
+    module = Norm(BertConfig(vocab_size=9))
     params = {'scale': np.full(64, 2.0, np.float32), 'bias': np.full(64, 0.5, np.float32)}
     y = module.apply({'params': params}, x + 1000)
     far = (x + np.float32(1000)).astype(np.float64)

@@ -69,8 +69,8 @@ def test_flops(size, seq_len, predictions, gflop):
         ({'dropout': 1.0}, 'config.model.dropout: found 1.0'),
         ({'attention_dropout': -0.1}, 'config.model.attention_dropout'),
         (
-            {'activation': 'gelu_new'},
-            "config.model.activation: found 'gelu_new', expected one of gelu, gelu_tanh, relu",
+            {'mlp': 'gelu_new'},
+            "config.model.mlp: found 'gelu_new', expected one of gelu, gelu_tanh, relu, relu2, geglu, swiglu",
         ),
         ({'remat': 'all'}, 'config.model.remat'),
         (
@@ -90,7 +90,7 @@ def test_impossible_values_are_refused(changes, said):
 def test_every_field_has_a_kind():
     names = [name for kind in FieldKind for name in fields_of(kind)]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(BertConfig))
-    assert set(fields_of(FieldKind.TRAINING)) == {'dropout', 'attention_dropout'}
+    assert set(fields_of(FieldKind.TRAINING)) == {'dropout', 'dropout_sites', 'attention_dropout'}
     assert set(fields_of(FieldKind.EXECUTION)) == {'attention', 'remat', 'dtype'}
     assert fields_of(FieldKind.LAYOUT) == {'scan_layers': True}
     for name, default in fields_of(*FieldKind).items():
@@ -105,6 +105,7 @@ def test_execution_fields_do_not_change_the_parameters():
 
     changed = {
         'dropout': 0.3,
+        'dropout_sites': 'attention_output',
         'attention_dropout': 0.3,
         'attention': 'dot_product',
         'remat': 'full',

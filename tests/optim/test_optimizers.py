@@ -128,6 +128,30 @@ def test_adamw_against_torch():
         np.testing.assert_allclose(x, tensor.detach().numpy(), rtol=2e-5, atol=2e-6, err_msg='/'.join(path_names(path)))
 
 
+def test_stable_adamw_against_numpy():
+    """Algorithm 2 of arXiv 2304.13013 with debiased decay rates; the clipping of a tensor divides its learning rate."""
+    rate = 0.05
+    params = simple_params()
+    m, v = (jax.tree.map(np.zeros_like, params) for _ in range(2))
+    clipped = 0
+    for t in range(1, STEPS + 1):
+        g = gradients(t - 1, params)
+        b1, b2 = (b * (1 - b ** (t - 1)) / (1 - b**t) for b in (B1, B2))
+        for module, leaves in params.items():
+            for name, p in leaves.items():
+                x = g[module][name]
+                m[module][name] = b1 * m[module][name] + (1 - b1) * x
+                v[module][name] = b2 * v[module][name] + (1 - b2) * x**2
+                rms = np.sqrt(np.mean(x**2 / np.maximum(v[module][name], EPS**2)))
+                clipped += rms > 1
+                step = rate / max(1.0, rms)
+                decay = DECAY * (name not in ('bias', 'scale'))
+                leaves[name] = p * (1 - step * decay) - step * m[module][name] / (np.sqrt(v[module][name]) + EPS)
+    ours, _ = trained(built('stable_adamw'), simple_params(), rate)
+    assert clipped > STEPS
+    assert_trees_close(ours, params, rtol=2e-5, atol=2e-6)
+
+
 def test_lamb_against_numpy():
     """Algorithm 2 of LAMB with bias correction, on a tree without stacks; biases and scales take plain Adam steps."""
     rate = 0.05

@@ -46,6 +46,37 @@ def test_decay_follows_its_formula(name, formula):
     np.testing.assert_allclose(rates(name, power=0.5)[20:], expected, rtol=1e-4, atol=1e-10)
 
 
+@pytest.mark.parametrize(
+    ('decay', 'formula'),
+    [
+        ('sqrt', lambda x: 1 - math.sqrt(x)),
+        ('linear', lambda x: 1 - x),
+        ('cosine', lambda x: 0.5 * (1 + math.cos(math.pi * x))),
+    ],
+)
+def test_wsd_is_stable_until_its_decay(decay, formula):
+    values = rates('wsd', decay=decay, decay_fraction=0.25)
+    np.testing.assert_allclose(values[:20], PEAK * np.arange(20) / 20, rtol=1e-6)
+    np.testing.assert_allclose(values[20:150], PEAK, rtol=1e-6)
+    expected = [PEAK * formula((step - 150) / 50) for step in range(150, 201)]
+    np.testing.assert_allclose(values[150:], expected, rtol=1e-4, atol=1e-10)
+
+
+def test_wsd_equals_the_schedule_of_transformers():
+    torch = pytest.importorskip('torch', reason='compares with PyTorch')
+    transformers = pytest.importorskip('transformers', reason='compares with its schedules')
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=PEAK)
+    theirs = transformers.get_wsd_schedule(
+        optimizer, num_warmup_steps=20, num_decay_steps=50, num_training_steps=STEPS, decay_type='1-sqrt'
+    )
+    expected = []
+    for _ in range(STEPS):
+        expected.append(optimizer.param_groups[0]['lr'])
+        optimizer.step()
+        theirs.step()
+    np.testing.assert_allclose(rates('wsd', decay_fraction=0.25)[:STEPS], expected, rtol=1e-5, atol=1e-12)
+
+
 def test_linear_equals_the_schedule_of_transformers():
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     transformers = pytest.importorskip('transformers', reason='compares with its schedules')
@@ -70,7 +101,7 @@ def test_slanted_triangular_is_equation_3_of_ulmfit():
 
 @pytest.mark.parametrize('name', SCHEDULES)
 def test_continuous_and_never_above_the_peak(name):
-    values = rates(name, steps=20_000)
+    values = rates(name, steps=20_000, decay='linear', decay_fraction=0.5)
     # The root decay is steep at the end, so the last hundredth is excluded.
     assert np.abs(np.diff(values[:-200])).max() <= PEAK * 1.01 / 2000
     assert values.max() == pytest.approx(PEAK, rel=1e-6)
@@ -94,7 +125,15 @@ def test_the_rate_is_zero_after_the_end():
     assert float(schedule(jnp.int32(1000))) == 0.0
 
 
-@pytest.mark.parametrize('options', [{'name': 'linaer'}, {'warmup_fraction': 1.0}, {'warmup_fraction': -0.1}])
+@pytest.mark.parametrize(
+    'options',
+    [
+        {'name': 'linaer'},
+        {'warmup_fraction': 1.0},
+        {'warmup_fraction': -0.1},
+        {'name': 'wsd', 'warmup_fraction': 0.5, 'decay_fraction': 0.6},
+    ],
+)
 def test_invalid_options_are_refused(options):
-    with pytest.raises(UserError, match=r'config\.(schedule\.name|warmup_fraction)'):
+    with pytest.raises(UserError, match=r'config\.(schedule\.(name|decay_fraction)|warmup_fraction)'):
         make_schedule(**{'name': 'linear', 'peak': PEAK, 'steps': 10, 'warmup_fraction': 0.1, **options})

@@ -93,7 +93,7 @@ def test_hidden_states_logits_loss_and_gradients_equal(torch, make_peer, batch, 
     assert float(value) == pytest.approx(theirs.loss.item(), rel=1e-5)
 
     grads = jax.device_get(grads if scan else stack_layers(grads))
-    ours = to_huggingface(flatten_dict(grads, sep='/'), 3, model.config.vocab_size)
+    ours = to_huggingface(flatten_dict(grads, sep='/'), model.config)
     expected = {name: x.grad.numpy() for name, x in peer.named_parameters()}
     assert ours.keys() == expected.keys()
     whole = np.sqrt(sum(np.square(x).sum() for x in expected.values()))

@@ -1,4 +1,4 @@
-"""Each class of transformers' BERT, RoBERTa and DistilBERT: read, computed alike, exported as such, read again.
+"""Each class of BERT, RoBERTa, DistilBERT and ModernBERT in transformers: read, computed alike, exported, read again.
 
 Logits are those of PyTorch within 1e-5; what we export holds the tensors that we read, to the bit.
 """
@@ -28,12 +28,15 @@ CLASSES = [
     *(f'Roberta{kind}' for kind in ('Model', 'ForMaskedLM', *HEADS)),
     *(f'DistilBert{kind}' for kind in ('Model', 'ForMaskedLM', *HEADS)),
     'XLMRobertaForSequenceClassification',
+    *(f'ModernBert{kind}' for kind in ('Model', 'ForMaskedLM', *HEADS)),
 ]
 # One of each form; the others are slow only because they are many.
 QUICK = ('BertForNextSentencePrediction', 'RobertaForMaskedLM', 'RobertaForSequenceClassification')
 QUICK += ('DistilBertForMaskedLM', 'DistilBertForSequenceClassification')
-PAD = {'Bert': 0, 'Roberta': 1, 'XLMRoberta': 1, 'DistilBert': 0}
+QUICK += ('ModernBertForMaskedLM', 'ModernBertForSequenceClassification', 'ModernBertForQuestionAnswering')
+PAD = {'Bert': 0, 'Roberta': 1, 'XLMRoberta': 1, 'DistilBert': 0, 'ModernBert': 0}
 S, V = 24, 203
+ROPE = {'full_attention': {'rope_theta': 3e4}, 'sliding_attention': {'rope_theta': 500.0}}
 
 
 @dataclasses.dataclass
@@ -66,6 +69,16 @@ def make_relative(torch):
         config = getattr(transformers, f'{family}Config')
         if family == 'DistilBert':
             sizes = dict(dim=32, n_layers=2, n_heads=4, hidden_dim=80, max_position_embeddings=48)
+        elif family == 'ModernBert':  # layers 0 and 3 attend to all positions, and [CLS] is pooled after a window
+            sizes = dict(hidden_size=32, num_hidden_layers=5, num_attention_heads=4, intermediate_size=40)
+            sizes |= dict(local_attention=10, max_position_embeddings=48, classifier_pooling='mean')
+            sizes |= dict.fromkeys(('bos_token_id', 'eos_token_id', 'cls_token_id', 'sep_token_id'))
+            if name == 'ModernBertForTokenClassification':
+                sizes |= dict.fromkeys(('attention_bias', 'mlp_bias', 'classifier_bias', 'norm_bias'), True)
+            if name == 'ModernBertForQuestionAnswering':
+                sizes |= dict(hidden_activation='silu', classifier_activation='silu', classifier_pooling='cls')
+            if name == 'ModernBertForMaskedLM':
+                sizes |= dict(global_attn_every_n_layers=2, rope_parameters=ROPE)
         else:
             sizes = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=80)
             rows = 2 if family == 'Bert' else 1
@@ -100,7 +113,7 @@ def inputs(torch):
             ours = [x.reshape(2, 2, S) for x in ours]
         names = ('input_ids', 'token_type_ids', 'attention_mask')
         theirs = {name: torch.tensor(x).long() for name, x in zip(names, ours, strict=True)}
-        if family == 'DistilBert':
+        if family in ('DistilBert', 'ModernBert'):
             del theirs['token_type_ids']
         return ours, theirs
 
@@ -156,7 +169,7 @@ def test_a_class_of_transformers(torch, make_relative, inputs, tmp_path, name):
         if kind == 'Model':
             assert fresh == ({'mlm', 'nsp'} if model.config.nsp else {'mlm'})
             _close(np.asarray(hidden)[real], expected.last_hidden_state.numpy()[real])
-            assert (pooled is None) == (family == 'DistilBert')
+            assert (pooled is None) == (family in ('DistilBert', 'ModernBert'))
             if pooled is not None:
                 _close(pooled, expected.pooler_output.numpy())
         elif kind == 'ForNextSentencePrediction':

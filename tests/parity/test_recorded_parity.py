@@ -57,7 +57,7 @@ def test_what_pytorch_gave(scan, tmp_path):
     _close(logits[:, : DIMS['vocab_size']], expected['mlm_logits'])
     _close(outputs['nsp_logits'], expected['nsp_logits'])
     gradients = jax.device_get(gradients if scan else stack_layers(gradients))
-    found = to_huggingface(flatten_dict(gradients, sep='/'), DIMS['num_hidden_layers'], DIMS['vocab_size'])
+    found = to_huggingface(flatten_dict(gradients, sep='/'), model.config)
     _close_gradients({name: measured(name, x) for name, x in found.items()}, expected['gradients'])
 
 

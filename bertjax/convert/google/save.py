@@ -23,7 +23,7 @@ _KEY = 'config.export_formats'
 _FIX = 'remove google from config.export_formats'
 _ACTIVATIONS = {'gelu': 'gelu', 'gelu_tanh': 'gelu', 'relu': 'relu'}
 # The fields without a key in bert_config.json, and their only possible values.
-_FIXED = {'pre_norm': False, 'causal': False, 'layer_norm_eps': 1e-12, 'pooler_activation': 'tanh'}
+_FIXED = {'causal': False, 'layer_norm_eps': 1e-12, 'pooler': 'tanh'}
 
 
 def check_google(config: BertConfig, head: Head | None = None) -> None:
@@ -34,9 +34,12 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model, which must have passed `check_head_exportable`; None for a pre-trained model.
 
     Raises:
-      UserError: The model is pre-LN or left-to-right, its epsilon, pooler or segments differ, or the scripts lack its
-        head.
+      UserError: The model is left-to-right or has another choice that BERT lacks, its epsilon, pooler or segments
+        differ, or the scripts lack its head.
     """
+    for name in config.modern_fields:
+        found = f'{getattr(config, name)} with google in {_KEY}'
+        raise UserError(f'config.model.{name}', found, "BERT's choice: google-research/bert has no other", _FIX)
     for name, theirs in _FIXED.items():
         value = getattr(config, name)
         if value != theirs:
@@ -88,7 +91,7 @@ def export_google(
     check_google(config, head)
     check_google_vocabulary(tokenizer.family)
     flat = flat_stacked(params, config)
-    tensors = names.to_huggingface(flat, config.num_layers, config.vocab_size, head.projection if head else '')
+    tensors = names.to_huggingface(flat, config, head.projection if head else '')
     with atomic_directory(directory) as staging:
         tokenizer.save(staging)
         path = epath.Path(staging)
@@ -110,5 +113,5 @@ def _bert_config(config: BertConfig) -> dict[str, Any]:
     this key.
     """
     values = {theirs: getattr(config, ours) for ours, theirs in FIELDS if ours != 'layer_norm_eps'}
-    values['hidden_act'] = _ACTIVATIONS[config.activation]
-    return {**values, **({GELU: 'erf'} if config.activation == 'gelu' else {})}
+    values['hidden_act'] = _ACTIVATIONS[config.mlp]
+    return {**values, **({GELU: 'erf'} if config.mlp == 'gelu' else {})}

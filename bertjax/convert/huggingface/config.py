@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Any
 
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface import modernbert
 from bertjax.convert.huggingface.families import DISTILBERT, FAMILIES
 from bertjax.errors import UserError
 from bertjax.model.config import BertConfig
@@ -41,10 +42,18 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model; None for a pre-trained model.
 
     Raises:
-      UserError: The model is pre-LN, has no segments but differs from DistilBERT, or has a pooler activation that no
-        class of transformers has.
+      UserError: The model has choices that BERT lacks and differs from ModernBERT, has no segments but differs from
+        DistilBERT, or has a pooler that no class of transformers has.
     """
     fix = 'set --config.export_formats=orbax to train it anyway'
+    if config.modern_fields:
+        different = modernbert.misfit(config)
+        if different is not None:
+            name = config.modern_fields[0]
+            found = f'{getattr(config, name)!r} with config.export on'
+            expected = f'the choice of BERT, or a ModernBERT in all, which has {different[0]}={different[1]}'
+            raise UserError(f'config.model.{name}', found, expected, fix)
+        return
     if not config.num_segments:
         reason = 'as in DistilBERT, the export format of a model with config.model.num_segments=0'
         for name, theirs in (('causal', False), ('layer_norm_eps', dict(DISTILBERT.fixed)['layer_norm_eps'])):
@@ -56,20 +65,13 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
             raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", fix)
     pooled = head.pools_cls if head else config.nsp
     theirs = 'tanh' if config.num_segments else 'relu'
-    if pooled and config.pooler_activation != theirs:
+    if pooled and config.pooler != theirs:
         context = f'with config.model.num_segments={config.num_segments} and config.export on'
         raise UserError(
-            'config.model.pooler_activation',
-            found=f'{config.pooler_activation!r} {context}',
+            'config.model.pooler',
+            found=f'{config.pooler!r} {context}',
             expected=f"{theirs!r}, as in transformers' classes",
             fix=fix,
-        )
-    if config.pre_norm:
-        raise UserError(
-            'config.model.pre_norm',
-            'True with config.export on',
-            "False, because Hugging Face's BERT normalizes after each block and has no final norm",
-            f'{fix}, or config.model.pre_norm=False',
         )
 
 
@@ -153,7 +155,7 @@ def to_json(
         **task,
         'architectures': [head.architecture if head else architecture(config, missing_parts)],
         'model_type': 'bert',
-        'hidden_act': ACTIVATIONS[config.activation],
+        **({'hidden_act': ACTIVATIONS[config.mlp]} if config.mlp in ACTIVATIONS else {}),
         'is_decoder': config.causal,
         'pad_token_id': pad_id,
         'position_embedding_type': 'absolute',
@@ -201,7 +203,7 @@ def from_json(
             fail(theirs, 'a number', other)
         if isinstance(fields.get(ours), bool):
             fail(theirs, 'a number', other)
-    fields['activation'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
+    fields['mlp'] = ACTIVATIONS_READ[values.get('hidden_act', 'gelu')]
     fields['causal'] = bool(values.get('is_decoder', False))
-    fields['pooler_activation'] = values.get('pooler_act', 'tanh')
+    fields['pooler'] = values.get('pooler_act', 'tanh')
     return fields

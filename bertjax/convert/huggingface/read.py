@@ -1,10 +1,12 @@
 """Reads a Hugging Face directory as a `CheckpointSource`."""
 
+import functools
 import re
 
 import numpy as np
 from etils import epath
 
+from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.families import BERT, POSITIONS, find_family
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
 from bertjax.convert.huggingface.tensors import read_tensors
@@ -41,18 +43,23 @@ def read(directory: epath.Path) -> CheckpointSource:
     where = str(directory / CONFIG)
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))
+    architecture = ''
     format_names, dtypes = dict(family.keys), {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
-        format_names['architectures'] = str(values['architectures'][0])
+        format_names['architectures'] = architecture = str(values['architectures'][0])
 
     def tensors() -> dict[str, np.ndarray]:
-        arrays, names, stored = read_tensors(directory, family.to_bert_name)
+        arrays, names, stored = read_tensors(
+            directory, functools.partial(family.to_bert_names, architecture=architecture), tied=tied
+        )
         dtypes.update(stored)
         format_names.update({} if family is BERT else names)
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
         return arrays
 
-    return CheckpointSource(
-        str(directory), where, family.to_bert_values(values, where), tensors, format_names, dtypes=dtypes
-    )
+    bert_values, fields = family.to_bert_values(values, where), {}
+    if family.read_fields is not None:
+        fields = from_json(bert_values, where, format_names) | family.read_fields(values, where)
+    tied = fields.get('tie_embeddings', True)
+    return CheckpointSource(str(directory), where, bert_values, tensors, format_names, fields, dtypes=dtypes)

@@ -1,8 +1,10 @@
 """Exports a trained model as a Hugging Face directory, which transformers loads."""
 
+import collections
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -109,13 +111,15 @@ def export_huggingface(
         else choose_family(config, tokenizer.separators, pairs=pairs)
     )
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
+    config_json |= family.write_values(config) if family.write_values else {}
     export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders do not use `use_cache`.
     config_json |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
     unused = family.unused_positions(config_json, CONFIG)
-    tensors = {}
-    for entry in names.named_entries(config.num_layers, shapes, head.projection if head else ''):
+    parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
+    for entry in names.named_entries(config, shapes, head.projection if head else ''):
         tensor = _tensor(host, entry, config.vocab_size, unused if entry.theirs == POSITIONS else 0, dtype)
-        tensors[family.to_family_name(entry.theirs, config_json['architectures'][0])] = tensor
+        parts[family.to_family_name(entry.theirs, config_json['architectures'][0])].append(tensor)
+    tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
@@ -151,6 +155,12 @@ def _tensor(host: HostParams, entry: names.Entry, vocab_size: int, unused: int, 
         yield entry.kind.to_theirs(host.get(entry.ours, entry.layer), vocab_size).astype(stored, copy=False)
 
     return Tensor(_KINDS[dtype], (unused + rows, *others), parts)
+
+
+def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
+    """Concatenates tensors along the first axis."""
+    rows, others = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1:]
+    return Tensor(tensors[0].kind, (rows, *others), lambda: itertools.chain.from_iterable(x.parts() for x in tensors))
 
 
 def _remove_segment_input(path: epath.Path) -> None:

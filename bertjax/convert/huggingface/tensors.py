@@ -32,7 +32,7 @@ _TIED = (
 
 
 def read_tensors(
-    directory: epath.Path, to_bert_name: Callable[[str], str]
+    directory: epath.Path, to_bert_names: Callable[[str], tuple[str, ...]], *, tied: bool = True
 ) -> tuple[dict[str, np.ndarray], dict[str, str], dict[str, str]]:
     """Reads all tensors as float32, with the names of transformers' BertForPreTraining.
 
@@ -42,7 +42,9 @@ def read_tensors(
 
     Args:
       directory: The directory of the files.
-      to_bert_name: A function that converts a name in the file, with or without prefix, to the name in BERT.
+      to_bert_names: A function that converts a name in the file, with or without prefix, to the name in BERT, or to the
+        names of the equal parts of the tensor along its first axis.
+      tied: Whether the output embedding is the input embedding, and not a separate tensor.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
@@ -57,20 +59,23 @@ def read_tensors(
     dtypes: dict[str, str] = {}
     for file in _files(directory):
         for theirs, kind, x in _read(file):
-            name = to_bert_name(_modernize_name(theirs))
-            if name in _BUFFERS:
+            parts = to_bert_names(_modernize_name(theirs))
+            if parts[0] in _BUFFERS:
                 continue
             if kind not in _DTYPES:
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
-            if name in tensors:  # Some classes save an unused pooler and the layer that replaces it.
-                if 'pooler' in theirs:
-                    name = theirs
-                else:
-                    tensors[names_in_file[name]], dtypes[names_in_file[name]] = tensors[name], dtypes[name]
-            tensors[name], names_in_file[name], dtypes[name] = x, theirs, jnp.dtype(_DTYPES[kind]).name
+            if x.ndim == 0 or len(x) % len(parts):
+                parts = (theirs,)  # It is reported as a tensor of another shape, or as unused.
+            for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
+                if name in tensors:  # Some classes save an unused pooler and the layer that replaces it.
+                    if 'pooler' in theirs:
+                        name = theirs
+                    else:
+                        tensors[names_in_file[name]], dtypes[names_in_file[name]] = tensors[name], dtypes[name]
+                tensors[name], names_in_file[name], dtypes[name] = part, theirs, jnp.dtype(_DTYPES[kind]).name
     for name, source in _TIED:
-        if name not in tensors:
+        if name not in tensors or (not tied and name.endswith('.weight')):
             continue
         tied = tensors.pop(name)
         dtypes.setdefault(source, dtypes[name])

@@ -19,9 +19,12 @@ class AttentionMask(struct.PyTreeNode):
       sequence_ids: int32 [B, S], the sequence of each position in a packed row: a query sees only keys of its sequence.
         None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
       causal: Whether to hide the keys to the right of a query.
+      window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for none.
       query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
-      positions: uint32 [B, S], the index of each key within its sequence, for dropout of packed rows (see
-        `dropout.drop_attention`).
+      positions: uint32 [B, S], the index of each key within its sequence, for windows and for dropout of packed rows
+        (see `dropout.drop_attention`). None if a row is one sequence.
+      query_positions: uint32 [B, Q], the index of each query within its sequence. None if the queries are the first Q
+        positions of the row.
       layout: The layout with fixed slots. `select.attend` then builds a mask for each group of rows.
     """
 
@@ -30,6 +33,8 @@ class AttentionMask(struct.PyTreeNode):
     causal: bool = struct.field(pytree_node=False, default=False)
     query_ids: jax.Array | None = None
     positions: jax.Array | None = None
+    query_positions: jax.Array | None = None
+    window: int = struct.field(pytree_node=False, default=0)
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
 
     @classmethod
@@ -63,4 +68,9 @@ class AttentionMask(struct.PyTreeNode):
             visible = visible & (query_ids[:, None, :, None] == self.sequence_ids[:, None, None, :])
         if self.causal:
             visible = visible & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
+        if self.window:
+            keys = jnp.arange(self.key_mask.shape[1])[None] if self.positions is None else self.positions
+            queries = keys[:, :num_queries] if self.query_positions is None else self.query_positions
+            distances = queries.astype(jnp.int32)[:, None, :, None] - keys.astype(jnp.int32)[:, None, None, :]
+            visible = visible & (jnp.abs(distances) <= self.window // 2)
         return visible

@@ -64,10 +64,12 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'dot_product': dot_product,
 }
 
-_PACKED_WITH_DROPOUT = ('by_head_cpu', 'dot_product')  # support `query_ids` and `positions` of the mask
+_ANY_MASK = ('by_head_cpu', 'dot_product')  # the implementations that take all of `AttentionMask.visible`
 
 
-def _packed_refusal(mask: AttentionMask) -> str | None:
+def _mask_refusal(mask: AttentionMask) -> str | None:
+    if mask.window:
+        return f'it does not support a window (config.model.attention_window={mask.window})'
     is_packed = mask.query_ids is not None or mask.positions is not None
     return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
 
@@ -103,7 +105,7 @@ def choose_attention(
     refusals: dict[str, str] = {}
     candidates = [one for one, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
     for candidate in candidates if name == 'auto' else (name,):
-        reason = None if candidate in _PACKED_WITH_DROPOUT else _packed_refusal(mask)
+        reason = None if candidate in _ANY_MASK else _mask_refusal(mask)
         reason = reason or IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
         if reason is None:
             return AttentionChoice(candidate, refusals)
@@ -133,6 +135,9 @@ def attend(
     """
     if mask.layout is not None:
         return _attend_in_groups(name, query, key, value, mask, dropout_rate, dropout)
+    mask = _without_wide_window(mask, key)
+    if _splits_into_blocks(query, key, mask, dropout and dropout_rate):
+        return _attend_in_blocks(name, query, key, value, mask)
     choice = choose_attention(name, query, key, mask, 0.0 if dropout is None else dropout_rate)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
@@ -160,19 +165,86 @@ def _attend_in_groups(
     ids, positions = (jnp.broadcast_to(x, key.shape[:2]) for x in (layout.sequence_ids, layout.position_ids))
     parts = zip(
         *map(layout.split, (query, key, value, mask.key_mask, ids, positions.astype(jnp.uint32))),
-        *map(split_queries, (ids, query_dropout.example_ids, query_dropout.positions)),
+        *map(split_queries, (ids, query_dropout.example_ids, query_dropout.positions, positions.astype(jnp.uint32))),
         layout.most_sequences, strict=True,
     )  # fmt: skip
     mixed = []
-    for q, k, v, key_mask, key_ids, key_positions, query_ids, example_ids, query_positions, most in parts:
+    for (
+        q,
+        k,
+        v,
+        key_mask,
+        key_ids,
+        key_positions,
+        query_ids,
+        example_ids,
+        drop_positions,
+        query_positions,
+        most,
+    ) in parts:
         if most == 1:  # one sequence per row, which every implementation supports
-            part = AttentionMask(key_mask, causal=mask.causal)
+            part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
             drops = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
             part = AttentionMask(key_mask, key_ids, mask.causal, query_ids, dropout and key_positions)
-            drops = dropout and dropout.replace(example_ids=example_ids, positions=query_positions)
+            if mask.window:
+                part = part.replace(positions=key_positions, query_positions=query_positions, window=mask.window)
+            drops = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
         mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
     return layout.join(mixed, len(query))
+
+
+def _without_wide_window(mask: AttentionMask, key: jax.Array) -> AttentionMask:
+    """Removes a window that covers all of the row, so that every implementation supports the call."""
+    return mask.replace(window=0) if key.shape[1] <= mask.window // 2 + 1 else mask
+
+
+# The least number of positions beside a block of queries, so that the products of a block are not too small.
+_MIN_HALO = 32
+
+
+def _halo(mask: AttentionMask) -> int:
+    """The number of positions beside a block, on each side, that its queries may see."""
+    return max(mask.window // 2, _MIN_HALO)
+
+
+def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
+    """Returns whether a window is so narrow that attention is cheaper in blocks; dropout and causal masks need rows."""
+    S = key.shape[1]
+    return bool(mask.window) and query.shape[1] == S > 4 * _halo(mask) and not mask.causal and not dropout_rate
+
+
+def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
+    """Computes `attend` with a window for blocks of queries and the keys near them, so the cost grows with S, not S².
+
+    A block has 2 h queries and 4 h keys, h = `_halo`. The blocks are rows of one call, whose mask has their positions.
+    """
+    (B, S), halo = key.shape[:2], _halo(mask)
+    blocks = -(-S // (2 * halo))
+    padding = 2 * halo * blocks - S
+
+    def of_queries(x: jax.Array) -> jax.Array:
+        padded = jnp.pad(x, [(0, 0), (0, padding)] + [(0, 0)] * (x.ndim - 2))
+        return padded.reshape(-1, 2 * halo, *x.shape[2:])
+
+    def of_keys(x: jax.Array) -> jax.Array:
+        padded = jnp.pad(x, [(0, 0), (halo, padding + halo)] + [(0, 0)] * (x.ndim - 2))
+        halves = padded.reshape(B, 2 * blocks + 2, halo, *x.shape[2:])
+        near = jnp.stack([halves[:, i : i + 2 * blocks : 2] for i in range(4)], axis=2)  # [B, blocks, 4, halo, ...]
+        return near.reshape(-1, 4 * halo, *x.shape[2:])
+
+    positions = jnp.broadcast_to(jnp.arange(S) if mask.positions is None else mask.positions, (B, S))
+    ids = mask.sequence_ids
+    part = AttentionMask(
+        of_keys(mask.key_mask),
+        None if ids is None else of_keys(ids),
+        query_ids=None if ids is None else of_queries(ids if mask.query_ids is None else mask.query_ids),
+        positions=of_keys(positions),
+        query_positions=of_queries(positions),
+        window=mask.window,
+    )
+    mixed = attend(name, of_queries(query), of_keys(key), of_keys(value), part, dropout_rate=0.0, dropout=None)
+    return mixed.reshape(B, -1, *mixed.shape[2:])[:, :S]
 
 
 def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
@@ -190,7 +262,14 @@ def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
     ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
     mask = AttentionMask(ids, ids if packed else None, causal=config.causal)
-    return str(choose_attention(config.attention, x, x, mask, config.attention_dropout))
+    choices = []
+    if any(map(config.attends_globally, range(config.num_layers))):
+        choices.append(str(choose_attention(config.attention, x, x, mask, config.attention_dropout)))
+    if not all(map(config.attends_globally, range(config.num_layers))):
+        windowed = _without_wide_window(mask.replace(window=config.attention_window), x)
+        choice = choose_attention(config.attention, x, x, windowed, config.attention_dropout)
+        choices.append(f'in layers with a window of {config.attention_window}: {choice}')
+    return '; '.join(choices)
 
 
 def _shape(x: jax.Array) -> str:

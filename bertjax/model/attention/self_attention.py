@@ -1,5 +1,7 @@
 """The multi-head self-attention layer."""
 
+from collections.abc import Callable
+
 import jax
 from flax import linen as nn
 
@@ -9,7 +11,8 @@ from bertjax.model.attention.select import attend
 from bertjax.model.capture import PROBABILITIES, SCORES, capture_value, is_captured
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
-from bertjax.model.layers import Projection, save_residual
+from bertjax.model.layers import Norm, Projection, save_residual
+from bertjax.model.rotary import Rotary
 from bertjax.parallel.partition import constrain
 
 
@@ -19,13 +22,23 @@ class SelfAttention(nn.Module):
     config: BertConfig
 
     @nn.compact
-    def __call__(self, x: jax.Array, queries: jax.Array, mask: AttentionMask, dropout: Dropout | None) -> jax.Array:
+    def __call__(
+        self,
+        x: jax.Array,
+        queries: jax.Array,
+        layer: int | jax.Array | None,
+        mask: AttentionMask,
+        rotary: tuple[Rotary, Rotary] | None,
+        dropout: Dropout | None,
+    ) -> jax.Array:
         """Attends from the queries to x.
 
         Args:
           x: [B, S, D].
           queries: [B, Q, D], the first Q positions of x.
-          mask: The keys that each query may see.
+          layer: The index of the layer, from 0; None only if all layers are alike.
+          mask: The keys that each query may see, without the window.
+          rotary: The rotations of queries and keys, or None.
           dropout: The dropout of the layer, or None.
 
         Returns:
@@ -40,16 +53,31 @@ class SelfAttention(nn.Module):
             y = save_residual(projection(x))  # [B, S, H·K]
             return constrain(y, 'act_batch', 'act_length', 'act_heads').reshape(*y.shape[:2], *heads)
 
+        def over_visible(compute: Callable[[AttentionMask], jax.Array]) -> jax.Array:
+            """Computes with the mask of this layer; in a scan over layers the choice is made when it runs."""
+            attends_globally = c.attends_globally(layer)
+            windowed = mask.replace(window=c.attention_window)
+            if isinstance(attends_globally, bool):
+                return compute(mask if attends_globally else windowed)
+            return jax.lax.cond(attends_globally, lambda: compute(mask), lambda: compute(windowed))
+
         query, key, value = project('query', queries), project('key', x), project('value', x)
+        if c.qk_norm:
+            query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
+        if rotary is not None:
+            query, key = rotary[0].rotate(query), rotary[1].rotate(key)
         # Fused kernels never store these values, so they are computed in addition to `attend`. XLA merges the
         # computation with that of `dot_product`.
         if is_captured(self, SCORES):
             capture_value(self, SCORES, dot_product.scores(query, key))  # [B, H, Q, S]
         if is_captured(self, PROBABILITIES):
-            capture_value(self, PROBABILITIES, dot_product.probabilities(query, key, mask))  # [B, H, Q, S]
-        attended = attend(
-            c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout
+            probabilities = over_visible(lambda mask: dot_product.probabilities(query, key, mask))
+            capture_value(self, PROBABILITIES, probabilities)  # [B, H, Q, S]
+        attended = over_visible(
+            lambda mask: attend(c.attention, query, key, value, mask, dropout_rate=c.attention_dropout, dropout=dropout)
         )  # [B, Q, H, K]
         flat = constrain(attended.reshape(*attended.shape[:2], -1), 'act_batch', 'act_length', 'act_heads')
-        output = Projection(c, (c.width,), names, ('embed',), ('norm',), from_kernel=True, name='output')
+        output = Projection(
+            c, (c.width,), names, ('embed',), ('norm',), from_kernel=True, into_residual=True, name='output'
+        )
         return output(flat.reshape(attended.shape))  # [B, Q, D]

@@ -1,0 +1,152 @@
+"""A family of models in transformers: the differences of its names and settings from BERT's, for both directions.
+
+The readers and writers of directories use BERT's names. A family with more parts than BERT uses the additional names
+of convert/names.py for them, and converts the other keys of its config.json itself.
+"""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+
+BLOCK = 'bert.encoder.layer.{i}'
+Renaming = tuple[tuple[str, str], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """A family of models.
+
+    Attributes:
+      name: The `model_type`.
+      classes: The prefix of the class names.
+      prefix: The prefix of the names of the encoder's tensors.
+      variants: Other families with equal definitions: {`model_type`: prefix of the class names}.
+      tensors: Pairs (prefix in BERT, prefix in this family) of tensor names. A prefix ends at a dot, and {i} in it
+        matches a number. The first match applies.
+      classifier: The additional pairs for the class for sequence classification.
+      spans: The additional pairs for the class for question answering.
+      fused: Pairs (prefix in this family, prefixes in BERT) of a tensor that concatenates several of BERT's.
+      keys: Pairs (key of BERT in config.json, key of this family).
+      fixed: Pairs (key of BERT that this family lacks, its value).
+      activation: The activation of the head for masked words if it is fixed; '' if it is that of the encoder.
+      offset: Whether the first rows of the position table, up to the row of the padding's id, are unused.
+      read_fields: (config.json, its name for messages) -> the fields of a BertConfig that `keys` does not cover. None
+        if `keys` covers all.
+      write_values: config -> the keys of config.json that `keys` does not cover. None if `keys` covers all.
+    """
+
+    name: str
+    classes: str
+    prefix: str
+    variants: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tensors: Renaming = ()
+    classifier: Renaming = ()
+    spans: Renaming = ()
+    fused: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    keys: Renaming = ()
+    fixed: tuple[tuple[str, Any], ...] = ()
+    activation: str = ''
+    offset: bool = False
+    read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
+    write_values: Callable[[BertConfig], dict[str, Any]] | None = None
+
+    def architecture(self, bert_class: str) -> str:
+        """Returns the class of the family that corresponds to a class of BERT."""
+        return bert_class.replace('Bert', self.classes, 1)
+
+    def variant(self, model_type: str) -> 'Family':
+        """Returns the family with the names of `model_type`, one of `variants`."""
+        classes = self.variants.get(model_type)
+        return dataclasses.replace(self, name=model_type, classes=classes) if classes else self
+
+    def to_bert_names(self, name: str, architecture: str = '') -> tuple[str, ...]:
+        """Returns the name in BERT of a tensor of the family, or the names of the parts of a fused tensor.
+
+        Args:
+          name: The name in the family, with or without the encoder's prefix.
+          architecture: The class of the model in BERT or in the family.
+        """
+        if re.match(r'(embeddings|encoder|transformer|pooler|layers|final_norm)\.', name):
+            name = f'{self.prefix}.{name}'
+        elif self.tensors and re.match(r'(bert|cls)\.', name):
+            return (f'other.{name}',)  # The prefix marks a tensor that is not in the family.
+        for theirs, ours in self.fused:
+            parts = tuple(_rename(name, ((theirs, part),)) for part in ours)
+            if name not in parts:
+                return parts
+        rows = (*self._of_class(architecture), *self.classifier, *self.tensors)
+        return (_rename(name, tuple((theirs, ours) for ours, theirs in rows)),)
+
+    def to_family_name(self, name: str, architecture: str) -> str:
+        """Returns the name in the family of a tensor of BERT, for one of the family's classes."""
+        fused = tuple((part, theirs) for theirs, ours in self.fused for part in ours)
+        return _rename(name, (*fused, *self._of_class(architecture), *self.tensors))
+
+    def _of_class(self, architecture: str) -> Renaming:
+        if architecture.endswith('ForQuestionAnswering'):
+            return self.spans
+        return self.classifier if architecture.endswith('ForSequenceClassification') else ()
+
+    def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """Converts a config.json of the family to one of BERT.
+
+        Raises:
+          UserError: The padding id is not a valid number, or the encoder's activation differs from the head's.
+        """
+        if self.name == 'bert':
+            return dict(values)
+        result = {**values, **dict(self.fixed), 'model_type': 'bert'}
+        for ours, theirs in self.keys:
+            result.pop(ours, None)
+            if theirs in values:
+                result[ours] = values[theirs]
+        if isinstance(values.get('architectures'), list):
+            result['architectures'] = [_to_bert_class(name) for name in values['architectures']]
+        if self.activation and values.get('hidden_act', self.activation) != self.activation:
+            expected = f'{self.activation!r}, as in its head for masked words'
+            raise UserError(where, f'hidden_act {values["hidden_act"]!r}', expected, 'give another model')
+        positions = values.get('max_position_embeddings', 512)
+        if self.offset and type(positions) is int:
+            result['max_position_embeddings'] = positions - self.unused_positions(values, where)
+        return result
+
+    def to_family_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Converts the config.json of a BERT to one of the family."""
+        family_keys = dict(self.keys)
+        result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
+        result['model_type'] = self.name
+        result['architectures'] = [self.architecture(name) for name in values['architectures']]
+        if self.offset:
+            result['max_position_embeddings'] += values['pad_token_id'] + 1
+        return result
+
+    def unused_positions(self, values: Mapping[str, Any], where: str) -> int:
+        """Returns the number of unused rows at the start of the position table."""
+        pad = values.get('pad_token_id', 1) if self.offset else -1
+        if self.offset and (type(pad) is not int or pad < 0):
+            raise UserError(where, f'pad_token_id {pad!r}', 'the id of the padding', 'take the original file')
+        return pad + 1
+
+
+def _to_bert_class(name: Any) -> Any:
+    pattern = r'^(XLMRoberta|Roberta|Camembert|DistilBert|ModernBert)(?=For|Model)'
+    return re.sub(pattern, 'Bert', name) if type(name) is str else name
+
+
+@functools.cache
+def _rules(rows: Renaming) -> tuple[tuple[Callable[[str], re.Match | None], str], ...]:
+    pattern = lambda name: re.escape(name).replace(r'\{i\}', r'(?P<i>\d+)') + r'(?P<rest>\..*)'  # noqa: E731
+    return tuple((re.compile(pattern(old)).fullmatch, new) for old, new in rows)
+
+
+def _rename(name: str, rows: Renaming) -> str:
+    for fullmatch, new in _rules(rows):
+        match = fullmatch(name)
+        if match:
+            return new.format(**match.groupdict()) + match['rest']
+    return name

@@ -1,0 +1,168 @@
+"""ModernBERT in transformers (arXiv 2412.13663, models/modernbert), which is also the class of Ettin and mmBERT."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.convert.huggingface.family import BLOCK, Family
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+
+_LAYER = 'model.layers.{i}'
+_FIX = 'give a directory of a ModernBERT, an Ettin or an mmBERT'
+
+# What all models of the class have in common.
+_FORM = {
+    'norm': 'layernorm',
+    'pre_norm': True,
+    'first_attention_norm': False,
+    'qk_norm': False,
+    'position': 'rope',
+    'pooler': 'transform',
+    'num_segments': 0,
+    'causal': False,
+    'nsp': False,
+}
+_MLPS = {'geglu': 'gelu', 'swiglu': 'silu'}
+# (our field, their key, their default)
+_FIELDS = (
+    ('norm_bias', 'norm_bias', False),
+    ('pooling', 'classifier_pooling', 'cls'),
+    ('tie_embeddings', 'tie_word_embeddings', True),
+    ('attention_window', 'local_attention', 128),
+)
+_BIASES = ('attention_bias', 'mlp_bias', 'classifier_bias')  # one field of ours
+# (our field, kind of layer, their older key, its default)
+_THETAS = (
+    ('rope_theta', 'full_attention', 'global_rope_theta', 160_000.0),
+    ('rope_local_theta', 'sliding_attention', 'local_rope_theta', 10_000.0),
+)
+_FULL, _SLIDING = 'full_attention', 'sliding_attention'
+
+
+def _layer_types(num_layers: int, global_every: int) -> list[str]:
+    return [_FULL if global_every and i % global_every == 0 else _SLIDING for i in range(num_layers)]
+
+
+def _global_every(values: Mapping[str, Any], where: str) -> int:
+    """Returns the distance between layers that attend to all positions; 0 if no layer does."""
+    num_layers, types = values.get('num_hidden_layers'), values.get('layer_types')
+    if types is None or type(num_layers) is not int:
+        return values.get('global_attn_every_n_layers', 3)
+    if not any(kind == _FULL for kind in types[1:] if isinstance(types, list)) and types[:1] == [_FULL]:
+        return num_layers
+    found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None)
+    if found is None:
+        expected = (
+            f'{num_layers} names, {_FULL!r} for every n-th layer from the first on and {_SLIDING!r} for the others'
+        )
+        raise UserError(where, f'layer_types {types!r}', expected, _FIX)
+    return found
+
+
+def _theta(values: Mapping[str, Any], where: str, kind: str, older_key: str, default: float) -> Any:
+    rope = values.get('rope_parameters')
+    facts = (rope.get(kind) if isinstance(rope, dict) else None) or {}
+    rope_type = facts.get('rope_type', 'default')
+    if rope_type != 'default' or values.get('rope_scaling'):
+        found = f'rope_type {rope_type!r}' if rope_type != 'default' else f'rope_scaling {values["rope_scaling"]!r}'
+        raise UserError(where, found, "'default' frequencies without scaling", _FIX)
+    return facts.get('rope_theta', values.get(older_key, default))
+
+
+def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the fields of a BertConfig that a BERT's config.json does not have.
+
+    Args:
+      values: The content of a config.json.
+      where: The file, for messages.
+
+    Raises:
+      UserError: The model has features that ours lacks.
+    """
+    activation = values.get('hidden_activation', 'gelu')
+    mlp = next((ours for ours, theirs in _MLPS.items() if theirs == activation), None)
+    if mlp is None:
+        raise UserError(where, f'hidden_activation {activation!r}', 'one of ' + ', '.join(_MLPS.values()), _FIX)
+    for key, expected in (('classifier_activation', activation), ('decoder_bias', True)):
+        if values.get(key, expected) != expected:
+            raise UserError(where, f'{key} {values[key]!r}', repr(expected), _FIX)
+    biases = {values.get(key, False) for key in _BIASES}
+    if len(biases) > 1:
+        raise UserError(where, 'different ' + ', '.join(_BIASES), 'one value', _FIX)
+    fields = {ours: values.get(theirs, default) for ours, theirs, default in _FIELDS}
+    fields |= {ours: _theta(values, where, kind, older, default) for ours, kind, older, default in _THETAS}
+    fields |= {**_FORM, 'mlp': mlp, 'projection_bias': biases.pop(), 'global_every': _global_every(values, where)}
+    if fields['global_every'] == 1:
+        fields |= {'attention_window': 0, 'global_every': BertConfig.global_every}
+    return fields
+
+
+def write_values(config: BertConfig) -> dict[str, Any]:
+    """Returns the keys of a config.json that a BERT's does not have."""
+    every = config.global_every if config.attention_window else 1
+    values = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
+    if not config.attention_window:
+        values['local_attention'] = 128
+    values |= {older: getattr(config, ours) for ours, _, older, _ in _THETAS}
+    values['rope_parameters'] = {
+        kind: {'rope_type': 'default', 'rope_theta': getattr(config, ours)} for ours, kind, _, _ in _THETAS
+    }
+    activation = _MLPS[config.mlp]
+    return {
+        **values,
+        **dict.fromkeys(_BIASES, config.projection_bias),
+        'hidden_activation': activation,
+        'classifier_activation': activation,
+        'decoder_bias': True,
+        'layer_types': _layer_types(config.num_layers, every),
+        'global_attn_every_n_layers': every or config.num_layers,
+        'embedding_dropout': config.dropout_elsewhere,
+        'classifier_dropout': config.dropout_elsewhere,
+    }
+
+
+def misfit(config: BertConfig) -> tuple[str, str] | None:
+    """Returns the first field in which a model differs from a ModernBERT, and what it should be; None if none does."""
+    for name, value in _FORM.items():
+        if getattr(config, name) != value:
+            return name, repr(value)
+    return None if config.mlp in _MLPS else ('mlp', 'one of ' + ', '.join(_MLPS))
+
+
+MODERNBERT = Family(
+    'modernbert',
+    'ModernBert',
+    'model',
+    tensors=(
+        ('bert.embeddings.word_embeddings', 'model.embeddings.tok_embeddings'),
+        ('bert.embeddings.LayerNorm', 'model.embeddings.norm'),
+        (f'{BLOCK}.attention.output.LayerNorm', f'{_LAYER}.attn_norm'),
+        (f'{BLOCK}.attention.output.dense', f'{_LAYER}.attn.Wo'),
+        (f'{BLOCK}.output.LayerNorm', f'{_LAYER}.mlp_norm'),
+        (f'{BLOCK}.output.dense', f'{_LAYER}.mlp.Wo'),
+        ('bert.final_norm', 'model.final_norm'),
+        ('cls.predictions.transform.dense', 'head.dense'),
+        ('cls.predictions.transform.LayerNorm', 'head.norm'),
+        ('cls.predictions.decoder', 'decoder'),
+        ('cls.predictions', 'decoder'),
+    ),
+    fused=(
+        (f'{_LAYER}.attn.Wqkv', tuple(f'{BLOCK}.attention.self.{name}' for name in ('query', 'key', 'value'))),
+        (f'{_LAYER}.mlp.Wi', (f'{BLOCK}.intermediate.gate', f'{BLOCK}.intermediate.dense')),
+    ),
+    spans=(('qa_outputs', 'classifier'),),
+    keys=(
+        ('layer_norm_eps', 'norm_eps'),
+        ('hidden_dropout_prob', 'mlp_dropout'),
+        ('attention_probs_dropout_prob', 'attention_dropout'),
+    ),
+    fixed=(
+        ('type_vocab_size', 0),
+        ('hidden_act', 'gelu'),
+        ('is_decoder', False),
+        ('position_embedding_type', 'absolute'),
+        ('use_cache', False),
+    ),
+    read_fields=read_fields,
+    write_values=write_values,
+)
