@@ -1,4 +1,4 @@
-"""Computes the attention in a few texts, for the page and weights.safetensors."""
+"""Computes the attention in a few texts, for the HTML page of an analysis and for weights.safetensors."""
 
 import base64
 import dataclasses
@@ -16,7 +16,7 @@ from bertjax.attention_analysis.words import UNIT, merge_units
 from bertjax.inference.attention import compute_attention
 from bertjax.inference.runner import Runner
 
-MAX_SHOWN_TOKENS = 64  # The maximum tokens of a text on the page. Longer texts would not be readable.
+MAX_SHOWN_TOKENS = 64  # The maximum number of tokens of a text on the page. Longer texts would not be readable.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class ShownText:
     """The attention in one text, between pieces or between words.
 
     Attributes:
-      units: The U pieces, or words and special tokens.
+      units: The pieces, or the words and special tokens. Their number is U.
       weights: float32 [L, H, U, U], see `inference.attention.Attention`.
     """
 
@@ -72,8 +72,8 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
 def to_safetensors(shown_texts: Sequence[ShownText]) -> bytes:
     """Returns the content of a safetensors file.
 
-    The file has the weights `0`, `1`, …, float32 [L, H, U, U], and the metadata `units`, a JSON list with a list of the
-    units of each text.
+    The file has one array of weights per text, float32 [L, H, U, U]. The names of the arrays are `0`, `1`, …. The
+    metadata `units` is a JSON list with the list of units of each text.
     """
     arrays = {str(i): np.ascontiguousarray(text.weights) for i, text in enumerate(shown_texts)}
     return save(arrays, {'units': json.dumps([text.units for text in shown_texts], ensure_ascii=False)})

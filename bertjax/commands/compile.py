@@ -26,8 +26,8 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     The file has the figures of each phase. At its top level it repeats the figures of the phase that needs the most
     memory. Phases without steps are skipped.
 
-    With config.find_batch the verb searches the largest batch that fits, for each phase. If a phase does not fit, it
-    also compiles other ways to compute the same step.
+    With config.find_batch the verb searches for the largest batch that fits, once for each phase. If a phase does not
+    fit, the verb also compiles other ways to compute the same step.
 
     Args:
       config: The config of a pre-training.
@@ -107,10 +107,10 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     if fitting_ways:
         fix = f'each of these was compiled and fits: {"; or ".join(fitting_ways)}'
     else:
-        fix = 'no other way that was compiled fits: use more chips, or a smaller model'
+        fix = 'of the other ways that were compiled, none fits: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
-        f'phase {phase.number} of {phase.batch_size} x {phase.seq_len}, which needs '
+        f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '
         f'{_gib(result["hbm_bytes_per_chip"])} per chip',
         f'at most {_gib(result["hbm_bytes_available"])}',
         fix,

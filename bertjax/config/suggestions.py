@@ -1,4 +1,4 @@
-"""Suggest a known name for an unknown one: the most similar name, or the bertjax name of an option elsewhere."""
+"""Suggest a known name for an unknown one: the most similar, or bertjax's name for an option of another program."""
 
 import difflib
 from collections.abc import Iterable, Mapping

@@ -46,9 +46,10 @@ class PairOptions:
         pairs (arXiv 1909.11942): B follows A, and they are swapped half of the time. 'full_sentences' and
         'doc_sentences' are RoBERTa's (arXiv 1907.11692 section 4.2): one segment of contiguous sentences without a loss
         on pairs. A 'full_sentences' example may cross documents, with a separator between them.
-      plans: The number of different walks over the corpus. Then the first walk is used again in another order. With
-        static masks this number is Google's `dupe_factor`.
-      short_probability: The share of documents (pairs only) with a target length uniform in 2..S-3 instead of S-3.
+      plans: The number of different passes over the corpus. After the last pass, the passes are used again, each with
+        its examples in another order. With static masks this number is Google's `dupe_factor`.
+      short_probability: The share of documents (pairs only) whose target length is drawn uniformly from 2 to S - 3. The
+        target length of the other documents is S - 3. S is the number of positions per sequence.
       balanced: For 'nsp', whether half of *all* examples are IsNext. Google's rules toss a fair coin only if a chunk
         has two sentences or more. A chunk of one sentence (about 10 % on Wikipedia at S=128) is always NotNext, so the
         published models saw 45 % IsNext. False follows the published recipe, so NSP losses and accuracies are
@@ -57,7 +58,9 @@ class PairOptions:
 
     mode: str = key('nsp', one_of(MODES), change=Change.STATE)
     # All plans are made before the first step.
-    plans: int = key(10, integer(1, 10_000), 'passes over the text that differ, before they repeat', key='pair_plans')
+    plans: int = key(
+        10, integer(1, 10_000), 'the number of different passes; later passes repeat them', key='pair_plans'
+    )
     short_probability: float = key(0.1, number(0, 1))
     balanced: bool = False
 
@@ -93,7 +96,7 @@ class PairPlan:
 
 
 def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
-    """Checks that examples of `seq_len` tokens can be made from the split in this mode.
+    """Checks that examples of `seq_len` tokens can be made from the split in the mode of `options`.
 
     Raises:
       UserError: `seq_len` is too short, or the split has too little text.
@@ -106,7 +109,7 @@ def check_split(split: TokenSplit, options: PairOptions, seq_len: int) -> None:
     if options.mode == 'nsp' and split.num_documents < 2:
         raise UserError(
             'config.corpus',
-            'one document on a side of the corpus, training or held out',
+            'only one document in the training text or in the held-out text',
             'two or more, because next-sentence pairs take B from another document',
             'separate documents by blank lines, hold out a larger share, '
             "or set config.pairs.mode to 'sop' or 'doc_sentences'",
@@ -118,7 +121,8 @@ def draw_target_lengths(
 ) -> np.ndarray:
     """Draws the target length of the chunks of each document, in tokens.
 
-    The length is S - 3, which leaves room for [CLS] and two [SEP], or less for a share of the documents.
+    The length is S - 3, which leaves room for [CLS] and two [SEP]. For a share `options.short_probability` of the
+    documents, it is drawn uniformly from 2 to S - 3.
 
     Args:
       document: int64, document numbers.

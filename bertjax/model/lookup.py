@@ -58,7 +58,7 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
 
     Args:
       rows: [N, D].
-      ids: int32 [N]. Rows with other ids are ignored.
+      ids: int32 [N]. Rows with an id of `count` or more are ignored.
       count: The number of ids.
     """
     ids = jnp.pad(ids, (0, -len(ids) % GROUP), constant_values=count)
@@ -96,8 +96,8 @@ def gather_positions(hidden: jax.Array, positions: jax.Array) -> jax.Array:
     """Selects positions [B, P] of hidden [B, S, D] -> [B, P, D].
 
     Uses a product with one-hot rows, which is exact and costs P·S·D per sequence, under 0.01 % of the model's work.
-    Its gradient is a product too. The gradient of a gather would be a scatter that collides at the unused positions,
-    which is slow on TPU and has no fixed order on GPU.
+    Its gradient is a product too. The gradient of a gather would be a scatter, in which all unused entries of
+    `positions` add to the same row. This is slow on TPU and has no fixed order on GPU.
     """
     one_hot = jax.nn.one_hot(positions, hidden.shape[1], dtype=hidden.dtype)  # [B, P, S]
     return jnp.einsum('BPS,BSD->BPD', one_hot, hidden, precision='highest')  # [B, P, D]

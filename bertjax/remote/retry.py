@@ -27,7 +27,7 @@ Value = TypeVar('Value')
 
 
 class UnreachableError(UserError):
-    """Until the time limit, the server of a bucket did not answer, or closed the connection."""
+    """The server of a bucket did not answer, or closed the connection, in all attempts within the time limit."""
 
 
 class DeniedError(UserError):
@@ -70,8 +70,8 @@ def _format_seconds(seconds: float) -> str:
 class Requester:
     """Makes requests for one address.
 
-    The limit is on the time since the first failure of a request, not on the number of attempts. A long transfer makes
-    one request for each piece, so the time restarts with each piece.
+    A request is retried for a limited time after its first failure. The number of attempts has no limit. A long
+    transfer makes one request for each piece, so the time restarts with each piece.
 
     Args:
       url: The address.
@@ -87,8 +87,9 @@ class Requester:
     def with_check(self, check: Callable[[bool], None]) -> Self:
         """Returns a copy that calls a check between requests.
 
-        It calls `check(True)` before each attempt, and `check(False)`, which must not wait, after each part of a large
-        file. An exception in the check ends the request, but an OSError ends only the attempt.
+        The copy calls `check(True)` before each attempt; this call may wait. It calls `check(False)` after each part of
+        a large file; this call must not wait. An exception in the check ends the request, but an OSError ends only the
+        attempt.
         """
         other = copy.copy(self)
         other._checks = (*self._checks, check)
@@ -106,7 +107,7 @@ class Requester:
             check(wait)
 
     def run_parallel(self, work: Callable[[Self, Item], Value], items: Iterable[Item]) -> list[Value]:
-        """Returns the results of `work` for each item, several in parallel.
+        """Calls `work` for each item, with several calls in parallel, and returns the results.
 
         After an exception or Ctrl-C, the other calls fail at their next attempt.
 
@@ -164,7 +165,7 @@ class Requester:
                     found = self._at_url(
                         f'no answer, or a partial one, for {_format_seconds(passed)} ({_first_line(error)})'
                     )
-                    fix = 'check the network; the same command continues with the files that are complete'
+                    fix = 'check the network; the same command continues and keeps the complete files'
                     raise UnreachableError(self._where, found, 'an answer', fix) from None
                 if failures >= len(PAUSES):
                     message = 'no answer, or a partial one, from %s (%s): retrying for %s'

@@ -21,8 +21,8 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
 
     Args:
       path: The file.
-      recipe: The config of a recipe, in plain form. The run must be of the same kind: a pre-training, or a task of this
-        kind.
+      recipe: The config of a recipe, as dicts, lists and scalars. If the recipe is for a pre-training, the run must be
+        a pre-training. If the recipe is for a task, the run must have the same kind of task.
 
     Raises:
       UserError: The file is damaged or of another kind, a key is missing or unknown, or a value is out of range.
@@ -33,7 +33,7 @@ def read_recorded_config(path: pathlib.Path, recipe: Mapping[str, Any]) -> dict[
     if 'task' in recipe:
         _check_task(saved, recipe, path)
     elif 'task' in saved:
-        raise UserError(str(path), 'the key task', 'the config of a pre-training', 'give the recipe of a task')
+        raise UserError(str(path), "the key 'task'", 'the config of a pre-training', 'give the recipe of a task')
     check_recorded(saved, str(path), _RESTORE)
     return saved
 
@@ -109,10 +109,10 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
     for key in ('splits', 'alone'):  # Only an ensemble has 'alone'.
         by_split = results.get(key, {})
         if not isinstance(by_split, dict) or not all(isinstance(values, dict) for values in by_split.values()):
-            raise UserError(f'{path}: {key}', 'something else', 'figures by split', fix)
+            raise UserError(f'{path}: {key}', 'a value of another form', 'the figures of each split', fix)
     members = results.get('ensemble', [])
     if not isinstance(members, list) or not all(isinstance(member, str) for member in members):
-        raise UserError(f'{path}: ensemble', 'something else', 'a list of workdirs', fix)
+        raise UserError(f'{path}: ensemble', 'a value of another form', 'a list of workdirs', fix)
     return results
 
 

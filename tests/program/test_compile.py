@@ -150,7 +150,8 @@ def test_the_parts_and_the_recomputing_that_fit(program: Program, tmp_path: path
     result, report = _asked(program, tmp_path)
     line = assert_one_line(result)
     assert (
-        'config.topology=v5e:2x2: found phase 0 of 64 x 32, which needs 50.00 GiB per chip, expected at most 16' in line
+        'config.topology=v5e:2x2: found phase 0 with batch 64 x 32, which needs 50.00 GiB per chip, expected at most 16'
+        in line
     )
     assert line.endswith('fits: --config.grad_accum_steps=4 (14.00 GiB); or --config.model.remat=full (8.00 GiB)')
     assert [(tried['flags'], tried['fits']) for tried in report['tried']] == [
@@ -225,7 +226,7 @@ def test_all_of_it_where_one_does_not_do(program: Program, tmp_path: pathlib.Pat
     assert assert_one_line(result).endswith(f'and fits: {everything} (15.00 GiB)')
     assert made.count <= 1 + 3 * memory_search.TRIES
     compiler(fixed=400, row=400)
-    assert 'no other way that was compiled fits' in assert_one_line(_asked(program, tmp_path)[0])
+    assert 'of the other ways that were compiled, none fits' in assert_one_line(_asked(program, tmp_path)[0])
 
 
 def test_parts_of_a_phase_are_named_as_its_own(program: Program, tmp_path: pathlib.Path, compiler):
@@ -235,7 +236,7 @@ def test_parts_of_a_phase_are_named_as_its_own(program: Program, tmp_path: pathl
     arguments = (f'--workdir={tmp_path}', '--config.run=compile', '--config.topology=v5e:2x2', *grown)
     line = assert_one_line(program.run(*arguments, status=2, **options))
     assert (
-        'found phase 1 of 512 x 512, which needs 34.00 GiB' in line
+        'found phase 1 with batch 512 x 512, which needs 34.00 GiB' in line
         and "'--config.phases[1].grad_accum_steps=4' (10" in line
     )
 

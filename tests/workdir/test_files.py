@@ -98,7 +98,7 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
         ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.batch_size'),
         ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
         ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found 3, expected the keys of a run'),
-        ({'task': {'kind': 'glue'}}, r'config\.json: found the key task, expected the config of a pre-training'),
+        ({'task': {'kind': 'glue'}}, r"config\.json: found the key 'task', expected the config of a pre-training"),
     ],
 )
 def test_a_value_that_no_pre_training_has(change: dict, found: str, tmp_path: pathlib.Path):
@@ -154,5 +154,5 @@ def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
 @pytest.mark.parametrize('splits', [[], 'dev', {'dev': 0.5}, {'dev': None}])
 def test_damaged_results(splits: Any, tmp_path: pathlib.Path):
     (tmp_path / 'results.json').write_text(json.dumps({'splits': splits}))
-    with pytest.raises(UserError, match=r'results\.json: splits: found something else'):
+    with pytest.raises(UserError, match=r'results\.json: splits: found a value of another form'):
         read_recorded_results(tmp_path / 'results.json')

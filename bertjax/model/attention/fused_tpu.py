@@ -2,9 +2,9 @@
 
 For a sequence of S tokens and H heads of width K, the kernel needs 4·S²·H·K operations forward and 10·S²·H·K backward
 (five products, one of which recomputes the scores); `dot_product` needs 4 and 8. In bfloat16 the kernels read and write
-8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` moves the same, plus each [S, S]
-array for every write and read: 4·S²·H bytes in float32, 2·S²·H in bfloat16. At S = 512 and K = 64, one pass over
-the scores in bfloat16 moves twice as many bytes as the whole forward kernel.
+8·S·H·K bytes forward (three arrays in, one out) and 14·S·H·K backward. `dot_product` moves the same bytes. It also
+writes and reads arrays [S, S], and each write or read moves 4·S²·H bytes in float32, 2·S²·H in bfloat16. At S = 512 and
+K = 64, one pass over the scores in bfloat16 moves twice as many bytes as the whole forward kernel.
 
 The kernel has not been measured on hardware yet. It is the first choice on TPU because of this arithmetic.
 """
@@ -26,13 +26,13 @@ LANES = 128  # width of a vector register
 
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-    """Supports TPUs from v4 on, all positions as queries, lengths that are multiples of a register."""
+    """The kernel supports TPU v4 and later, if all positions are queries and S is a multiple of LANES."""
     del mask, dropout_rate
     S, heads, width = key.shape[1:]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
     if device_kind() in UNSUPPORTED_KINDS:
-        return f'a {device_kind()}, but it is a kernel for v4 and later'
+        return f'it is a kernel for TPU v4 and later, not for {device_kind()}'
     if query.shape[1] != S:
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % LANES or S > MAX_LENGTH:
@@ -75,6 +75,9 @@ def attend(
 
 
 def heads_per_program(heads: int, width: int) -> int:
-    """Returns the number of heads per program: the fewest that fill all their registers, or 0 if no number does."""
+    """Returns the number of heads per program; 0 if `heads` is not a multiple of this number.
+
+    It is the smallest number of heads whose columns fill whole registers.
+    """
     count = LANES // math.gcd(LANES, width)
     return count if heads % count == 0 else 0

@@ -15,7 +15,7 @@ def tagging_report(
 
     Args:
       gold, predicted: The true and the predicted tags of each sentence.
-      plain: Whether tags are independent, so that they do not mark entities.
+      plain: True if each tag describes a single word, False if the tags mark entities.
       repaired: The number of entities that begin with I in the output of the model.
     """
     if plain:
@@ -31,7 +31,10 @@ def tagging_report(
         figures = f'{score.precision:9.4f}{score.recall:8.4f}{score.f1:8.4f}'
         lines.append(f'{name:{width}}  {figures}{score.gold:8,}{score.predicted:8,}{score.right:8,}')
     if repaired:
-        lines.append(f'{repaired:,} predicted entities began with I, after O or another type; this I was replaced by B')
+        lines.append(
+            f'{repaired:,} predicted entities began with I instead of B (after O or another type); each such I was '
+            'replaced by B'
+        )
     return '\n'.join(lines)
 
 
