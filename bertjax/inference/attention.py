@@ -58,7 +58,7 @@ def compute_attention(runner: Runner, features: Features) -> list[Attention]:
     # The batch size is a power of two that depends only on the padded length, because each new size is compiled.
     longest = runner.lengths[int(find_buckets(features.lengths, runner.lengths).max())]
     max_rows = 1 << (max_batch_size(model.config, longest).bit_length() - 1)
-    outputs = runner.run('attention', _make_forward(model.module), features, max_rows=max_rows, title='attention')
+    outputs = runner.run('attention', _make_forward, features, max_rows=max_rows, title='attention')
     rows = np.split(features.tokens, features.offsets[1:-1])
     return [
         Attention([model.tokenizer.pieces[i] for i in ids], np.ascontiguousarray(weights[..., : len(ids), : len(ids)]))

@@ -1,6 +1,7 @@
 """Features of texts: selects hidden states, combines several layers, and pools over the tokens of each text."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -207,9 +208,9 @@ def encode(
     """
     check_encoding(runner.model, encoding)
     per_token = ('features',) if encoding.pool == 'none' else ()
-    forward = make_encode(runner.model.module, encoding)
+    make_forward = functools.partial(make_encode, encoding=encoding)
     name, title = ('encode', encoding), 'encoding'
-    rows = runner.run(name, forward, features, per_token=per_token, title=title, advance=advance)['features']
+    rows = runner.run(name, make_forward, features, per_token=per_token, title=title, advance=advance)['features']
     return list(_apply_dense(np.stack(rows), encoding)) if encoding.dense and rows else rows
 
 

@@ -1,5 +1,6 @@
 """Predicts pieces at given positions of sequences with a masked language model."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -56,7 +57,7 @@ def predict_pieces(
     banned = np.arange(tokenizer.vocab_size, runner.model.config.vocab_size)
     banned = np.concatenate([banned, tokenizer.special_ids]) if words_only else banned
     top_k = min(top_k, runner.model.config.vocab_size - len(banned))
-    forward = _make_predict_pieces(runner.model.module, top_k, banned)
+    make_forward = functools.partial(_make_predict_pieces, top_k=top_k, banned=banned)
     # Rows are grouped by their number of positions, because a batch pads all rows to the largest number.
     size = np.array([1 << (len(row) - 1).bit_length() for row in positions])
     results: list[TopPieces | None] = [None] * len(sequences)
@@ -70,7 +71,7 @@ def predict_pieces(
                 padded[: len(positions[row])] = positions[row]
                 builder.add_row(number, masked_positions=padded)
             outputs = runner.run(
-                ('predict_pieces', top_k, words_only), forward, builder.build(), inputs=inputs, advance=report
+                ('predict_pieces', top_k, words_only), make_forward, builder.build(), inputs=inputs, advance=report
             )
             for row, ids, scores in zip(rows, outputs['ids'], outputs['log_probabilities'], strict=True):
                 count = len(positions[row])
@@ -120,10 +121,10 @@ def pseudo_log_likelihoods(
     if not rows:
         (advance or no_op)(len(sequences))
         return [np.zeros(0, np.float32)] * len(sequences)
-    inputs, forward = (*INPUTS, 'masked_positions', 'masked_ids'), _make_score(runner.model.module)
+    inputs = (*INPUTS, 'masked_positions', 'masked_ids')
     with ensure_progress(advance, 'scoring', len(sequences)) as report:
         step = scale_progress(report, len(sequences), rows)
-        outputs = runner.run('score', forward, builder.build(), inputs=inputs, advance=step)
+        outputs = runner.run('score', _make_score, builder.build(), inputs=inputs, advance=step)
     ends = np.cumsum([len(ids) - 2 for ids in sequences])
     return np.split(np.concatenate(outputs['log_probabilities']), ends[:-1])
 
@@ -145,7 +146,7 @@ def next_sentence_probabilities(
     order. See `Runner.run` for `advance`.
     """
     features = build_sequences(runner.model.tokenizer, first, second, max_length)
-    outputs = runner.run('pairs', _make_pairs(runner.model.module), features, title='pairs', advance=advance)
+    outputs = runner.run('pairs', _make_pairs, features, title='pairs', advance=advance)
     return np.array(outputs['probabilities'], np.float64)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
@@ -17,7 +18,6 @@ from bertjax.data.length_buckets import find_buckets
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
 from bertjax.loading.load_model import LoadedModel
-from bertjax.model.packed_encoder import packed_rows
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
@@ -59,7 +59,7 @@ class Runner:
     def run(
         self,
         name: Hashable,
-        forward: Forward,
+        make_forward: Callable[[nn.Module], Forward],
         features: Features,
         *,
         inputs: Collection[str] = INPUTS,
@@ -68,16 +68,17 @@ class Runner:
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
-        """Computes the outputs of `forward` for each row. The outputs depend on other rows only by rounding.
+        """Computes the outputs of a forward function for each row. The outputs depend on other rows only by rounding.
 
         Short sequences are packed into shared rows if packing saves padding (data/packing_plan.py). The layout depends
         only on `features` and, on a CPU, on the number of cores.
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          forward: The function (params, batch) -> {output name: array}. The first dimension of an output is the rows.
+          make_forward: A function from the module, with the packing of the rows, to the function (params, batch) ->
+            {output name: array}. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
-          inputs: The names of the batch arrays that `forward` uses.
+          inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
           max_rows: The maximum batch size if > 0, for outputs that are large or come from inside the encoder. Sequences
             are then not packed.
@@ -90,8 +91,9 @@ class Runner:
         plan = self._plan(features, max_rows)
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
+            module = self.model.module
             self._predictors[key] = Predictor(
-                forward if plan.count == 1 else _pack_rows(forward, plan.count),
+                make_forward(module if plan.count == 1 else module.clone(packing=plan.count)),
                 self.model.mesh,
                 inputs=inputs,
                 per_token=per_token,
@@ -197,11 +199,3 @@ class Runner:
     def _batch_size(self, rows: int, max_rows: int) -> int:
         """Returns the batch size for `rows` sequences, at most `max_rows`."""
         return min(choose_batch_rows(rows, self._sizes), max_rows)
-
-
-def _pack_rows(forward: Forward, count: int) -> Forward:
-    def packed(params: Any, batch: Batch) -> Mapping[str, jax.Array]:
-        with packed_rows(count):
-            return forward(params, batch)
-
-    return packed

@@ -1,5 +1,6 @@
 """Predicts with a model fine-tuned on a task: converts Python objects to records of the task and runs the model."""
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def _outputs(runner: Runner, records: Sequence[Any]) -> tuple[Features, Outputs]
     objective = task.objective
     outputs = runner.run(
         'task',
-        make_forward(model.module, objective),
+        functools.partial(make_forward, objective=objective),
         features,
         inputs=objective.inputs,
         per_token=task.head.per_token,

@@ -18,7 +18,7 @@ from bertjax.model.layers import (
     dot_over_rows,
 )
 from bertjax.model.lookup import gather_positions
-from bertjax.model.row_packing import BatchLayout
+from bertjax.model.row_packing import BatchLayout, PackedLayout
 from bertjax.parallel.partition import constrain, platform, with_axes
 
 
@@ -111,15 +111,16 @@ class PairHead(Projection):
 
 
 class BertForPreTraining(nn.Module):
-    """Encoder, MLM head and, if `config.nsp`, pooler and pair head."""
+    """Encoder, MLM head and, if `config.nsp`, pooler and pair head. See BertEncoder for `packing`."""
 
     config: BertConfig
+    packing: PackedLayout | int | None = None
 
     smallest_inputs = ((1, 1),) * 4  # the smallest input shapes, for init
 
     def setup(self):
         c = self.config
-        self.encoder = BertEncoder(c)
+        self.encoder = BertEncoder(c, self.packing)
         self.mlm = MlmHead(c)
         if c.nsp:
             self.pooler = build_pooler(c)

@@ -195,16 +195,23 @@ class EncoderBlock(nn.Module):
 
 
 class BertEncoder(nn.Module):
-    """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values."""
+    """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values.
+
+    Attributes:
+      config: The config of the model.
+      packing: Packs the sequences of a call into shared rows and unpacks the results, so that the caller has one
+        sequence per row; see `_call_packed`. A layout with fixed slots that hold the sequences, with or without
+        dropout; or the number of sequences that each row holds, for a call without dropout; or None for no packing.
+    """
 
     config: BertConfig
+    packing: PackedLayout | int | None = None
 
     def setup(self):
         self.embeddings = Embeddings(self.config)
         if self.config.pre_norm:
             self.final_norm = Norm(self.config)
 
-    @nn.compact
     def __call__(
         self,
         input_ids: jax.Array,
@@ -235,6 +242,42 @@ class BertEncoder(nn.Module):
         Raises:
           UserError: The sequences are longer than `max_positions`.
         """
+        inputs, options = (input_ids, segment_ids, attention_mask), {'all_layers': all_layers, 'first_only': first_only}
+        if self.packing is None:
+            return self.compute_rows(*inputs, dropout, layout, **options)
+        return self._call_packed(self.packing, inputs, dropout, **options)
+
+    def _call_packed(
+        self, packing: PackedLayout | int, inputs: tuple[jax.Array, ...], dropout: Dropout | None, **options: bool
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Computes `__call__` in packed rows.
+
+        It returns [B, S, D] in the order of the inputs, with zeros at padding, or [B, 1, D] with `first_only` and fixed
+        slots. The caller must not capture intermediate values.
+        """
+        fixed = isinstance(packing, PackedLayout)
+        layout = packing if fixed else BatchLayout.from_mask(inputs[2], packing)
+        dropout = layout.dropout(dropout) if fixed and dropout is not None else dropout
+        options['first_only'] &= fixed
+        hidden, layers = self.compute_rows(*map(layout.pack, inputs), dropout, layout, **options)
+        if options['first_only']:
+            return layout.unpack_cls(hidden), layers
+        unpack = functools.partial(layout.unpack, length=inputs[0].shape[1])
+        return unpack(hidden), None if layers is None else jax.vmap(unpack)(layers)
+
+    @nn.compact
+    def compute_rows(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        attention_mask: jax.Array,
+        dropout: Dropout | None,
+        layout: BatchLayout | PackedLayout | None,
+        *,
+        all_layers: bool,
+        first_only: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """Computes `__call__` in the rows of the inputs."""
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions

@@ -16,6 +16,7 @@ from bertjax.model.encoder import BertEncoder
 from bertjax.model.layers import Projection
 from bertjax.model.lookup import gather_positions
 from bertjax.model.pooling import pool_tokens
+from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel.partition import with_axes
 
 # {row of the feature-based part of the paper's Table 7: the number of blocks that it needs}.
@@ -64,6 +65,7 @@ class BertForTask(nn.Module):
     bilstm_units: int = 0
     layers: str = 'last'
     frozen: bool = False
+    packing: PackedLayout | int | None = None
 
     smallest_inputs = ((1, 1),) * 3  # the smallest input shapes, for init
 
@@ -81,7 +83,7 @@ class BertForTask(nn.Module):
         super().__post_init__()
 
     def setup(self):
-        self.encoder = BertEncoder(self.config)
+        self.encoder = BertEncoder(self.config, self.packing)
         if self.layers.startswith('sum_'):
             self.mix = LayerMix(self.config)
         if self.bilstm_units:

@@ -12,7 +12,6 @@ from flax import struct
 from bertjax.losses import AUX, Objective
 from bertjax.model.capture import apply_capturing
 from bertjax.model.dropout import Dropout
-from bertjax.model.packed_encoder import packed_rows
 from bertjax.model.row_packing import PackedLayout
 from bertjax.optim.schedules import Schedule
 from bertjax.optim.trainable import Selection, combine, layer_rates, partition, select_all
@@ -124,11 +123,12 @@ def make_gradients(
       layout: The layout of a device's rows of a part; None if each row is one sequence.
     """
 
+    packed_model = model if layout is None else model.clone(packing=layout)
+
     def loss_and_sums(
         trained_params: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
-        with packed_rows(layout):
-            outputs = _apply(model, objective, combine(trained_params, frozen), rows, dropout=dropout)
+        outputs = _apply(packed_model, objective, combine(trained_params, frozen), rows, dropout=dropout)
         sums = objective.losses(outputs, rows)
         # The weight of a batch of padding is 0.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}

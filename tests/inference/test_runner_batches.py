@@ -19,6 +19,7 @@ def runner(devices: int = 1, batch_size: int = 6) -> Runner:
         config=types.SimpleNamespace(max_positions=96, width=16, num_layers=2),
         tokenizer=types.SimpleNamespace(pad_id=0),
         mesh=make_mesh(MESH, jax.devices()[:devices]),
+        module=None,  # the functions of these tests are of no module
         params=np.float32(2),
     )
     return Runner(model, batch_size=batch_size)
@@ -59,8 +60,8 @@ def test_short_sequences_are_not_padded_to_the_longest_length(monkeypatch: pytes
 
     monkeypatch.setattr(Features, 'batch', record_length)
     test_runner = runner()
-    forward = lambda params, batch: {'ids': batch['input_ids']}  # noqa: E731
-    outputs = test_runner.run('ids', forward, rows([5, 12, 3]), per_token=('ids',))
+    make_forward = lambda module: lambda params, batch: {'ids': batch['input_ids']}  # noqa: E731
+    outputs = test_runner.run('ids', make_forward, rows([5, 12, 3]), per_token=('ids',))
     assert set(padded_lengths) == {16} and [len(ids) for ids in outputs['ids']] == [5, 12, 3]
     test_runner.sum('sum', count_tokens, rows([5, 7, 3]))
     assert set(padded_lengths) == {16, 8}

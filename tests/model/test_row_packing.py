@@ -11,7 +11,6 @@ from bertjax.data.strata import choose_layout
 from bertjax.model.dropout import Dropout
 from bertjax.model.encoder import Embeddings
 from bertjax.model.heads import BertForClassification, BertForTokens
-from bertjax.model.packed_encoder import packed_rows
 from bertjax.model.row_packing import PackedLayout
 
 LENGTHS = np.array([5, 24, 3, 16, 8, 20, 4, 12])
@@ -49,8 +48,7 @@ def gradients(model, params, rows, layout):
     dropout = Dropout(jnp.uint32(3), 7 + jnp.arange(len(real), dtype=jnp.uint32))
 
     def loss(params):
-        with packed_rows(layout):
-            outputs = model.apply({'params': params}, *rows, dropout=dropout)
+        outputs = model.clone(packing=layout).apply({'params': params}, *rows, dropout=dropout)
         outputs = [x if x.shape[:2] != real.shape else _where(real, x) for x in outputs.values()]
         return sum(jnp.sin(x).sum() for x in outputs), outputs
 
@@ -112,13 +110,14 @@ def test_states_of_four_sequences_a_row(make_model, changes):
             shapes.append(args[0].shape)
         return call(*args, **kwargs)
 
-    def forward(params, rows):
-        with nn.intercept_methods(note):
-            return model.apply({'params': params}, *rows, method='encode')
+    def forward(packing):
+        def apply(params, rows):
+            with nn.intercept_methods(note):
+                return model.clone(packing=packing).apply({'params': params}, *rows, method='encode')
 
-    alone = jax.jit(forward)(params, rows)
-    with packed_rows(4):
-        packed = jax.jit(lambda *x: forward(*x))(params, rows)
+        return jax.jit(apply)(params, rows)
+
+    alone, packed = forward(None), forward(4)
     assert set(shapes) == {(16, 16), (4, 16)}
     real = rows[2] > 0
     np.testing.assert_allclose(packed[0][real], alone[0][real], atol=1e-5)
@@ -132,10 +131,9 @@ def test_a_head_that_wants_the_first_position_gets_it_of_each(small_config, make
     rows = rows_of(FOUR_A_ROW)
     model = BertForClassification(small_config(scan_layers=False), outputs=3)
     params = make_params(model, *rows)
-    forward = lambda params, rows: model.apply({'params': params}, *rows)['logits']  # noqa: E731
-    alone = jax.jit(forward)(params, rows)
-    with packed_rows(4):
-        packed = jax.jit(lambda *x: forward(*x))(params, rows)
+    alone, packed = (
+        jax.jit(model.clone(packing=packing).apply)({'params': params}, *rows)['logits'] for packing in (None, 4)
+    )
     np.testing.assert_allclose(packed[FOUR_A_ROW > 0], alone[FOUR_A_ROW > 0], atol=1e-5)
 
 
@@ -144,8 +142,6 @@ def test_pretraining_heads_of_four_sequences_a_row(make_model):
     """As when many short texts are filled in."""
     rows = (*rows_of(FOUR_A_ROW), np.zeros((len(FOUR_A_ROW), 2), np.int32))
     model, params = make_model()
-    alone = jax.jit(lambda *x: model.apply({'params': params}, *x))(*rows)
-    with packed_rows(4):
-        packed = jax.jit(lambda *x: model.apply({'params': params}, *x))(*rows)
+    alone, packed = (jax.jit(model.clone(packing=packing).apply)({'params': params}, *rows) for packing in (None, 4))
     for name, logits in alone.items():
         np.testing.assert_allclose(packed[name][FOUR_A_ROW > 0], logits[FOUR_A_ROW > 0], atol=1e-5)
