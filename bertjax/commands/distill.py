@@ -37,7 +37,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     Args:
       config: The config of the run, a pre-training (general distillation) or a task.
       workdir: The workdir of the run.
-      recipe: The recipe as the command line names it, for the commands to run next.
+      recipe: The value of --config. The run prints it in the commands that the user can run next.
       flag_keys: The config keys that flags set.
 
     Raises:

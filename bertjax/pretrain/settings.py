@@ -74,7 +74,7 @@ class PretrainingSettings(PretrainingKeys):
 
     @property
     def first_shape(self) -> tuple[int, int]:
-        """S and P of the first phase."""
+        """The sequence length S and the number of predictions P of the first phase."""
         first = self.phase_specs[0].values
         return first['seq_len'], first['max_predictions']
 
@@ -142,7 +142,7 @@ class PretrainingSettings(PretrainingKeys):
         if all(str(phase.steps).endswith('%') for phase in specs):
             shares = sum(float(str(phase.steps)[:-1]) for phase in specs)
             if abs(shares - 100) > 0.01:
-                found, fix = f'{shares:g}% of the steps', 'correct their steps'
+                found, fix = f'{shares:g}% of the steps', 'correct the steps of the phases'
                 raise UserError('config.phases', found, '100% over all phases', fix)
             lengths[-1] = total - sum(lengths[:-1])  # The last phase absorbs the rounding errors.
         if sum(lengths) != total:
@@ -150,7 +150,7 @@ class PretrainingSettings(PretrainingKeys):
                 'config.phases',
                 f'{" + ".join(map(str, lengths))} = {sum(lengths)} steps',
                 f'config.steps = {total}',
-                'give the phases in percent, or make the sums equal',
+                'give the phases in percent, or make their sum equal to config.steps',
             )
         resolved, first = [], 0
         for number, (phase, length) in enumerate(zip(specs, lengths, strict=True)):
@@ -200,7 +200,7 @@ class PretrainingSettings(PretrainingKeys):
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
-        """Raises a UserError if a phase needs more memory than the devices have, regardless of the text."""
+        """Raises a UserError if a phase needs more memory than the devices have. The check does not read the text."""
         trained = not self.tokenizer and not self.init
         model_config = self.model_config(self.vocab.size if trained else 1)
         for phase in self.phase_specs:
@@ -235,8 +235,8 @@ class PretrainingSettings(PretrainingKeys):
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', fix)
         if trained and self.vocab.add:
-            expected = 'config.init or config.tokenizer, the vocabulary to add them to'
-            raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'name one of them')
+            expected = 'config.init or config.tokenizer, whose vocabulary gets the words'
+            raise UserError('config.vocab.add', 'words for a vocabulary that is trained', expected, 'set either key')
         if self.epochs <= 0 and 'epoch' not in str(self.steps):
             total = self.total_steps(None)
             self.resolve_phases(total)

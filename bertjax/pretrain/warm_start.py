@@ -92,7 +92,7 @@ def initial_params(
         if theirs != ours and (model_config.nsp or name != 'pooler'):
             lines.append(
                 f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
-                f'--config.model.{name}={theirs} keeps its value'
+                f'--config.model.{name}={theirs} keeps the value of the checkpoint'
             )
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)

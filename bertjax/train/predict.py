@@ -18,7 +18,7 @@ from bertjax.parallel.zero1 import unshard
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.step import Batch
 
-_AHEAD = 1  # the number of batches in computation while the host fetches a result and makes the next batch
+_AHEAD = 1  # the batches that the devices may compute while the host fetches a result and makes the next batch
 
 
 def no_op(rows: int) -> None:
@@ -34,7 +34,7 @@ class Predictor:
       inputs: The batch arrays that `forward` takes.
       per_token: The names of outputs with a value per token, from which padding is cut off.
       batch_size: The number of rows of a batch, rounded up to a multiple of the mesh's row shards.
-      shapes: The padded lengths, ascending; every row fits the last one.
+      shapes: The padded lengths, ascending; no row is longer than the last length.
       pad_id: The id of [PAD].
       members: If > 0, the number of models whose parameters and outputs are stacked along a first axis.
     """
@@ -56,7 +56,7 @@ class Predictor:
         self._inputs, self._per_token = tuple(inputs), per_token
         self._compiled_shapes: set[tuple[int, ...]] = set()
         self._mesh, self._shapes, self._pad_id, self._members = mesh, shapes, pad_id, members
-        # Replicated, because every process needs all rows; they are small.
+        # The outputs are replicated, because every process needs all rows. The outputs are small.
         self._forward = jax.jit(
             jax.vmap(forward, in_axes=(0, None)) if members else forward, out_shardings=replicated(mesh)
         )
@@ -80,7 +80,7 @@ class Predictor:
             every row of `features`. None to sort the rows by length.
 
         Returns:
-          {name: an array per row}; with members, the first axis of each array is that of members.
+          {name: an array per row}; if `members` > 0, each array has one entry per model along its first axis.
         """
         row_outputs: list[Mapping[str, np.ndarray] | None] = [None] * len(features)
         sharding, lead = batch_sharding(self._mesh), 1 if self._members else 0

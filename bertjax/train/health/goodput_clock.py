@@ -1,7 +1,7 @@
-"""A clock of the current activity of the training thread, for goodput, for slow steps and for the watchdog.
+"""Records what the training thread does and for how long, for goodput, reports of slow steps and the watchdog.
 
-It writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and no process truncates it, so `goodput.py`
-can compute the time that a kill has cost.
+The clock writes `WORKDIR/time.jsonl`. Every process of a run appends to this file and no process truncates it, so
+`goodput.py` can compute the time that a kill has cost.
 """
 
 import collections
@@ -20,16 +20,16 @@ from bertjax.writers.writer import Writers
 TIMES = 'time.jsonl'  # in a workdir
 START, RESTORE, COMPILE, DATA = 'start', 'restore', 'compile', 'data'
 STEP, EVALUATION, SAVE = 'step', 'evaluation', 'save'
-# The description of each kind in a sentence.
+# {kind: the phrase for the kind in a message}.
 KINDS = {
     STEP: 'in the step itself', START: 'getting ready', RESTORE: 'restoring', COMPILE: 'compiling',
     DATA: 'waiting for data', EVALUATION: 'evaluating', SAVE: 'saving',
 }  # fmt: skip
 SLOW = 5  # a slow step takes this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
-_MIN_REPORTED = 0.5  # seconds: a shorter slow step gets a row but no line
-_ROW_INTERVAL = 10.0  # seconds between rows, the most that a kill leaves unrecorded
-_MIN_STEPS, _MAX_STEPS = 10, 100  # the steps of one shape needed for a median, and the most used for it
+_MIN_REPORTED = 0.5  # seconds: below this, a slow step gets a row in the log but no line on the console
+_ROW_INTERVAL = 10.0  # seconds between rows; a kill loses the record of about this much time
+_MIN_STEPS, _MAX_STEPS = 10, 100  # a median needs this many steps of one shape, and uses at most this many
 
 _recorded_until: float | None = None  # the end of the previous training in this process, or None
 
@@ -39,7 +39,7 @@ class GoodputClock:
 
     A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
     `began`, the start of the process (seconds since 1970). A row with `slow` describes one step: its seconds by kind,
-    and the `median` of the previous steps. If the log cannot be written, it is dropped with a warning.
+    and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
 
     Args:
       folder: The folder of the log.
