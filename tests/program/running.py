@@ -136,10 +136,7 @@ class Program:
     ) -> list[subprocess.Popen]:
         """Starts it in several processes that compute one run, each with a device of its own; with `caches` as if each
         were on a machine of its own."""
-        with socket.socket() as free:
-            free.bind(('127.0.0.1', 0))
-            port = free.getsockname()[1]
-        common = (f'--coordinator_address=127.0.0.1:{port}', f'--num_processes={count}')
+        common = (f'--coordinator_address=127.0.0.1:{reserve_port()}', f'--num_processes={count}')
         programs = [self] * count
         if caches:
             programs = [self.with_environment({'BERTJAX_CACHE': str(cache)}) for cache in caches]
@@ -155,9 +152,29 @@ class Program:
         return finished(process, status)
 
 
+_RESERVED: list[socket.socket] = []
+
+
+def reserve_port() -> int:
+    """A port of 127.0.0.1 for JAX's coordinator, which nobody else on this machine is given while the tests run.
+
+    A port that was only looked up may be another run's by the time that its coordinator begins: gRPC shares ports
+    (SO_REUSEPORT), so neither fails, each may be reached by processes of the other run, and both wait forever.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # else the coordinator could not bind to it
+    held.bind(('127.0.0.1', 0))
+    _RESERVED.append(held)
+    return held.getsockname()[1]
+
+
 def finished(process: subprocess.Popen, status: int | None = 0) -> subprocess.CompletedProcess:
     """The process at its end, which must have the exit status `status` (None: any)."""
-    out, err = process.communicate(timeout=1800)
+    try:
+        out, err = process.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     return _ended(subprocess.CompletedProcess(process.args, process.returncode, out, err), status)
 
 
