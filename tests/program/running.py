@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import io
 import json
@@ -19,6 +20,7 @@ from unittest import mock
 import jax
 import pytest
 from absl import flags, logging
+from forking import Fork, Template
 
 from bertjax.main import console
 
@@ -74,7 +76,8 @@ class Program:
 
     `run` and `error` call its entry point in this process, which spares them the start of Python and JAX.
     `start` and `spawn` start a process, for what only a process has: signals, kills, standard input; of `module`, where
-    a test has put something in a place of the program before it calls the entry point.
+    a test has put something in a place of the program before it calls the entry point. Where nothing in the environment
+    differs that is read while modules are imported, it is a fork of `template`, which has imported them.
 
     Compare bits only between two processes, or two runs in this one: XLA has other threads here.
     """
@@ -83,6 +86,7 @@ class Program:
     corpus: pathlib.Path
     environment: dict[str, str]
     module: str = 'bertjax.main'
+    template: Template | None = None
 
     def arguments(self, *changes: str, recipe: str = PRETRAIN, small: bool = True) -> list[str]:
         """The command line after the program's name; later arguments win over the small sizes of a pre-training."""
@@ -121,7 +125,9 @@ class Program:
 
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts it in a process of its own and returns at once."""
-        return subprocess.Popen(
+        forked = self.template and self.module == 'bertjax.main' and self.template.suits(self.environment)
+        popen = functools.partial(Fork, self.template) if forked else subprocess.Popen
+        return popen(
             [sys.executable, '-m', self.module, *self.arguments(*changes, **options)],
             cwd=self.repository,
             env=self.environment,
@@ -141,6 +147,10 @@ class Program:
         if caches:
             programs = [self.with_environment({'BERTJAX_CACHE': str(cache)}) for cache in caches]
         return [one.start(*changes, *common, f'--process_id={i}', **options) for i, one in enumerate(programs)]
+
+    def anew(self) -> 'Program':
+        """The same, whose processes are no forks: they have a hash seed and imports of their own."""
+        return dataclasses.replace(self, template=None)
 
     def with_environment(self, variables: dict[str, str]) -> 'Program':
         """The same in another environment."""
