@@ -1,10 +1,15 @@
 """The notebooks of docs/colab run from top to bottom, without a network, with small settings."""
 
+import functools
 import json
 import os
 import pathlib
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
+from collections.abc import Callable
 
 import pytest
 
@@ -44,11 +49,27 @@ def test_each_has_small_settings_and_a_badge():
         assert any(cell.get('outputs') for cell in cells)  # what a reader sees who does not run it
 
 
+@pytest.fixture(scope='module')
+def environment(one_device: dict[str, str]) -> dict[str, str]:
+    """Of a notebook, with the package of this checkout."""
+    path = os.pathsep.join([str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')])
+    return one_device | {'PYTHONPATH': path}
+
+
+@pytest.fixture(scope='module')
+def tiny(once: Callable, environment: dict[str, str]) -> pathlib.Path:
+    """The encoder that all of them train: one notebook from nothing, the others find theirs done."""
+    command = [sys.executable, '-m', 'bertjax', '--config=pretrain_tiny', '--workdir=out/tiny', '--config.steps=20']
+    run = functools.partial(subprocess.run, command, env=environment, check=True, capture_output=True)
+    return once('notebooks', lambda folder: run(cwd=folder)) / 'out'
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize('name', SMALL)
-def test_it_runs(name: str, tmp_path: pathlib.Path, one_device: dict[str, str], monkeypatch):
-    path = os.pathsep.join([str(COLAB.parent.parent), os.environ.get('PYTHONPATH', '')])
-    for variable, value in (one_device | {'PYTHONPATH': path}).items():
+def test_it_runs(name: str, tmp_path: pathlib.Path, environment: dict[str, str], request, monkeypatch):
+    if name != 'pretrain':
+        shutil.copytree(request.getfixturevalue('tiny'), tmp_path / 'out')
+    for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     nbformat = pytest.importorskip('nbformat', reason="needs the extra 'test-all'")
     from nbclient import NotebookClient

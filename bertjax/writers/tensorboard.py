@@ -11,6 +11,7 @@ from typing import Any
 from bertjax.writers.writer import Row
 
 _FLUSH_SECONDS = 30
+_UNUSED = ('torch', 'boto3', 'google.cloud.storage')  # by what is used of tensorboardX
 
 
 class TensorBoard:
@@ -33,7 +34,7 @@ class TensorBoard:
 
     def write(self, row: Row) -> None:
         """Writes the numbers of a row at its step."""
-        with _without_torch():
+        with _without_clients():
             from tensorboardX.event_file_writer import EventsWriter
             from tensorboardX.proto.event_pb2 import Event, SessionLog
             from tensorboardX.summary import scalar
@@ -64,13 +65,12 @@ class TensorBoard:
 
 
 @contextlib.contextmanager
-def _without_torch() -> Iterator[None]:
-    """Keeps tensorboardX from importing PyTorch, which takes seconds and which rows do not need."""
-    hides = 'torch' not in sys.modules
-    if hides:
-        sys.modules['torch'] = None
+def _without_clients() -> Iterator[None]:
+    """Hides packages from tensorboardX. Their import takes seconds, and the rows of a run do not need them."""
+    hidden = [name for name in _UNUSED if name not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))
     try:
         yield
     finally:
-        if hides:
-            del sys.modules['torch']
+        for name in hidden:
+            del sys.modules[name]

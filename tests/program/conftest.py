@@ -2,9 +2,10 @@
 
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+from forking import Template
 from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
 
 Once = Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]
@@ -30,18 +31,26 @@ def corpus(once: Once) -> pathlib.Path:
 
 
 @pytest.fixture(scope='session')
-def program(repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], once: Once) -> Program:
+def program(
+    repository: pathlib.Path, corpus: pathlib.Path, one_device: dict[str, str], once: Once
+) -> Iterator[Program]:
     """The program; its processes have one device, and load what another has compiled."""
     # tensorboardX imports torch wherever it can, which takes longer than all the rest.
     hidden = once('no_torch', lambda folder: (folder / 'torch.py').write_text('raise ModuleNotFoundError(__name__)\n'))
     path = os.pathsep.join([str(hidden), os.environ.get('PYTHONPATH', '')]).rstrip(os.pathsep)
-    return Program(repository, corpus, one_device | {'PYTHONPATH': path})
+    environment = one_device | {'PYTHONPATH': path}
+    template = Template(environment, repository)
+    yield Program(repository, corpus, environment, template=template)
+    template.close()
 
 
 @pytest.fixture(scope='session')
 def trained(once: Once, program: Program) -> pathlib.Path:
-    """The workdir of an uninterrupted run of 24 steps, in a process; do not write into it."""
-    return _workdir(once, 'trained', lambda workdir: program.spawn(f'--workdir={workdir}', *RUN).stdout)
+    """The workdir of an uninterrupted run of 24 steps, in a process; do not write into it.
+
+    That is no fork: what is compared with it has the same bits where Python hashes with another seed, too.
+    """
+    return _workdir(once, 'trained', lambda workdir: program.anew().spawn(f'--workdir={workdir}', *RUN).stdout)
 
 
 @pytest.fixture(scope='session')

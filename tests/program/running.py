@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import io
 import json
@@ -19,6 +20,7 @@ from unittest import mock
 import jax
 import pytest
 from absl import flags, logging
+from forking import Fork, Template
 
 from bertjax.main import console
 
@@ -74,7 +76,8 @@ class Program:
 
     `run` and `error` call its entry point in this process, which spares them the start of Python and JAX.
     `start` and `spawn` start a process, for what only a process has: signals, kills, standard input; of `module`, where
-    a test has put something in a place of the program before it calls the entry point.
+    a test has put something in a place of the program before it calls the entry point. Where nothing in the environment
+    differs that is read while modules are imported, it is a fork of `template`, which has imported them.
 
     Compare bits only between two processes, or two runs in this one: XLA has other threads here.
     """
@@ -83,6 +86,7 @@ class Program:
     corpus: pathlib.Path
     environment: dict[str, str]
     module: str = 'bertjax.main'
+    template: Template | None = None
 
     def arguments(self, *changes: str, recipe: str = PRETRAIN, small: bool = True) -> list[str]:
         """The command line after the program's name; later arguments win over the small sizes of a pre-training."""
@@ -121,7 +125,9 @@ class Program:
 
     def start(self, *changes: str, stdin: int | None = None, **options) -> subprocess.Popen:
         """Starts it in a process of its own and returns at once."""
-        return subprocess.Popen(
+        forked = self.template and self.module == 'bertjax.main' and self.template.suits(self.environment)
+        popen = functools.partial(Fork, self.template) if forked else subprocess.Popen
+        return popen(
             [sys.executable, '-m', self.module, *self.arguments(*changes, **options)],
             cwd=self.repository,
             env=self.environment,
@@ -136,14 +142,15 @@ class Program:
     ) -> list[subprocess.Popen]:
         """Starts it in several processes that compute one run, each with a device of its own; with `caches` as if each
         were on a machine of its own."""
-        with socket.socket() as free:
-            free.bind(('127.0.0.1', 0))
-            port = free.getsockname()[1]
-        common = (f'--coordinator_address=127.0.0.1:{port}', f'--num_processes={count}')
+        common = (f'--coordinator_address=127.0.0.1:{reserve_port()}', f'--num_processes={count}')
         programs = [self] * count
         if caches:
             programs = [self.with_environment({'BERTJAX_CACHE': str(cache)}) for cache in caches]
         return [one.start(*changes, *common, f'--process_id={i}', **options) for i, one in enumerate(programs)]
+
+    def anew(self) -> 'Program':
+        """The same, whose processes are no forks: they have a hash seed and imports of their own."""
+        return dataclasses.replace(self, template=None)
 
     def with_environment(self, variables: dict[str, str]) -> 'Program':
         """The same in another environment."""
@@ -155,9 +162,29 @@ class Program:
         return finished(process, status)
 
 
+_RESERVED: list[socket.socket] = []
+
+
+def reserve_port() -> int:
+    """A port of 127.0.0.1 for JAX's coordinator, which nobody else on this machine is given while the tests run.
+
+    A port that was only looked up may be another run's by the time that its coordinator begins: gRPC shares ports
+    (SO_REUSEPORT), so neither fails, each may be reached by processes of the other run, and both wait forever.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)  # else the coordinator could not bind to it
+    held.bind(('127.0.0.1', 0))
+    _RESERVED.append(held)
+    return held.getsockname()[1]
+
+
 def finished(process: subprocess.Popen, status: int | None = 0) -> subprocess.CompletedProcess:
     """The process at its end, which must have the exit status `status` (None: any)."""
-    out, err = process.communicate(timeout=1800)
+    try:
+        out, err = process.communicate(timeout=600)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise
     return _ended(subprocess.CompletedProcess(process.args, process.returncode, out, err), status)
 
 

@@ -16,7 +16,7 @@ from bertjax.workdir.lock import TRIALS
 HERE = 's3://bucket/runs/one'
 WEIGHTS = 'export/hf/model.safetensors'
 # Long enough to be asked to stop; the state lies on both processes.
-LONG = (*RUN, '--config.steps=96', '--config.checkpoint_every=48', '--config.eval_every=48', '--config.mesh.data=1')
+LONG = (*RUN, '--config.steps=64', '--config.checkpoint_every=32', '--config.eval_every=32', '--config.mesh.data=1')
 
 
 @pytest.fixture
@@ -53,19 +53,19 @@ def test_stopped_and_gone_on_with_by_another_machine(hosts: Program, bucket, tmp
     processes = hosts.start_together(2, *asked, caches=[first, second])
     while not list(first.glob('workdirs/*/identity')):
         assert processes[0].poll() is None, finished(processes[0])
-    wait_for_step(processes[0], mirror(first), 20)
+    wait_for_step(processes[0], mirror(first), 8)
     processes[1].send_signal(signal.SIGTERM)
     ends = [finished(process, status=75) for process in processes]
     stopped = rows(mirror(first) / 'ledger.jsonl')[-1]['step']
-    assert 20 <= stopped < 96 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ends)
+    assert 8 <= stopped < 64 and all(f'stopped at step {stopped} as asked' in end.stderr for end in ends)
     names = bucket.names('bucket/runs/one')
     assert f'checkpoints/{stopped}/seal.json' in names and '.lease.json' not in names
 
     begun, joined = (finished(process) for process in hosts.start_together(2, *asked, caches=[first, third]))
-    assert f'continuing at step {stopped} of 96' in begun.stdout and 'continuing' not in joined.stdout
+    assert f'continuing at step {stopped} of 64' in begun.stdout and 'continuing' not in joined.stdout
     assert_as_alone(hosts, bucket.contents('bucket/runs/one'), tmp_path / 'alone', LONG)
 
-    assert 'all 96 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*asked[:-1]).stdout
+    assert 'all 64 steps are done' in hosts.with_environment({'BERTJAX_CACHE': str(second)}).spawn(*asked[:-1]).stdout
 
 
 @pytest.mark.slow

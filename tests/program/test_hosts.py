@@ -7,7 +7,20 @@ import time
 
 import numpy as np
 import pytest
-from running import GLUE, RUN, SWEEP, TUNE, Program, assert_one_line, copied, finished, results, rows, wait_for_step
+from running import (
+    GLUE,
+    RUN,
+    SWEEP,
+    TUNE,
+    Program,
+    assert_one_line,
+    copied,
+    finished,
+    reserve_port,
+    results,
+    rows,
+    wait_for_step,
+)
 from test_distill import EVERY_PART, GENERAL, teacher
 
 import bertjax
@@ -67,9 +80,7 @@ def test_all_stop_where_one_is_asked_to(program: Program, tmp_path: pathlib.Path
 @pytest.mark.slow
 def test_ctrl_c_ends_one_that_waits_for_the_others(program: Program, tmp_path: pathlib.Path):
     """It waits for them in compiled code; and `kill -INT` tells the process that watches over it alone."""
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        address = f'127.0.0.1:{free.getsockname()[1]}'
+    address = f'127.0.0.1:{reserve_port()}'
     flags = (f'--coordinator_address={address}', '--num_processes=2', '--process_id=0')
     process = program.start(f'--workdir={tmp_path}', *flags)
     deadline = time.monotonic() + 60

@@ -164,7 +164,7 @@ def test_too_few_open_files_in_a_process(program: Program, tmp_path: pathlib.Pat
     """It ends at once; with as many as are asked for, a whole run has enough."""
 
     def run(limit: int, *changes: str) -> subprocess.CompletedProcess:
-        command = program.start(f'--workdir={tmp_path}', *changes)
+        command = program.anew().start(f'--workdir={tmp_path}', *changes)  # the limit comes while it imports
         resource.prlimit(command.pid, resource.RLIMIT_NOFILE, (limit, limit))
         out, err = command.communicate(timeout=120)
         return subprocess.CompletedProcess(command.args, command.returncode, out, err)

@@ -1,11 +1,10 @@
 """Real processes on what looks like the hosts of a TPU slice: no command line says that they are several."""
 
 import pathlib
-import socket
 
 import pytest
 from metadata_server import serve
-from running import Program, assert_one_line, finished
+from running import Program, assert_one_line, finished, reserve_port
 
 # Chips on the bus, as JAX looks for them. It computes on the CPU all the same.
 CHIPS = """
@@ -30,9 +29,7 @@ def host(program: Program, tmp_path: pathlib.Path) -> Program:
 
 @pytest.mark.slow
 def test_the_hosts_of_a_slice_find_each_other(host: Program, tmp_path: pathlib.Path):
-    with socket.socket() as free:
-        free.bind(('127.0.0.1', 0))
-        port = str(free.getsockname()[1])
+    port = str(reserve_port())
     slice_ = {'worker-network-endpoints': 'unknown:unknown:127.0.0.1,unknown:unknown:127.0.0.1', 'tpu-env': ''}
     with serve(slice_ | {'agent-worker-number': '0'}) as one, serve(slice_ | {'agent-worker-number': '1'}) as other:
         hosts = [
