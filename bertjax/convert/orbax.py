@@ -36,8 +36,9 @@ _AGAIN = 'copy the directory again, or export the model again'
 
 
 def head_facts(model: BertForTask) -> dict[str, Any]:
-    """Returns the class name of a task's model and its arguments except the config."""
-    fields = [field.name for field in dataclasses.fields(model) if field.name not in ('config', 'parent', 'name')]
+    """Returns the class name of a task's model and its arguments, except the config and the packing of a call."""
+    left_out = ('config', 'packing', 'parent', 'name')
+    fields = [field.name for field in dataclasses.fields(model) if field.name not in left_out]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
 
 

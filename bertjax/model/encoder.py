@@ -200,8 +200,9 @@ class BertEncoder(nn.Module):
     Attributes:
       config: The config of the model.
       packing: Packs the sequences of a call into shared rows and unpacks the results, so that the caller has one
-        sequence per row; see `_call_packed`. A layout with fixed slots that hold the sequences, with or without
-        dropout; or the number of sequences that each row holds, for a call without dropout; or None for no packing.
+        sequence per row. A layout with fixed slots that hold the sequences, with or without dropout; or the number of
+        sequences that each row holds, for a call without dropout; or None for no packing. The results are zero at
+        padding, and the caller must not capture intermediate values.
     """
 
     config: BertConfig
@@ -212,6 +213,7 @@ class BertEncoder(nn.Module):
         if self.config.pre_norm:
             self.final_norm = Norm(self.config)
 
+    @nn.compact
     def __call__(
         self,
         input_ids: jax.Array,
@@ -242,42 +244,13 @@ class BertEncoder(nn.Module):
         Raises:
           UserError: The sequences are longer than `max_positions`.
         """
-        inputs, options = (input_ids, segment_ids, attention_mask), {'all_layers': all_layers, 'first_only': first_only}
-        if self.packing is None:
-            return self.compute_rows(*inputs, dropout, layout, **options)
-        return self._call_packed(self.packing, inputs, dropout, **options)
-
-    def _call_packed(
-        self, packing: PackedLayout | int, inputs: tuple[jax.Array, ...], dropout: Dropout | None, **options: bool
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Computes `__call__` in packed rows.
-
-        It returns [B, S, D] in the order of the inputs, with zeros at padding, or [B, 1, D] with `first_only` and fixed
-        slots. The caller must not capture intermediate values.
-        """
-        fixed = isinstance(packing, PackedLayout)
-        layout = packing if fixed else BatchLayout.from_mask(inputs[2], packing)
-        dropout = layout.dropout(dropout) if fixed and dropout is not None else dropout
-        options['first_only'] &= fixed
-        hidden, layers = self.compute_rows(*map(layout.pack, inputs), dropout, layout, **options)
-        if options['first_only']:
-            return layout.unpack_cls(hidden), layers
-        unpack = functools.partial(layout.unpack, length=inputs[0].shape[1])
-        return unpack(hidden), None if layers is None else jax.vmap(unpack)(layers)
-
-    @nn.compact
-    def compute_rows(
-        self,
-        input_ids: jax.Array,
-        segment_ids: jax.Array,
-        attention_mask: jax.Array,
-        dropout: Dropout | None,
-        layout: BatchLayout | PackedLayout | None,
-        *,
-        all_layers: bool,
-        first_only: bool,
-    ) -> tuple[jax.Array, jax.Array | None]:
-        """Computes `__call__` in the rows of the inputs."""
+        if self.packing is not None:
+            length, layout = input_ids.shape[1], self.packing
+            if isinstance(layout, PackedLayout):
+                dropout = None if dropout is None else layout.dropout(dropout)
+            else:
+                layout, first_only = BatchLayout.from_mask(attention_mask, layout), False
+            input_ids, segment_ids, attention_mask = map(layout.pack, (input_ids, segment_ids, attention_mask))
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
@@ -288,7 +261,11 @@ class BertEncoder(nn.Module):
         remat = resolve_remat(c, platform())
         if remat != 'none':
             # A scan itself prevents CSE between the two passes, so the barrier of `prevent_cse` would only cost time.
-            block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers)
+            # The index of an unrolled block stays an int (argument 2, after the module and x).
+            static = () if c.scan_layers else (2,)
+            block = nn.remat(
+                EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, static_argnums=static
+            )
         if c.scan_layers:
             scanned = nn.scan(
                 block,
@@ -316,7 +293,13 @@ class BertEncoder(nn.Module):
             layers = jnp.concatenate([embedded[None], layers])  # [L + 1, B, S, D]
         if is_captured(self, HIDDEN):
             capture_value(self, HIDDEN, layers)
-        return _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
+        x, layers = _gather_cls(x, layout) if first_only and not shorten else x, layers if all_layers else None
+        if self.packing is None:
+            return x, layers
+        if first_only:
+            return layout.unpack_cls(x), layers
+        unpack = functools.partial(layout.unpack, length=length)
+        return unpack(x), None if layers is None else jax.vmap(unpack)(layers)
 
     def _rotations(self, length: int, layout: BatchLayout | PackedLayout | None) -> tuple[Rotary, Rotary] | None:
         """Computes the rotations for blocks that attend globally and for those with a window; None without RoPE."""

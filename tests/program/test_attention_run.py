@@ -83,7 +83,7 @@ def test_weights_of_a_text_are_the_same_among_others(bert):
 def test_texts_of_one_padded_length_are_computed_in_one_shape(trained, monkeypatch):
     """However many rows of their own lengths the memory would hold: as many as of the padded one, a power of two."""
     bert = bertjax.load(trained)
-    monkeypatch.setattr(of_heads, '_BYTES', 24 * 4 * bert.config.num_layers * bert.config.num_heads * 16**2)
+    monkeypatch.setattr(of_heads, '_MAX_BYTES', 24 * 4 * bert.config.num_layers * bert.config.num_heads * 16**2)
     for words in range(8, 13):
         bert.attention([' '.join(['the'] * words)] * 64)
     assert [size for name, size, _ in bert._runner._predictors if name == 'attention'] == [16]

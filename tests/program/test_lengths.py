@@ -6,7 +6,7 @@ import pathlib
 import pytest
 from running import GLUE, Program, copied
 
-from bertjax.finetune.run import _lengths_before
+from bertjax.finetune.run import _recorded_length_count
 
 FREE = (
     '--config.max_padded_lengths=0',
@@ -19,17 +19,17 @@ FREE = (
 
 def test_what_the_checkpoints_have_goes_on(tuned: pathlib.Path, tmp_path: pathlib.Path):
     own = copied(tuned, tmp_path / 'own')
-    assert _lengths_before(own) == 2
+    assert _recorded_length_count(own) == 2
     (own / 'config.json').write_text('{"max_padded_lengths": 8}')
-    assert _lengths_before(own) == 8
+    assert _recorded_length_count(own) == 8
     for damaged in ('{"max_padded_lengths"', '[' * 100_000, '[8]', '{"max_padded_lengths": "8"}'):
         (own / 'config.json').write_text(damaged)
-        assert _lengths_before(own) == 2  # as in the checkpoint
+        assert _recorded_length_count(own) == 2  # as in the checkpoint
     (own / 'config.json').unlink()
-    assert _lengths_before(own) == 2
+    assert _recorded_length_count(own) == 2
     (tmp_path / 'new').mkdir()
     (tmp_path / 'new' / 'config.json').write_text('{"max_padded_lengths": 8}')
-    assert _lengths_before(tmp_path / 'new') == 0  # nothing is saved: the run begins anew
+    assert _recorded_length_count(tmp_path / 'new') == 0  # nothing is saved: the run begins anew
 
 
 def config(workdir: pathlib.Path) -> dict:

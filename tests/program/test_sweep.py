@@ -50,7 +50,7 @@ def test_finished_trials_are_not_run_again(program: Program, tune, swept: pathli
     shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     again = (*tune, *SWEEP, '--config.log_every=7', '--config.tracker_run=other')  # which change no trial
-    assert '4 runs, 4 of them finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
+    assert '4 runs, 4 of them already finished' in program.run(f'--workdir={tmp_path}', *again, **GLUE).stdout
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob('cells/*/results.json')}
     line = program.error(f'--workdir={tmp_path}', *tune, *SWEEP, '--config.warmup_fraction=0.2', **GLUE)
     assert 'config.warmup_fraction' in line and 'another --workdir' in line

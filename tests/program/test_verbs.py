@@ -127,7 +127,7 @@ def test_the_unigram_entropy_is_that_of_the_held_out_pieces(trained: pathlib.Pat
     heldout, opened = open_store(trained / 'store').split('heldout'), mock.Mock(wraps=open_store)
     pieces = [int(piece) for i in range(heldout.num_documents) for ids in heldout.document(i) for piece in ids]
     shares = [count / len(pieces) for count in collections.Counter(pieces).values()]
-    monkeypatch.setattr(chance_baselines, '_BATCH', 2)
+    monkeypatch.setattr(chance_baselines, '_BATCH_SIZE', 2)
     monkeypatch.setattr('bertjax.pretrain.text_data.open_store', opened)
     found = chance_baselines.read_chance_baselines(trained)
     assert found.unigram == pytest.approx(-sum(share * math.log(share) for share in shares))
