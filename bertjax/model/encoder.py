@@ -261,8 +261,8 @@ class BertEncoder(nn.Module):
         remat = resolve_remat(c, platform())
         if remat != 'none':
             # A scan itself prevents CSE between the two passes, so the barrier of `prevent_cse` would only cost time.
-            # The index of an unrolled block stays an int (argument 2, after the module and x).
-            static = () if c.scan_layers else (2,)
+            # If unrolled blocks differ, the index (argument 2, after the module and x) stays an int.
+            static = () if c.scan_layers or c.layers_alike else (2,)
             block = nn.remat(
                 EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, static_argnums=static
             )
@@ -306,7 +306,8 @@ class BertEncoder(nn.Module):
         c = self.config
         if c.position != 'rope':
             return None
-        positions = jnp.arange(length) if layout is None else jnp.asarray(layout.position_ids)
+        # A slice of all positions, because the length is symbolic in an exported model.
+        positions = jnp.arange(c.max_positions)[:length] if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
         return tuple(Rotary.of_positions(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 

@@ -94,6 +94,12 @@ def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenize
     assert outside(tmp_path / 'one', code) == "{'hidden': (1, 3, 16), 'pooled': (1, 16)}\n"
 
 
+MODERN = dict(
+    position='rope', mlp='geglu', pre_norm=True, first_attention_norm=False, projection_bias=False, norm_bias=False,
+    pooler='transform', pooling='mean', num_segments=0, nsp=False, attention_window=6,
+)  # fmt: skip
+
+
 @needs_extra
 @pytest.mark.slow
 @pytest.mark.parametrize(
@@ -103,8 +109,10 @@ def test_a_pretrained_model_runs_without_jax(small_config, make_params, tokenize
         lambda config: BertForTokens(config(scan_layers=False, pre_norm=True, causal=True), 3, layers='sum_all'),
         lambda config: BertForSpans(config(num_segments=0, pooler='relu'), 2),
         lambda config: BertForClassification(config(num_segments=1, remat='full', mlp='gelu_tanh'), 5),
+        lambda config: BertForClassification(config(**MODERN), 5),
+        lambda config: BertForTokens(config(**MODERN, scan_layers=False), 3),
     ],
-    ids=['choice', 'tokens', 'spans', 'classes'],
+    ids=['choice', 'tokens', 'spans', 'classes', 'modern', 'modern-tokens'],
 )
 def test_a_fine_tuned_model_does_too(small_config, make_params, tokenizer, tmp_path, make):
     model = make(small_config)

@@ -69,8 +69,15 @@ class AttentionMask(struct.PyTreeNode):
         if self.causal:
             visible = visible & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
         if self.window:
-            keys = jnp.arange(self.key_mask.shape[1])[None] if self.positions is None else self.positions
+            keys = _positions(self.key_mask) if self.positions is None else self.positions
             queries = keys[:, :num_queries] if self.query_positions is None else self.query_positions
             distances = queries.astype(jnp.int32)[:, None, :, None] - keys.astype(jnp.int32)[:, None, None, :]
             visible = visible & (jnp.abs(distances) <= self.window // 2)
         return visible
+
+
+def _positions(x: jax.Array) -> jax.Array:
+    """Returns the index of each position of rows x [B, S]: int32 [1 or B, S]."""
+    if isinstance(x.shape[1], int):
+        return jnp.arange(x.shape[1])[None]
+    return jnp.cumsum(jnp.ones_like(x), axis=1) - 1  # ONNX has no range of a symbolic length

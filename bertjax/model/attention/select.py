@@ -196,7 +196,9 @@ def _attend_in_groups(
 
 def _without_wide_window(mask: AttentionMask, key: jax.Array) -> AttentionMask:
     """Removes a window that covers all of the row, so that every implementation supports the call."""
-    return mask.replace(window=0) if key.shape[1] <= mask.window // 2 + 1 else mask
+    S = key.shape[1]
+    covers_row = mask.window and isinstance(S, int) and mask.window // 2 + 1 >= S
+    return mask.replace(window=0) if covers_row else mask
 
 
 # The least number of positions beside a block of queries, so that the products of a block are not too small.
@@ -211,7 +213,9 @@ def _halo(mask: AttentionMask) -> int:
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
     """Returns whether a window is so narrow that attention is cheaper in blocks; dropout and causal masks need rows."""
     S = key.shape[1]
-    return bool(mask.window) and query.shape[1] == S > 4 * _halo(mask) and not mask.causal and not dropout_rate
+    if not mask.window or mask.causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
+        return False
+    return query.shape[1] == S > 4 * _halo(mask)
 
 
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
