@@ -53,9 +53,11 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     """Compares the free space with the checkpoints and exports of a run."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     # The two checkpoints are the best one and the one that is being written.
-    more = settings.checkpoint_keep
+    more, arrays = settings.checkpoint_keep, 3 + (settings.ema_decay > 0)
     exports = {'export': weights * len(settings.formats)} if settings.formats else {}
-    yield from disk_space(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
+    yield from disk_space(
+        folder, {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more, **exports}
+    )
 
 
 @check('config')
@@ -104,7 +106,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
         key = settings.phase_specs[phase.number].keys['batch_size']
         check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
-    state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
+    state = (4 + (settings.ema_decay > 0)) * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
     message = f'{gib(state)} for weights, moments and gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:

@@ -61,6 +61,7 @@ def build_pretraining_setup(
         make_optimizer(**vars(settings.optimizer)),
         mesh,
         pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
+        ema_decay=settings.ema_decay,
         teacher=() if distillation is None else (distillation.abstract_params,),
         zero1=settings.zero1,
     )
@@ -160,7 +161,7 @@ class Pretraining:
         state = self.setup.create_from(self._import_params(), seed) if self.settings.init else self.setup.create(seed)
         if embeddings is not None:
             print(f'{len(embeddings.rows):,} token embeddings are initialized from {self.settings.embeddings}')
-            state = state.replace(params=set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
+            state = state.with_params(set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
         return state
 
     def _import_params(self) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class StepLowering:
                 phase=phase.number,
                 trained=setup.trained,
                 layer_decay=setup.layer_decay,
+                ema_decay=setup.ema_decay,
                 exchange=setup.exchange,
                 parts=setup.parts,
                 layout=phase.layout,
@@ -114,6 +115,7 @@ class StepLowering:
             first_step=self._phase.first_step,
             trained=setup.trained,
             layer_decay=setup.layer_decay,
+            ema_decay=setup.ema_decay,
             num_layers=setup.module.config.num_layers,
         )(state, gradients)
 
