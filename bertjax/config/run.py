@@ -160,7 +160,7 @@ class RunKeys:
 
     @property
     def moments(self) -> int:
-        """The minimal number of arrays beside each parameter: moments of the optimiser and the average of the weights."""
+        """The minimal number of arrays beside each parameter: moments of the optimiser, the average of the weights."""
         return (1 if self.optimizer.name == 'muon' else 2) + (self.ema_decay > 0)
 
     @property

@@ -103,8 +103,8 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     """Checks the memory of this machine's devices, and estimates the hours from timed steps; see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
-        key = settings.phase_specs[phase.number].keys['batch_size']
-        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
+        key, rows = settings.phase_specs[phase.number].smallest_batch
+        check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
     state = (4 + (settings.ema_decay > 0)) * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
@@ -189,8 +189,10 @@ def _phases_after(settings: PretrainingSettings, done: int, total: int | None) -
     return [phase for phase in settings.resolve_phases(total or _ASSUMED_STEPS) if _steps_left(phase, done) > 0]
 
 
-def _steps_left(phase: PretrainingPhase, done: int) -> int:
-    return phase.last_step - max(done, phase.first_step)
+def _steps_left(phase: PretrainingPhase, done: int) -> float:
+    """Returns the number of steps after `done`; a smaller batch counts as a fraction of a step."""
+    parts = [(part, part.last_step - max(done, part.first_step)) for part in phase.split()]
+    return sum(steps * part.batch_size / phase.batch_size for part, steps in parts if steps > 0)
 
 
 def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:

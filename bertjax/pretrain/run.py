@@ -122,8 +122,8 @@ class Pretraining:
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
         for phase in self._phases:
-            key = settings.phase_specs[phase.number].keys['batch_size']
-            check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
+            key, rows = settings.phase_specs[phase.number].smallest_batch
+            check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
@@ -170,8 +170,12 @@ class Pretraining:
         return params
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the training loop."""
-        return [self._phase(phase) for phase in self._phases]
+        """Returns the phases of the training loop; a phase with a batch ramp becomes several."""
+        return [
+            dataclasses.replace(phase, settings=part, batches=part.batches)
+            for phase in map(self._phase, self._phases)
+            for part in phase.settings.split()
+        ]
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
@@ -224,9 +228,10 @@ class Pretraining:
             ),
         ]
         for phase in self._phases:
+            rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
-                f'of {phase.batch_size} x {phase.seq_len}{" packed" if phase.packed else ""}, '
+                f'of {rows} x {phase.seq_len}{" packed" if phase.packed else ""}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
         masking = self.settings.masking

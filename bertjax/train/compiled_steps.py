@@ -34,6 +34,7 @@ class StepLowering:
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
         self._setup, self._phase, self._members = setup, phase, members
+        self._schedule_steps = phase.schedule_steps or (phase.first_step, phase.last_step)
         self._mesh = setup.mesh
         self._state = stacked_template(setup.state, members) if members else setup.state
 
@@ -49,7 +50,7 @@ class StepLowering:
                 setup.objective,
                 setup.optimizer,
                 self._schedule(rate),
-                first_step=phase.first_step,
+                first_step=self._schedule_steps[0],
                 grad_accum_steps=phase.grad_accum_steps,
                 dropout_seed=seed,
                 phase=phase.number,
@@ -112,7 +113,7 @@ class StepLowering:
         return make_update(
             setup.optimizer,
             self._schedule(rate),
-            first_step=self._phase.first_step,
+            first_step=self._schedule_steps[0],
             trained=setup.trained,
             layer_decay=setup.layer_decay,
             ema_decay=setup.ema_decay,
@@ -120,11 +121,11 @@ class StepLowering:
         )(state, gradients)
 
     def _schedule(self, rate: jax.Array) -> Schedule:
-        phase = self._phase
+        phase, (first, last) = self._phase, self._schedule_steps
         return make_schedule(
             phase.schedule,
             peak=rate,
-            steps=phase.last_step - phase.first_step,
+            steps=last - first,
             warmup_fraction=phase.warmup_fraction,
             power=phase.power,
             decay=phase.decay,

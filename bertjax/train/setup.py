@@ -44,6 +44,8 @@ class PhaseSettings:
       decay, decay_fraction: The form of the decay of 'wsd', and its share of the phase's steps.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
       layout: The layout of the sequences of a batch, see `step.make_gradients`.
+      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are only a part of a
+        phase, with a batch size of its own; None for a whole phase.
     """
 
     number: int
@@ -58,6 +60,7 @@ class PhaseSettings:
     decay_fraction: float = 0.1
     reset_optimizer: bool = False
     layout: PackedLayout | None = None
+    schedule_steps: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
