@@ -7,11 +7,13 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 import pytest
-from running import GLUE, RUN, Program, results, rows
+from running import GLUE, RUN, TUNE, Program, results, rows
 
 import bertjax
 from bertjax.api import Bert
+from bertjax.losses import AUX
 from bertjax.model.stacking import stack_layers
+from bertjax.train.state import without_aux
 from bertjax.workdir.lock import TRIALS
 
 pytestmark = pytest.mark.slow
@@ -82,3 +84,15 @@ def test_the_runs_of_a_sweep_have_averages(program: Program, tune: tuple[str, ..
         program.run(f'--workdir={folder}', *tune, *sweep, f'--config.sweep.together={together}', **GLUE)
     for trial in (tmp_path / '1' / TRIALS).iterdir():
         assert results(trial)['splits'] == results(tmp_path / '2' / TRIALS / trial.name)['splits']
+
+
+def test_a_student_is_exported_with_its_average(
+    program: Program, tuned: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
+):
+    """In two stages, with parameters of the losses that are averaged but not exported."""
+    losses = ('--config.distill.hidden=1', '--config.distill.projection=true', '--config.distill.intermediate=50%')
+    distil = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=2', *losses)
+    program.run(f'--workdir={tmp_path}', *distil, AVERAGE, recipe='configs/distilbert.py:glue:rte', small=False)
+    state = saved_state(tmp_path, 12)
+    assert AUX in state['ema'] and AUX not in bertjax.load(tmp_path).params
+    assert_has_average(bertjax.load(tmp_path), {'ema': without_aux(state['ema'])})
