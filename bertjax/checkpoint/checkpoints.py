@@ -52,6 +52,11 @@ class SavedCheckpoint:
     position: Position
     config: dict[str, Any]
 
+    @property
+    def eval_params(self) -> str:
+        """The part of the state to evaluate and export: the average of the weights if the run has one."""
+        return 'ema' if self.config.get('ema_decay') else 'params'
+
 
 class Checkpoints:
     """The folder `checkpoints/`, with a sub-folder per step for the items state, position and config, and checksums.
@@ -185,18 +190,18 @@ class Checkpoints:
         )
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
-    def restore_params(self, step: int, template: Any) -> Any:
-        """Restores only the parameters of the abstract `template` from the state of a finished step.
+    def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
+        """Restores only the parameters to evaluate, those of the abstract `template`, from a checkpoint.
 
         The state may have further parameters and any optimiser.
         """
-        state = {'params': template}
+        state = {saved.eval_params: template}
         restore_args = ocp.checkpoint_utils.construct_restore_args(state)
         handler = ocp.PyTreeCheckpointHandler(
             restore_concurrent_gb=_restore_gigabytes(template), multiprocessing_options=self._processes
         )
         args = ocp.args.PyTreeRestore(state, restore_args=restore_args, partial_restore=True)
-        return self._read(step, handler, args)['params']
+        return self._read(saved.position.step, handler, args)[saved.eval_params]
 
     def _read(self, step: int, handler: ocp.CheckpointHandler, args: ocp.args.CheckpointArgs) -> Any:
         with ocp.Checkpointer(handler, multiprocessing_options=self._processes) as checkpointer:

@@ -74,7 +74,7 @@ def _distil_general(
             training.resolved,
             training.model_config,
             training.tokenizer,
-            fetch_to_all_hosts(without_aux(state.params)),
+            fetch_to_all_hosts(without_aux(state.eval_params)),
             training.heldout if distill.soft or distill.hard else None,  # Otherwise the MLM head is not trained.
             recipe,
             compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),
@@ -111,4 +111,4 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
         with primary_first():
             training = Finetuning(data, folder, mesh, distill_task(data, distill, teacher))
         state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
-        finish_task(folder, training.resolved, training.task_model, without_aux(state.params), last, recipe)
+        finish_task(folder, training.resolved, training.task_model, without_aux(state.eval_params), last, recipe)

@@ -59,7 +59,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
             with primary_first():
                 training = Finetuning(data, folder, mesh)
             state, last = fit(folder, training, use_checkpoint=settings.use_checkpoint)
-            finish_task(folder, training.resolved, training.task_model, state.params, last, recipe)
+            finish_task(folder, training.resolved, training.task_model, state.eval_params, last, recipe)
 
 
 def _check_folder(folder: pathlib.Path, *, sweeps: bool) -> None:

@@ -53,7 +53,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
             training.resolved,
             training.model_config,
             training.tokenizer,
-            fetch_to_all_hosts(state.params),
+            fetch_to_all_hosts(state.eval_params),
             training.heldout,
             recipe,
             compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),

@@ -56,6 +56,12 @@ class PhaseKeys:
     seq_len: int = _inherited(_LENGTH, 0)
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
+    batch_ramp: float = key(
+        0.0, WARMUP, 'the fraction of the steps of the phase before the batch has `batch_size` rows'
+    )
+    batch_size_start: int = key(
+        0, either(ROWS, special(0, 'no `batch_ramp`')), 'the number of rows per update at the start of `batch_ramp`'
+    )
     grad_accum_steps: int = _inherited(ROWS, 0)
     learning_rate: float = _inherited(RATE, 0.0)
     warmup_fraction: float = _inherited(WARMUP, -1.0)

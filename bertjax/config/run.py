@@ -109,6 +109,13 @@ class RunKeys:
     schedule: Schedule = group(Schedule(), change=TRAINING)
     optimizer: Optimizer = group(Optimizer(), change=TRAINING)
 
+    ema_decay: float = key(
+        0.0,
+        number(0, 1, below=True),
+        'the decay of an average of the weights, which is evaluated and exported in their place; 0: no average',
+        change=STATE,
+    )
+
     log_every: int = key(100, integer(1, COUNT), 'the number of steps between logged rows of training', change=MACHINE)
     eval_every: int | str = key('1%', duration('%'), 'the time between evaluations; 0: only at the start and the end')
     checkpoint_every: int | str = key('1%', duration('%'), 'the time between checkpoints; 0: only at the end')
@@ -153,8 +160,8 @@ class RunKeys:
 
     @property
     def moments(self) -> int:
-        """The minimal number of arrays that the optimiser keeps for each parameter."""
-        return 1 if self.optimizer.name == 'muon' else 2
+        """The minimal number of arrays beside each parameter: moments of the optimiser, the average of the weights."""
+        return (1 if self.optimizer.name == 'muon' else 2) + (self.ema_decay > 0)
 
     @property
     def formats(self) -> tuple[str, ...]:

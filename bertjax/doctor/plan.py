@@ -53,9 +53,11 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
     """Compares the free space with the checkpoints and exports of a run."""
     weights = parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     # The two checkpoints are the best one and the one that is being written.
-    more = settings.checkpoint_keep
+    more, arrays = settings.checkpoint_keep, 3 + (settings.ema_decay > 0)
     exports = {'export': weights * len(settings.formats)} if settings.formats else {}
-    yield from disk_space(folder, {'two checkpoints': 6 * weights, f'{more} more': 3 * weights * more, **exports})
+    yield from disk_space(
+        folder, {'two checkpoints': 2 * arrays * weights, f'{more} more': arrays * weights * more, **exports}
+    )
 
 
 @check('config')
@@ -101,10 +103,10 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     """Checks the memory of this machine's devices, and estimates the hours from timed steps; see `on_slice`."""
     mesh, model = make_mesh(settings.mesh_axes), settings.model_config(vocab_size)
     for phase in settings.resolve_phases(total or _ASSUMED_STEPS):
-        key = settings.phase_specs[phase.number].keys['batch_size']
-        check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
+        key, rows = settings.phase_specs[phase.number].smallest_batch
+        check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
     settings.check_memory(mesh)
-    state = 4 * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
+    state = (4 + (settings.ema_decay > 0)) * parameter_count(model) * jnp.dtype(model.param_dtype).itemsize
     on_cpu, free = _is_cpu(mesh), psutil.virtual_memory().available
     message = f'{gib(state)} for weights, moments and gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
@@ -187,8 +189,10 @@ def _phases_after(settings: PretrainingSettings, done: int, total: int | None) -
     return [phase for phase in settings.resolve_phases(total or _ASSUMED_STEPS) if _steps_left(phase, done) > 0]
 
 
-def _steps_left(phase: PretrainingPhase, done: int) -> int:
-    return phase.last_step - max(done, phase.first_step)
+def _steps_left(phase: PretrainingPhase, done: int) -> float:
+    """Returns the number of steps after `done`; a smaller batch counts as a fraction of a step."""
+    parts = [(part, part.last_step - max(done, part.first_step)) for part in phase.split()]
+    return sum(steps * part.batch_size / phase.batch_size for part, steps in parts if steps > 0)
 
 
 def _time_steps(step: Callable[[Any, Any], tuple[Any, Any]], state: Any, batches: Iterable[Any]) -> float:

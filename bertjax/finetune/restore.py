@@ -205,7 +205,7 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
             saved = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
             if saved is not None:
                 with mesh_context(setup.mesh):
-                    params = checkpoints.restore_params(saved.position.step, setup.state.params)
+                    params = checkpoints.restore_params(saved, setup.state.params)
                     return params, saved.position.step
         finally:
             checkpoints.close()

@@ -103,6 +103,7 @@ class Finetuning:
             self._train.features.spec(1, self.task_model.shapes[0]),
             trained=student.trained,
             layer_decay=student.layer_decay,
+            ema_decay=student.ema_decay,
             zero1=self.settings.zero1,
             teacher=(self._distillation.abstract_params,),
         )

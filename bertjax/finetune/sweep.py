@@ -235,7 +235,7 @@ class TrialGroup:
                 saved = None  # All checkpoints are damaged, so the trials start again.
             state, failed = resume_or_start(self, checkpoints, saved, interrupt)
             interrupt.doing = 'the runs are being evaluated'
-            self._finish(state.params, failed)
+            self._finish(state.eval_params, failed)
         remove_on_all(unfinished)
         interrupt.doing = 'the next runs are being prepared'
 

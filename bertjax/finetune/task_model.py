@@ -70,6 +70,7 @@ class TaskModel:
             splits[0].features.spec(1, self.shapes[0]),
             trained=make_selection(settings.trainable, data.encoder.num_layers),
             layer_decay=settings.layer_decay,
+            ema_decay=settings.ema_decay,
             zero1=settings.zero1,
         )
         self.attention = _describe_attention(data, self.shapes, layout)

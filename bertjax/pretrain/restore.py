@@ -63,7 +63,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
         setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
-            params = checkpoints.restore_params(saved.position.step, setup.state.params)
+            params = checkpoints.restore_params(saved, setup.state.params)
     finally:
         checkpoints.close()
     return SavedPretraining(model_config, setup.mesh, tokenizer, params, saved)

@@ -61,6 +61,7 @@ def build_pretraining_setup(
         make_optimizer(**vars(settings.optimizer)),
         mesh,
         pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
+        ema_decay=settings.ema_decay,
         teacher=() if distillation is None else (distillation.abstract_params,),
         zero1=settings.zero1,
     )
@@ -121,8 +122,8 @@ class Pretraining:
         total = settings.total_steps(first.cycle_length // settings.pair_options.plans)
         self._phases = settings.resolve_phases(total)
         for phase in self._phases:
-            key = settings.phase_specs[phase.number].keys['batch_size']
-            check_row_count(phase.batch_size, phase.grad_accum_steps, row_shards(mesh), key)
+            key, rows = settings.phase_specs[phase.number].smallest_batch
+            check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
         self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
@@ -160,7 +161,7 @@ class Pretraining:
         state = self.setup.create_from(self._import_params(), seed) if self.settings.init else self.setup.create(seed)
         if embeddings is not None:
             print(f'{len(embeddings.rows):,} token embeddings are initialized from {self.settings.embeddings}')
-            state = state.replace(params=set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
+            state = state.with_params(set_embedding_rows(state.params, embeddings.rows, embeddings.matrix))
         return state
 
     def _import_params(self) -> dict[str, Any]:
@@ -169,8 +170,12 @@ class Pretraining:
         return params
 
     def phases(self) -> list[Phase]:
-        """Returns the phases of the training loop."""
-        return [self._phase(phase) for phase in self._phases]
+        """Returns the phases of the training loop; a phase with a batch ramp becomes several."""
+        return [
+            dataclasses.replace(phase, settings=part, batches=part.batches)
+            for phase in map(self._phase, self._phases)
+            for part in phase.settings.split()
+        ]
 
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
@@ -223,9 +228,10 @@ class Pretraining:
             ),
         ]
         for phase in self._phases:
+            rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '
-                f'of {phase.batch_size} x {phase.seq_len}{" packed" if phase.packed else ""}, '
+                f'of {rows} x {phase.seq_len}{" packed" if phase.packed else ""}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
         masking = self.settings.masking

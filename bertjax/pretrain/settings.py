@@ -1,6 +1,7 @@
 """The settings of a pre-training, parsed from its config: text, model, pairs, masks, phases."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ from bertjax.train.settings import check_grad_accum_steps, check_memory, resolve
 from bertjax.train.setup import PhaseSettings
 from bertjax.workdir.exports import check_formats
 
+_RAMP_STAGES = 8  # the most batch sizes before the last one, because each needs a compiled step
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingPhase(PhaseSettings):
@@ -29,12 +32,43 @@ class PretrainingPhase(PhaseSettings):
     max_predictions: int
     packed: bool
     learning_rate: float
+    batch_ramp: float = 0.0
+    batch_size_start: int = 0
 
     @property
     def batches(self) -> dict[int, BatchSpec]:
         """{S: the shapes and dtypes of the batches of this length}."""
         shape = (self.batch_size, self.seq_len, self.max_predictions)
         return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed)}
+
+    def split(self) -> list['PretrainingPhase']:
+        """Splits the phase into parts of one batch size, which share the schedule and the numbers of the examples.
+
+        The first `batch_ramp` of the steps has up to 8 stages of equal length. Their batch sizes are evenly spaced
+        multiples of `batch_size_start`; the rest of the steps has `batch_size`. For 32 to 128 rows these are 32, 64 and
+        96, then 128. The batch sizes of ModernBERT also have equally many steps each (AnswerDotAI/ModernBERT,
+        src/sequence_packer.py).
+        """
+        if not self.batch_ramp:
+            return [self]
+        first, last = self.first_step, self.last_step
+        ramp, multiple = round(self.batch_ramp * (last - first)), self.batch_size // self.batch_size_start
+        stages = min(multiple - 1, _RAMP_STAGES)
+        sizes = [self.batch_size_start * round(1 + i * (multiple - 1) / stages) for i in range(stages)]
+        bounds = [first + round(i * ramp / stages) for i in range(stages + 1)]
+        parts = zip([*sizes, self.batch_size], itertools.pairwise([*bounds, last]), strict=True)
+        return [
+            dataclasses.replace(
+                self,
+                first_step=begin,
+                last_step=end,
+                batch_size=size,
+                reset_optimizer=self.reset_optimizer and begin == first,
+                schedule_steps=(first, last),
+            )
+            for size, (begin, end) in parts
+            if begin < end
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,14 +78,23 @@ class _PhaseSpec:
     Attributes:
       steps: The length of the phase in the form of the config, such as '90%'.
       reset_optimizer: Whether the phase starts with a new optimizer state.
+      batch_ramp, batch_size_start: See `PretrainingPhase.split`.
       values: {key: value} of the keys of INHERITED. The phase sets or inherits each value.
       keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
     """
 
     steps: int | str
     reset_optimizer: bool
+    batch_ramp: float
+    batch_size_start: int
     values: Mapping[str, Any]
     keys: Mapping[str, str]
+
+    @property
+    def smallest_batch(self) -> tuple[str, int]:
+        """The key and the rows of the smallest batch; all others have a multiple of these rows."""
+        start = self.batch_size_start
+        return (self.keys['batch_size_start'], start) if start else (self.keys['batch_size'], self.values['batch_size'])
 
 
 class PretrainingSettings(PretrainingKeys):
@@ -69,7 +112,9 @@ class PretrainingSettings(PretrainingKeys):
             set_keys = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
             values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
             keys = {key: f'phases[{i}].{key}' if key in set_keys else key for key in INHERITED}
-            specs.append(_PhaseSpec(phase.steps, phase.reset_optimizer, values, keys))
+            keys |= {key: f'phases[{i}].{key}' for key in ('batch_ramp', 'batch_size_start')}
+            ramp = (phase.batch_ramp, phase.batch_size_start)
+            specs.append(_PhaseSpec(phase.steps, phase.reset_optimizer, *ramp, values, keys))
         return tuple(specs)
 
     @property
@@ -110,6 +155,8 @@ class PretrainingSettings(PretrainingKeys):
 
     def total_steps(self, examples_per_epoch: float | None) -> int:
         """Returns the length of the run in steps.
+
+        Epochs count in full batches of the first phase, also during its `batch_ramp`.
 
         Args:
           examples_per_epoch: The number of examples in an epoch; None if no corpus is read (run=compile).
@@ -162,6 +209,8 @@ class PretrainingSettings(PretrainingKeys):
                     power=self.schedule.power,
                     decay=self.schedule.decay,
                     reset_optimizer=phase.reset_optimizer,
+                    batch_ramp=phase.batch_ramp,
+                    batch_size_start=phase.batch_size_start,
                     packed=self.packing,
                     **phase.values,
                 )
@@ -171,8 +220,20 @@ class PretrainingSettings(PretrainingKeys):
 
     def _check_shapes(self) -> None:
         for phase in self.phase_specs:
-            values = phase.values
+            values, start = phase.values, phase.batch_size_start
             check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], phase.keys['grad_accum_steps'])
+            if bool(phase.batch_ramp) != bool(start):
+                found, fix = f'{phase.batch_ramp:g} with batch_size_start={start}', 'set both keys, or none'
+                raise UserError(f'config.{phase.keys["batch_ramp"]}', found, 'two values above 0, or two of 0', fix)
+            if start and (start == values['batch_size'] or values['batch_size'] % start):
+                expected, fix = f'a divisor of batch_size = {values["batch_size"]} below it', 'change one of the two'
+                raise UserError(f'config.{phase.keys["batch_size_start"]}', str(start), expected, fix)
+            if start % values['grad_accum_steps']:
+                expected, fix = (
+                    f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}',
+                    'change one of the two',
+                )
+                raise UserError(f'config.{phase.keys["batch_size_start"]}', str(start), expected, fix)
             if values['max_predictions'] > values['seq_len']:
                 expected, fix = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
                 raise UserError(

@@ -34,6 +34,7 @@ class StepLowering:
 
     def __init__(self, setup: Setup, phase: PhaseSettings, members: int = 0):
         self._setup, self._phase, self._members = setup, phase, members
+        self._schedule_steps = phase.schedule_steps or (phase.first_step, phase.last_step)
         self._mesh = setup.mesh
         self._state = stacked_template(setup.state, members) if members else setup.state
 
@@ -49,12 +50,13 @@ class StepLowering:
                 setup.objective,
                 setup.optimizer,
                 self._schedule(rate),
-                first_step=phase.first_step,
+                first_step=self._schedule_steps[0],
                 grad_accum_steps=phase.grad_accum_steps,
                 dropout_seed=seed,
                 phase=phase.number,
                 trained=setup.trained,
                 layer_decay=setup.layer_decay,
+                ema_decay=setup.ema_decay,
                 exchange=setup.exchange,
                 parts=setup.parts,
                 layout=phase.layout,
@@ -111,18 +113,19 @@ class StepLowering:
         return make_update(
             setup.optimizer,
             self._schedule(rate),
-            first_step=self._phase.first_step,
+            first_step=self._schedule_steps[0],
             trained=setup.trained,
             layer_decay=setup.layer_decay,
+            ema_decay=setup.ema_decay,
             num_layers=setup.module.config.num_layers,
         )(state, gradients)
 
     def _schedule(self, rate: jax.Array) -> Schedule:
-        phase = self._phase
+        phase, (first, last) = self._phase, self._schedule_steps
         return make_schedule(
             phase.schedule,
             peak=rate,
-            steps=phase.last_step - phase.first_step,
+            steps=last - first,
             warmup_fraction=phase.warmup_fraction,
             power=phase.power,
             decay=phase.decay,

@@ -44,6 +44,8 @@ class PhaseSettings:
       decay, decay_fraction: The form of the decay of 'wsd', and its share of the phase's steps.
       reset_optimizer: Whether the phase begins with a fresh optimiser.
       layout: The layout of the sequences of a batch, see `step.make_gradients`.
+      schedule_steps: The steps of the run at which the schedule begins and ends, if these settings are only a part of a
+        phase, with a batch size of its own; None for a whole phase.
     """
 
     number: int
@@ -58,6 +60,7 @@ class PhaseSettings:
     decay_fraction: float = 0.1
     reset_optimizer: bool = False
     layout: PackedLayout | None = None
+    schedule_steps: tuple[int, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +76,7 @@ class Setup:
       layer_decay: The learning rate factor per layer, see `optim.trainable.layer_rates`.
       init: key -> fresh state, boxed.
       state: The abstract state: shapes, dtypes and shardings.
+      ema_decay: The decay of the average of the weights, see `state.update_ema`; 0 for no average.
       teacher: (abstract parameters,) if the objective has a `teacher_fn`. They are not part of the state.
       exchange: The gradient exchange if the state is sharded over the data axis (ZeRO-1, see parallel/zero1.py), else
         None.
@@ -86,6 +90,7 @@ class Setup:
     mesh: Mesh
     trained: Selection
     layer_decay: float
+    ema_decay: float
     init: Callable[[jax.Array], TrainState]
     state: TrainState
     teacher: tuple[Any, ...] = ()
@@ -126,7 +131,8 @@ class Setup:
 
         def create(params: Any, key: jax.Array) -> TrainState:
             aux_params = nn.unbox(init_aux_params(init_aux, key)) if abstract_aux else {}
-            return fresh_state(self.optimizer, {**params, **aux_params}, self.trained).replace(params=aux_params)
+            state = fresh_state(self.optimizer, {**params, **aux_params}, self.trained, ema=self.ema_decay > 0)
+            return state.replace(params=aux_params)
 
         return jax.jit(create, out_shardings=shardings_of(self.state.replace(params=abstract_aux)))
 
@@ -152,6 +158,7 @@ def build_setup(
     *,
     trained: Selection = select_all,
     layer_decay: float = 1.0,
+    ema_decay: float = 0.0,
     teacher: tuple[Any, ...] = (),
     zero1: str = 'off',
 ) -> Setup:
@@ -165,11 +172,12 @@ def build_setup(
       batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
       trained: Selects the trained parameters.
       layer_decay: See `optim.trainable.layer_rates`.
+      ema_decay: The decay of the average of the weights; 0 for no average.
       teacher: (abstract teacher parameters,) if the objective has a `teacher_fn`.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]
-    init = make_init(module, optimizer, inputs, trained, objective.init_aux)
+    init = make_init(module, optimizer, inputs, trained, objective.init_aux, ema=ema_decay > 0)
     with mesh_context(mesh):
         state = abstract_state(init, mesh)
     exchange = parts = None
@@ -180,4 +188,6 @@ def build_setup(
         else:
             parts = ShardedMoments(partition(state.params, trained)[0])
             state = state.replace(opt_state=jax.tree.map(shard_over_data, state.opt_state))
-    return Setup(module, objective, optimizer, mesh, trained, layer_decay, init, state, teacher, exchange, parts)
+    return Setup(
+        module, objective, optimizer, mesh, trained, layer_decay, ema_decay, init, state, teacher, exchange, parts
+    )

@@ -1,5 +1,6 @@
 """The train state and its creation: shapes, then shardings, then arrays."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,55 @@ class TrainState(struct.PyTreeNode):
     skipped: jax.Array
     skipped_in_row: jax.Array
 
+    @property
+    def eval_params(self) -> Any:
+        """The parameters to evaluate and export."""
+        return self.params
+
+    def with_params(self, params: Any) -> 'TrainState':
+        """Returns the state with other initial parameters."""
+        return self.replace(params=params)
+
+
+class EmaTrainState(TrainState):
+    """A train state with an average of the weights. It is a class of its own so that other checkpoints lack the entry.
+
+    Attributes:
+      ema: float32, the exponential moving average of the parameters, in their tree and with their shardings.
+    """
+
+    ema: Any
+
+    @functools.cached_property
+    def eval_params(self) -> Any:
+        """The average, in the dtypes of the parameters."""
+        return jax.tree.map(lambda e, p: e.astype(p.dtype), self.ema, self.params)
+
+    def with_params(self, params: Any) -> 'EmaTrainState':
+        """Returns the state with other initial parameters, which are also the start of the average."""
+        return self.replace(params=params, ema=start_ema(params))
+
+
+def start_ema(params: Any) -> Any:
+    """Starts an average at these parameters: copies, because a train step donates both."""
+    return jax.tree.map(lambda x: jnp.array(x, jnp.float32, copy=True), params)
+
+
+def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
+    """Updates an average: d ema + (1 - d) params with d = min(decay, (1 + updates) / (10 + updates)).
+
+    The rising decay lets the average forget the initial weights. With `decay` = 0.999 from the start, they would still
+    be 37 % of the average after 1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
+
+    Args:
+      ema: The average.
+      params: The parameters after the update.
+      decay: The highest decay.
+      updates: int32 scalar, the number of earlier updates.
+    """
+    rate = 1 - jnp.minimum(decay, (1.0 + updates) / (10.0 + updates))
+    return jax.tree.map(lambda e, p: e + rate * (p - e), ema, params)
+
 
 def make_init(
     model: nn.Module,
@@ -42,6 +92,8 @@ def make_init(
     inputs: Sequence[jax.ShapeDtypeStruct],
     trained: Selection = select_all,
     init_aux: Callable[[jax.Array], Any] | None = None,
+    *,
+    ema: bool = False,
 ) -> Callable[[jax.Array], TrainState]:
     """Builds a function: key -> fresh state, in boxes with the logical axes.
 
@@ -51,13 +103,14 @@ def make_init(
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
       trained: Selects the parameters for which the optimiser has moments.
       init_aux: See `losses.Objective`.
+      ema: Whether the state has an average of the weights.
     """
 
     def init(key: jax.Array) -> TrainState:
         params = init_params(model, key, *(jnp.zeros((1, *x.shape[1:]), x.dtype) for x in inputs))
         if init_aux is not None:
             params = {**params, **init_aux_params(init_aux, key)}
-        return fresh_state(optimizer, params, trained)
+        return fresh_state(optimizer, params, trained, ema=ema)
 
     return init
 
@@ -67,11 +120,14 @@ def init_aux_params(init_aux: Callable[[jax.Array], Any], key: jax.Array) -> dic
     return {AUX: init_aux(jax.random.fold_in(key, 1))}
 
 
-def fresh_state(optimizer: optax.GradientTransformation, params: Any, trained: Selection) -> TrainState:
+def fresh_state(
+    optimizer: optax.GradientTransformation, params: Any, trained: Selection, *, ema: bool = False
+) -> TrainState:
     """Creates the state of step 0 with these parameters; the optimiser has moments for the `trained` ones."""
     trained_params, _ = partition(params, trained)
     zero = jnp.zeros([], jnp.int32)
-    return TrainState(zero, params, optimizer.init(trained_params), zero, zero)
+    fields = (zero, params, optimizer.init(trained_params), zero, zero)
+    return EmaTrainState(*fields, start_ema(params)) if ema else TrainState(*fields)
 
 
 def abstract_state(init: Callable[[jax.Array], TrainState], mesh: Mesh) -> TrainState:

@@ -17,7 +17,7 @@ from bertjax.optim.schedules import Schedule
 from bertjax.optim.trainable import Selection, combine, layer_rates, partition, select_all
 from bertjax.parallel.partition import platform
 from bertjax.parallel.zero1 import GradientExchange, ShardedMoments
-from bertjax.train.state import TrainState
+from bertjax.train.state import TrainState, update_ema
 
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -52,6 +52,7 @@ def make_train_step(
     phase: int = 0,
     trained: Selection = select_all,
     layer_decay: float = 1.0,
+    ema_decay: float = 0.0,
     exchange: GradientExchange | None = None,
     parts: ShardedMoments | None = None,
     layout: PackedLayout | None = None,
@@ -63,7 +64,7 @@ def make_train_step(
 
     Args:
       model, objective, grad_accum_steps, dropout_seed, phase, trained, exchange, layout: See `make_gradients`.
-      optimizer, schedule, first_step, layer_decay, parts: See `make_update`.
+      optimizer, schedule, first_step, layer_decay, ema_decay, parts: See `make_update`.
 
     Returns:
       A function to be jitted. Its metrics are `sums`, {name: (sum, weight)}, and `scalars`, {name: float32 or int32}.
@@ -84,6 +85,7 @@ def make_train_step(
         first_step=first_step,
         trained=trained,
         layer_decay=layer_decay,
+        ema_decay=ema_decay,
         num_layers=model.config.num_layers,
         parts=parts,
     )
@@ -199,6 +201,7 @@ def make_update(
     num_layers: int,
     trained: Selection = select_all,
     layer_decay: float = 1.0,
+    ema_decay: float = 0.0,
     parts: ShardedMoments | None = None,
 ) -> Callable[[TrainState, Gradients], tuple[TrainState, Metrics]]:
     """Makes a function: (state, its Gradients) -> (new state, metrics). It does not depend on the batch shape.
@@ -213,6 +216,7 @@ def make_update(
       num_layers: The number of blocks of the model.
       trained: Selects the trained parameters; the state must be created with the same selection.
       layer_decay: See `optim.trainable.layer_rates`.
+      ema_decay: If > 0, the highest decay of the state's average of the weights, see `state.update_ema`.
       parts: The shardings of moments that are sharded over the data axis while the parameters are not; else None.
     """
 
@@ -235,13 +239,16 @@ def make_update(
         finite = jnp.isfinite(gradients.loss) & jnp.isfinite(grad_norm) & jnp.isfinite(jnp.square(update_norm))
         keep = lambda new, old: jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)  # noqa: E731
         new = keep(jax.tree.map(lambda p, d: (p - rate * d).astype(p.dtype), old, direction), old)
-        new_state = TrainState(
+        new_state = state.replace(
             step=state.step + 1,
             params=combine(new, frozen),
             opt_state=keep(opt_state, state.opt_state),
             skipped=state.skipped + ~finite,
             skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
         )
+        if ema_decay:
+            ema = update_ema(state.ema, new_state.params, ema_decay, state.step - state.skipped)
+            new_state = new_state.replace(ema=keep(ema, state.ema))
         scalars = {
             'grad_norm': grad_norm,
             'param_norm': optax.tree.norm(new_state.params),

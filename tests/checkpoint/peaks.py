@@ -71,11 +71,11 @@ def main(doing: str, folder: pathlib.Path) -> None:
             checkpoints.close()
             return
         checkpoints = Checkpoints(folder / 'checkpoints', keep=1, read_only=True)
-        checkpoints.latest()
-        read = lambda restore, template: lambda: jax.block_until_ready(restore(1, template))  # noqa: E731
+        saved = checkpoints.latest()
+        read = lambda restore, of, template: lambda: jax.block_until_ready(restore(of, template))  # noqa: E731
         # The results are kept, because freed memory would be reused and hide growth.
-        state, of_state = peak(read(checkpoints.restore, setup.state))
-        own, of_params = peak(read(checkpoints.restore_params, setup.state.params))
+        state, of_state = peak(read(checkpoints.restore, 1, setup.state))
+        own, of_params = peak(read(checkpoints.restore_params, saved, setup.state.params))
         export = functools.partial(export_huggingface, own, setup.module.config, NoTokenizer(), folder / 'hf', card={})
         _, of_export = peak(export)
         del state

@@ -9,7 +9,7 @@ from bertjax.config.recipes import finetuning_config, phase, pretraining_config
 from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings, finetuning_settings
 from bertjax.parallel.mesh import make_mesh
-from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
 
 
@@ -58,6 +58,55 @@ def test_the_key_that_is_at_fault(key: str, value: int, own: bool):
         settings.check()
         settings.check_memory(make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.devices()[:1]))
     assert error.value.where == (f'config.phases[1].{key}' if own else f'config.{key}')
+
+
+def ramped(start: int, ramp: float = 0.4, **keys) -> PretrainingSettings:
+    ramp = phase(steps='50%', batch_ramp=ramp, batch_size_start=start, reset_optimizer=True)
+    return pretraining_settings(pretraining_config('tiny', phases=(phase(steps='50%'), ramp), batch_size=96, **keys))
+
+
+@pytest.mark.parametrize(
+    ('start', 'sizes', 'ends'),
+    [
+        (48, [48, 96], [140, 200]),
+        (24, [24, 48, 72, 96], [113, 127, 140, 200]),
+        (2, [2, 14, 26, 38, 48, 60, 72, 84, 96], [105, 110, 115, 120, 125, 130, 135, 140, 200]),
+    ],
+)
+def test_the_stages_of_a_batch_ramp(start: int, sizes: list[int], ends: list[int]):
+    """They follow each other, with the schedule of the whole phase and its number; only the first one resets."""
+    parts = ramped(start).resolve_phases(200)[1].split()
+    assert [part.batch_size for part in parts] == sizes and [part.last_step for part in parts] == ends
+    assert [part.first_step for part in parts] == [100, *ends[:-1]]
+    assert {(part.number, part.schedule_steps) for part in parts} == {(1, (100, 200))}
+    assert [part.reset_optimizer for part in parts] == [True] + [False] * (len(parts) - 1)
+    assert [part.batches[128]['input_ids'][0] for part in parts] == [(size, 128) for size in sizes]
+
+
+def test_a_ramp_of_fewer_steps_than_stages_and_no_ramp():
+    plain, ramp = ramped(2).resolve_phases(20)
+    parts = ramp.split()
+    assert all(part.first_step < part.last_step for part in parts) and len(parts) == 5
+    assert parts[-1].last_step == 20 and parts[-1].batch_size == 96
+    assert plain.split() == [plain] and plain.schedule_steps is None
+    specs = ramped(2).phase_specs
+    assert [spec.smallest_batch for spec in specs] == [('batch_size', 96), ('phases[1].batch_size_start', 2)]
+
+
+@pytest.mark.parametrize(
+    ('key', 'start', 'keys'),
+    [
+        ('batch_ramp', 0, {}),
+        ('batch_ramp', 24, {'ramp': 0.0}),
+        ('batch_size_start', 96, {}),
+        ('batch_size_start', 36, {}),
+        ('batch_size_start', 6, {'grad_accum_steps': 4}),
+    ],
+)
+def test_ramps_that_do_not_fit(key: str, start: int, keys: dict):
+    with pytest.raises(UserError) as error:
+        ramped(start, **keys).check()
+    assert error.value.where == f'config.phases[1].{key}'
 
 
 @pytest.mark.parametrize(('keys', 'at_fault'), [({'epochs': 0.01}, 'epochs'), ({'steps': '0.01epochs'}, 'steps')])

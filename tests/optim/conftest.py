@@ -31,9 +31,20 @@ def unrolled_boxed():
     return boxed_params(scan_layers=False)
 
 
-@pytest.fixture(scope='session')
-def scanned(scanned_boxed):
+def values_of(boxed):
     """Values that are not zero, so that biases have norms too."""
     rng = np.random.default_rng(1)
-    shapes = jax.tree.map(lambda x: x.value, scanned_boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
+    shapes = jax.tree.map(lambda x: x.value, boxed, is_leaf=lambda x: isinstance(x, nn.Partitioned))
     return jax.tree.map(lambda x: rng.normal(scale=0.1, size=x.shape).astype(np.float32), shapes)
+
+
+@pytest.fixture(scope='session')
+def scanned(scanned_boxed):
+    return values_of(scanned_boxed)
+
+
+@pytest.fixture(scope='session')
+def gated():
+    """With a gated MLP and without biases; gate and up are matrices of their own."""
+    changes = {'mlp': 'geglu', 'projection_bias': False, 'norm_bias': False, 'pre_norm': True}
+    return values_of(boxed_params(scan_layers=True, **changes))

@@ -250,18 +250,22 @@ def unflat(leaves):
     return flax.traverse_util.unflatten_dict(leaves)
 
 
-def test_muon_against_numpy(scanned):
-    params = unstack_layers(scanned)
+@pytest.mark.parametrize('model', ['scanned', 'gated'])
+def test_muon_against_numpy(model, request):
+    params = unstack_layers(request.getfixturevalue(model))
     ours, state = trained(built('muon'), params, 0.02)
     expected = numpy_muon(flat(params), 0.02, STEPS)
     # The iteration amplifies the rounding errors of float32 in nearly singular matrices.
     assert_trees_close(ours, unflat(expected), rtol=1e-3, atol=2e-5)
-    assert set(flat(state[1].muon.trace)) == {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
+    kernels = {n for n in expected if n[1].startswith('layers_') and n[-1] == 'kernel'}
+    assert set(flat(state[1].muon.trace)) == kernels and len(kernels) == 3 * (7 if model == 'gated' else 6)
 
 
 @pytest.mark.slow
-def test_muon_stacked_equals_muon_layer_by_layer(scanned):
-    """Query, key and value of each layer are separate matrices."""
+@pytest.mark.parametrize('model', ['scanned', 'gated'])
+def test_muon_stacked_equals_muon_layer_by_layer(model, request):
+    """Query, key and value of each layer are separate matrices, and gate and up."""
+    scanned = request.getfixturevalue(model)
     optimizer, grads = built('muon'), jax.tree.map(jnp.asarray, gradients(0, scanned))
     stacked, _ = optimizer.update(grads, optimizer.init(scanned), scanned)
     unrolled = unstack_layers(scanned)

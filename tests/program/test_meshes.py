@@ -33,6 +33,16 @@ ROWS = {'': {}, ', packed': {'packing': True}}
 CROSS = {layers + rows: LAYERS[layers] | ROWS[rows] for layers, rows in itertools.product(LAYERS, ROWS)}
 # Each of the two once is what most sessions have time for.
 FORMS = CROSS if os.environ.get('BERTJAX_CROSS') else {form: CROSS[form] for form in ('scanned', 'unrolled, packed')}
+FORMS['modern'] = {
+    'model.mlp': 'geglu',
+    'model.pre_norm': True,
+    'model.position': 'rope',
+    'optimizer.name': 'stable_adamw',
+    'schedule.name': 'wsd',
+    'z_loss': 1e-4,
+    'ema_decay': 0.9,
+    'export_formats': 'orbax',
+}
 # Collectives in the text of the scanned step, those of a loop's body once, as jaxlib 0.10 compiles it for CPUs: there a
 # scattered sum is a whole sum and a slice of it, unless `shard_map` says so.
 COLLECTIVES = {

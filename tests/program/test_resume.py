@@ -31,17 +31,56 @@ def test_kill_9_again_and_again_ends_in_the_same_bits(program: Program, trained:
     assert_same_run(tmp_path, trained)
 
 
+# A phase of 12 steps, and one whose batches have 2, 4, 6 and 8 rows from the steps 12, 15, 17 and 20 on.
+RAMP = (
+    '--config.phases[0].steps=50%',
+    '--config.phases[0].seq_len=32',
+    '--config.phases[0].max_predictions=5',
+    '--config.phases[1].steps=50%',
+    '--config.phases[1].seq_len=32',
+    '--config.phases[1].max_predictions=5',
+    '--config.phases[1].reset_optimizer=True',
+    '--config.phases[1].batch_ramp=0.7',
+    '--config.phases[1].batch_size_start=2',
+)
+STABLE = ('--config.optimizer.name=stable_adamw', '--config.schedule.name=wsd', '--config.z_loss=1e-4')
+AVERAGED = ('--config.ema_decay=0.9',)
+MODERN = (
+    '--config.model.mlp=geglu',
+    '--config.model.pre_norm=True',
+    '--config.model.first_attention_norm=False',
+    '--config.model.position=rope',
+    '--config.model.pooler=transform',
+    '--config.model.num_segments=0',
+    '--config.pairs.mode=full_sentences',
+)
+# The other tests train with BERT's optimiser, which compiles faster.
+TRAININGS = {
+    'muon': ('pretrain_tiny', ()),
+    'muon, gated MLPs and an average': ('pretrain_tiny', (*MODERN, *AVERAGED)),
+    'stable_adamw, an average and a ramp': ('pretrain_base', ('--config.model.num_heads=4', *STABLE, *AVERAGED, *RAMP)),
+}
+
+
 @pytest.mark.slow
-def test_a_killed_run_with_muon_ends_in_the_same_bits(program: Program, tmp_path: pathlib.Path):
-    """The other tests train with BERT's optimiser, which compiles faster."""
-    recipe = 'configs/pretrain_tiny.py'
-    program.spawn(f'--workdir={tmp_path / "whole"}', *RUN, recipe=recipe)
-    process = program.start(f'--workdir={tmp_path / "killed"}', *RUN, recipe=recipe)
-    wait_for_step(process, tmp_path / 'killed', 14)
+@pytest.mark.parametrize('training', TRAININGS)
+def test_another_training_that_is_killed_ends_in_the_same_bits(program: Program, tmp_path: pathlib.Path, training: str):
+    """The checkpoint of step 16 lies within the ramp."""
+    recipe, changes = TRAININGS[training]
+    options = {'recipe': f'configs/{recipe}.py'}
+    program.spawn(f'--workdir={tmp_path / "whole"}', *RUN, *changes, **options)
+    process = program.start(f'--workdir={tmp_path / "killed"}', *RUN, *changes, **options)
+    wait_for_step(process, tmp_path / 'killed', 18)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    program.spawn(f'--workdir={tmp_path / "killed"}', *RUN, recipe=recipe)
+    out = program.spawn(f'--workdir={tmp_path / "killed"}', *RUN, *changes, **options).stdout
+    assert 'continuing at step ' in out
     assert_same_run(tmp_path / 'killed', tmp_path / 'whole')
+    if RAMP[0] in changes:
+        counts = [8] * 12 + [2] * 3 + [4] * 2 + [6] * 3 + [8] * 4
+        firsts = [sum(counts[:step]) if step < 12 else sum(counts[12:step]) for step in range(24)]
+        ledger = [(row['first'], row['count']) for row in rows(tmp_path / 'killed' / 'ledger.jsonl')]
+        assert ledger == list(zip(firsts, counts, strict=True))
 
 
 def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, seconds: float) -> Program:

@@ -1,5 +1,7 @@
 """A tiny recipe and examples for it, for the tests of train/."""
 
+import math
+
 import jax
 import numpy as np
 
@@ -66,10 +68,10 @@ class Run:
 
     def __init__(self, config):
         self.config = config
-        sizes = dict(config.mesh)
-        self.mesh = make_mesh(sizes, jax.devices()[: sizes['data'] * sizes['fsdp'] * sizes['tensor']])
-        self.model = BertConfig(vocab_size=VOCABULARY, **config.model)
         settings = pretraining_settings(config)
+        count = math.prod(settings.mesh_axes.values())
+        self.mesh = make_mesh(settings.mesh_axes, jax.devices()[: count if count > 0 else None])
+        self.model = BertConfig(vocab_size=VOCABULARY, **config.model)
         self.setup = build_pretraining_setup(settings, self.model, self.mesh)
         self.phase = settings.resolve_phases(config.steps)[0]
         self.sharding = batch_sharding(self.mesh)

@@ -1,0 +1,98 @@
+"""config.ema_decay: every verb and every later run uses the average of the weights instead of the last ones."""
+
+import pathlib
+import shutil
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+import pytest
+from running import GLUE, RUN, TUNE, Program, results, rows
+
+import bertjax
+from bertjax.api import Bert
+from bertjax.losses import AUX
+from bertjax.model.stacking import stack_layers
+from bertjax.train.state import without_aux
+from bertjax.workdir.lock import TRIALS
+
+pytestmark = pytest.mark.slow
+AVERAGE = '--config.ema_decay=0.9'
+
+
+def assert_has_average(model: Bert, state: dict) -> None:
+    stacked = lambda params: params if 'layers' in params['encoder'] else stack_layers(params)  # noqa: E731
+    jax.tree.map(np.testing.assert_array_equal, stacked(jax.device_get(model.params)), stacked(state['ema']))
+
+
+def saved_state(workdir: pathlib.Path, step: int) -> dict:
+    with ocp.StandardCheckpointer() as checkpointer:
+        return jax.device_get(checkpointer.restore((workdir / 'checkpoints' / str(step) / 'state').resolve()))
+
+
+def test_a_pretraining_is_evaluated_exported_and_continued_with_its_average(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    workdir = tmp_path / 'run'
+    program.run(f'--workdir={workdir}', *RUN, AVERAGE)
+    state = saved_state(workdir, 24)
+    assert_has_average(bertjax.load(workdir), state)
+    kernel = lambda tree: np.asarray(tree['mlm']['dense']['kernel'])  # noqa: E731
+    assert np.abs(kernel(state['ema']) - kernel(state['params'])).max() > 1e-4
+    # The training is the same as without an average, the evaluation is not.
+    losses = lambda path, split: [row['loss'] for row in rows(path / 'metrics.jsonl', split)]  # noqa: E731
+    assert losses(workdir, 'train') == pytest.approx(losses(trained, 'train'), rel=1e-4)
+    heldout = losses(workdir, 'heldout')
+    assert abs(heldout[-1] - losses(trained, 'heldout')[-1]) > 1e-3
+    # A warm start begins where the evaluation ended.
+    program.run(f'--workdir={tmp_path / "next"}', *RUN, f'--config.init={workdir}', '--config.steps=1')
+    assert losses(tmp_path / 'next', 'heldout')[0] == pytest.approx(heldout[-1], rel=1e-5)
+    # The checkpoint has the same weights, for any command line.
+    tensors = (workdir / 'export/hf/model.safetensors').read_bytes()
+    shutil.rmtree(workdir / 'export')
+    assert_has_average(bertjax.load(workdir), state)
+    program.run(f'--workdir={workdir}', '--config.run=export')
+    assert (workdir / 'export/hf/model.safetensors').read_bytes() == tensors
+    assert 'config.ema_decay' in program.error(f'--workdir={workdir}', *RUN, '--config.steps=30')
+
+
+def test_a_finetuning_is_evaluated_and_exported_with_its_average(
+    program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path
+):
+    program.run(f'--workdir={tmp_path}', *tune, AVERAGE, '--config.use_checkpoint=best', **GLUE)
+    finished = results(tmp_path)['splits']
+    dev = rows(tmp_path / 'metrics.jsonl', 'dev')
+    best = max(reversed(dev), key=lambda row: row['accuracy'])
+    assert finished['dev']['accuracy'] == best['accuracy']
+    state = saved_state(tmp_path, best['step'])
+    assert_has_average(bertjax.load(tmp_path), state)
+    evaluate = ('--config.run=evaluate', f'--config.step={best["step"]}')
+    program.run(f'--workdir={tmp_path}', *evaluate, **GLUE)
+    assert results(tmp_path)['splits'] == finished
+    tensors = (tmp_path / 'export/hf/model.safetensors').read_bytes()
+    program.run(f'--workdir={tmp_path}', '--config.run=export', f'--config.step={best["step"]}', **GLUE)
+    assert (tmp_path / 'export/hf/model.safetensors').read_bytes() == tensors
+    shutil.rmtree(tmp_path / 'export')
+    assert_has_average(bertjax.load(tmp_path, step=best['step']), state)
+
+
+def test_the_runs_of_a_sweep_have_averages(program: Program, tune: tuple[str, ...], tmp_path: pathlib.Path):
+    """Trained together or alone they have the same figures."""
+    sweep = ('--config.sweep.seeds=(0,1)', AVERAGE, '--config.epochs=4')
+    for together in (1, 2):
+        folder = tmp_path / str(together)
+        program.run(f'--workdir={folder}', *tune, *sweep, f'--config.sweep.together={together}', **GLUE)
+    for trial in (tmp_path / '1' / TRIALS).iterdir():
+        assert results(trial)['splits'] == results(tmp_path / '2' / TRIALS / trial.name)['splits']
+
+
+def test_a_student_is_exported_with_its_average(
+    program: Program, tuned: pathlib.Path, rte: pathlib.Path, tmp_path: pathlib.Path
+):
+    """In two stages, with parameters of the losses that are averaged but not exported."""
+    losses = ('--config.distill.hidden=1', '--config.distill.projection=true', '--config.distill.intermediate=50%')
+    distil = (f'--config.data={rte}', f'--config.distill.teacher={tuned}', *TUNE, '--config.epochs=2', *losses)
+    program.run(f'--workdir={tmp_path}', *distil, AVERAGE, recipe='configs/distilbert.py:glue:rte', small=False)
+    state = saved_state(tmp_path, 12)
+    assert AUX in state['ema'] and AUX not in bertjax.load(tmp_path).params
+    assert_has_average(bertjax.load(tmp_path), {'ema': without_aux(state['ema'])})
