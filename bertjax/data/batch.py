@@ -70,7 +70,7 @@ def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
 
 
 def make_in_chunks(
-    make: Callable[[np.ndarray], dict[str, np.ndarray]], indices: np.ndarray, seq_len: int
+    make: Callable[..., dict[str, np.ndarray]], indices: np.ndarray, seq_len: int, *others: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Calls `make` on chunks of `indices` and concatenates the results.
 
@@ -78,9 +78,10 @@ def make_in_chunks(
       make: A function from indices to their batch, whose rows do not depend on each other.
       indices: int64 [B].
       seq_len: S.
+      *others: Further arguments of `make`, arrays [B].
     """
     size = max(1, _CHUNK_POSITIONS // seq_len)
     if len(indices) <= size:
-        return make(indices)
-    chunks = [make(indices[i : i + size]) for i in range(0, len(indices), size)]
+        return make(indices, *others)
+    chunks = [make(*(x[i : i + size] for x in (indices, *others))) for i in range(0, len(indices), size)]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}

@@ -17,13 +17,14 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.config.ranges import integer, number, one_of
+from bertjax.config.ranges import either, integer, number, one_of, special
 from bertjax.config.schema import check_fields, key
 from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
 
 UNITS = ('token', 'word', 'span')
+MASK_RATE = number(0, 1, above=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +33,7 @@ class MaskOptions:
 
     Attributes:
       rate: The share of the maskable positions that are predicted.
+      final_rate: The rate at the end of a phase. The rate changes linearly from `rate`; -1 keeps it constant.
       mask: The share of the predicted positions that become [MASK].
       random: The share of the predicted positions that become a random id. The rest keeps its id.
       unit: The unit of masking: 'token', 'word' or 'span'.
@@ -42,13 +44,14 @@ class MaskOptions:
         compared.
     """
 
-    rate: float = key(0.15, number(0, 1, above=True))
+    rate: float = key(0.15, MASK_RATE)
+    final_rate: float = key(-1.0, either(MASK_RATE, special(-1.0, 'a constant rate')))
     mask: float = key(0.8, number(0, 1))
     random: float = key(0.1, number(0, 1))
     unit: str = key('token', one_of(UNITS))
     max_span: int = key(3, integer(1, 1000))
     static: bool = False
-    eval_rate: float = key(0.15, number(0, 1, above=True))
+    eval_rate: float = key(0.15, MASK_RATE)
 
     def __post_init__(self):
         check_fields(self, 'masking')
@@ -77,9 +80,14 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     return allowed
 
 
-def prediction_budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
-    """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions."""
-    budget = np.rint(maskable * options.rate).astype(np.int64)
+def prediction_budgets(
+    maskable: np.ndarray, options: MaskOptions, max_predictions: int, rates: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions.
+
+    `rates`, float64 [B], replaces the rate of the options.
+    """
+    budget = np.rint(maskable * (options.rate if rates is None else rates)).astype(np.int64)
     return np.minimum(np.clip(budget, 1, max_predictions), maskable)
 
 
@@ -95,6 +103,7 @@ def mask_batch(
     seed: int,
     n: np.ndarray,
     within_budget: bool = False,
+    rates: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Masks `input_ids` in place and returns the original ids of the masked positions.
 
@@ -109,12 +118,13 @@ def mask_batch(
       seed, n: The keys of the draws; n is int64 [B].
       within_budget: Whether only a part of the shortest word is masked in a row whose words are all longer than the
         budget.
+      rates: float64 [B], the rate of each row instead of the rate of the options.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
     rows, seq_len = input_ids.shape
-    budget = prediction_budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
+    budget = prediction_budgets(np.count_nonzero(maskable, axis=1), options, max_predictions, rates)
     if options.unit == 'token':
         scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
         chosen = _choose_tokens(scores, maskable, budget)

@@ -114,24 +114,31 @@ class PretrainingExamples:
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`."""
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len)
+    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-    def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        An array of `rates`, float64 [B], replaces the mask rate of the options, which must not be lower.
+        """
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
+
+    def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         slots = self._locate(indices)
-        return self._make(slots, slots.key)
+        return self._make(slots, slots.key, rates)
 
-    def batch_with_new_masks(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
+    def batch_with_new_masks(
+        self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Returns the examples `indices` with the masks of cycles `cycle` (int64 [B], from 0).
 
-        No example has more positions to predict than its budget; see `masking.mask_batch`.
+        For `rates`, see `batch`. No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
         slots = self._locate(indices)
         mask_keys = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
-        return self._make(slots, mask_keys, within_budget=True)
+        return self._make(slots, mask_keys, rates, within_budget=True)
 
-    def _make(self, slots: _Slots, mask_keys: np.ndarray, within_budget: bool = False) -> dict[str, np.ndarray]:
+    def _make(
+        self, slots: _Slots, mask_keys: np.ndarray, rates: np.ndarray | None, within_budget: bool = False
+    ) -> dict[str, np.ndarray]:
         """Makes the rows of `slots` with masks drawn by `mask_keys` (int64 [B])."""
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
@@ -153,6 +160,7 @@ class PretrainingExamples:
             seed=self.phase_seed,
             n=mask_keys,
             within_budget=within_budget,
+            rates=rates,
         )
         return {
             'input_ids': laid_out.input_ids,

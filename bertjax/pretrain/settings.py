@@ -29,6 +29,8 @@ class PretrainingPhase(PhaseSettings):
     max_predictions: int
     packed: bool
     learning_rate: float
+    mask_rate: float
+    final_mask_rate: float
 
     @property
     def batches(self) -> dict[int, BatchSpec]:
@@ -62,12 +64,19 @@ class PretrainingSettings(PretrainingKeys):
     @property
     def phase_specs(self) -> tuple[_PhaseSpec, ...]:
         """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
-        schedule = {'schedule': self.schedule.name, 'decay_fraction': self.schedule.decay_fraction}
-        defaults = {key: schedule[key] if key in schedule else getattr(self, key) for key in INHERITED}
+        grouped = {
+            'schedule': self.schedule.name,
+            'decay_fraction': self.schedule.decay_fraction,
+            'mask_rate': self.masking.rate,
+            'final_mask_rate': self.masking.final_rate,
+        }
+        defaults = {key: grouped[key] if key in grouped else getattr(self, key) for key in INHERITED}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
             set_keys = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
             values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
+            if values['final_mask_rate'] < 0:
+                values['final_mask_rate'] = values['mask_rate']
             keys = {key: f'phases[{i}].{key}' if key in set_keys else key for key in INHERITED}
             specs.append(_PhaseSpec(phase.steps, phase.reset_optimizer, values, keys))
         return tuple(specs)
@@ -178,10 +187,18 @@ class PretrainingSettings(PretrainingKeys):
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
-            # A packed row is complete as soon as its predictions are used up, even if it has free positions.
-            minimum = int(self.masking.rate * values['seq_len'])
-            if self.packing and values['max_predictions'] < minimum:
-                expected = f'at least {minimum} with config.packing: {self.masking.rate:.0%} of seq_len'
+            rates = values['mask_rate'], values['final_mask_rate']
+            if self.masking.static and rates[0] != rates[1]:
+                found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
+                fix = 'set it to False, or config.masking.final_rate to -1'
+                raise UserError('config.masking.static', found, 'a constant mask rate', fix)
+            # A packed row is complete as soon as its predictions are used up, even if it has free positions. A lower
+            # limit would also hide the rate that a phase or a schedule sets.
+            minimum = int(max(rates) * values['seq_len'])
+            varies = set(rates) != {self.masking.rate}
+            if (self.packing or varies) and values['max_predictions'] < minimum:
+                why = 'this mask rate' if varies else 'config.packing'
+                expected = f'at least {minimum} with {why}: {max(rates):.0%} of seq_len'
                 fix = f'set --config.{phase.keys["max_predictions"]}={minimum}'
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix

@@ -167,7 +167,8 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     """Returns the training facts of the model card; equal runs have equal facts."""
     optimizer, masking = config['optimizer'], config['masking']
     rate = masking.get('eval_rate', masking['rate'])  # Older runs masked all examples at one rate.
-    evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
+    final = f' to {masking["final_rate"]:.0%}' if masking.get('final_rate', -1) > 0 else ''
+    evaluated = f' ({rate:.0%} in evaluation)' if final or rate != masking['rate'] else ''
     facts = {
         'steps': config['steps'],
         'batch size': config['batch_size'],
@@ -176,7 +177,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'learning rate': config['learning_rate'],
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         'pairs': config['pairs']['mode'],
-        'masks': f'{masking["rate"]:.0%} of positions{evaluated}, unit {masking["unit"]}',
+        'masks': f'{masking["rate"]:.0%}{final} of positions{evaluated}, unit {masking["unit"]}',
         'seed': config['seed'],
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],

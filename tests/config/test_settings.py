@@ -60,6 +60,24 @@ def test_the_key_that_is_at_fault(key: str, value: int, own: bool):
     assert error.value.where == (f'config.phases[1].{key}' if own else f'config.{key}')
 
 
+def test_the_mask_rates_of_phases():
+    """A phase has the rates of the run or its own, and P must hold the highest of them."""
+    phases = (phase(steps='50%'), phase(steps='30%', mask_rate=0.1), phase(steps='20%', final_mask_rate=0.2))
+    config = pretraining_config('tiny', phases=phases, seq_len=64, max_predictions=16, steps=10)
+    config.masking.rate = 0.25
+    rates = lambda: [(p.mask_rate, p.final_mask_rate) for p in pretraining_settings(config).resolve_phases(10)]  # noqa: E731
+    assert rates() == [(0.25, 0.25), (0.1, 0.1), (0.25, 0.2)]
+    config.masking.final_rate = 0.05
+    assert rates() == [(0.25, 0.05), (0.1, 0.05), (0.25, 0.2)]
+    config.phases[1].final_mask_rate = 0.5
+    found = r'config\.max_predictions: found 16, expected at least 32 with this mask rate: 50% of seq_len'
+    with pytest.raises(UserError, match=found):
+        pretraining_settings(config).check()
+    config.masking.static = True
+    with pytest.raises(UserError, match=r'config\.masking\.static: found True with a mask rate from 0\.25 to 0\.05'):
+        pretraining_settings(config).check()
+
+
 @pytest.mark.parametrize(('keys', 'at_fault'), [({'epochs': 0.01}, 'epochs'), ({'steps': '0.01epochs'}, 'steps')])
 def test_a_pre_training_too_short_for_a_step(keys: dict, at_fault: str):
     with pytest.raises(UserError, match=rf'config\.{at_fault}: found 0\.01 ?epochs, expected at least 1 step'):
