@@ -188,7 +188,7 @@ class PretrainingExamples:
         single = sum(plan.one_sentence for plan in self._plans)
         report = {
             'mode': self.pairs.mode,
-            'plans': len(self._plans),
+            'plans': self.pairs.distinct_plans,
             'examples_per_cycle': total,
             'examples_per_plan': total / len(self._plans),
             'one_sentence': single / total if paired else None,

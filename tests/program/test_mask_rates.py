@@ -19,9 +19,8 @@ def falling(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathl
 
 
 def test_the_run_and_its_card_name_both_rates(falling: pathlib.Path):
-    assert '40% to 15% of positions (15% in evaluation)' in (falling / 'export/hf/README.md').read_text(
-        encoding='utf-8'
-    )
+    card = (falling / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+    assert '40% to 15% of positions (15% in evaluation)' in card
 
 
 def test_it_continues_to_the_same_bits(program: Program, falling: pathlib.Path, tmp_path: pathlib.Path):
