@@ -30,6 +30,7 @@ class PackedExamples:
             seq_len=examples.seq_len,
             max_predictions=examples.max_predictions,
             packed=True,
+            causal=examples.masking.causal_share > 0,
         )
 
     @functools.cached_property
@@ -89,7 +90,7 @@ class PackedExamples:
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
         rows['position_ids'][mask] = ordinals(tokens)
-        for name in ('input_ids', 'segment_ids'):
+        for name in {'input_ids', 'segment_ids', 'causal'} & rows.keys():
             rows[name][mask] = single[name][real]
         mask = _prefix_mask(row_index, predictions, rows['masked_ids'].shape)
         rows['masked_weights'] = mask.astype(np.float32)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data import rows
 from bertjax.data.batch import make_in_chunks
-from bertjax.data.hashing import Stream, hash_int
+from bertjax.data.hashing import Stream, hash_int, uniform
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, draw_target_lengths
 from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
@@ -149,6 +149,9 @@ class PretrainingExamples:
         else:
             laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, *ids)
             labels = paired = np.zeros(len(slots.key))
+        is_causal = None
+        if self.masking.causal_share:
+            is_causal = uniform(self.phase_seed, Stream.CAUSAL, mask_keys) < self.masking.causal_share
         masks = mask_batch(
             laid_out.input_ids,
             laid_out.maskable,
@@ -161,12 +164,15 @@ class PretrainingExamples:
             n=mask_keys,
             within_budget=within_budget,
             rates=rates,
+            causal=is_causal,
         )
+        flags = {} if is_causal is None else {'causal': (laid_out.real & is_causal[:, None]).astype(np.int32)}
         return {
             'input_ids': laid_out.input_ids,
             'segment_ids': laid_out.segment_ids,
             'attention_mask': laid_out.real.astype(np.int32),
             **masks,
+            **flags,
             'nsp_labels': labels.astype(np.int32),
             'nsp_weights': paired.astype(np.float32),
         }

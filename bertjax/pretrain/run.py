@@ -57,9 +57,12 @@ def build_pretraining_setup(
       UserError: The model cannot be sharded over the mesh.
     """
     check_mesh(model_config, mesh)
+    objective = PACKED_PRETRAINING if settings.packing else PRETRAINING
+    if settings.masking.causal_share:
+        objective = dataclasses.replace(objective, keywords=('causal',))
     return build_setup(
         BertForPreTraining(model_config),
-        _objective(with_z_loss(PACKED_PRETRAINING if settings.packing else PRETRAINING, settings.z_loss), distillation),
+        _objective(with_z_loss(objective, settings.z_loss), distillation),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
         pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
@@ -238,6 +241,9 @@ class Pretraining:
         if set(itertools.chain(*rates)) != {eval_rate}:
             each = ', then '.join(dict.fromkeys(' to '.join(dict.fromkeys(f'{x:.0%}' for x in pair)) for pair in rates))
             lines.append(f'masks: {each} of positions in training, {eval_rate:.0%} held out')
+        if model_config.shifted_predictions:
+            share = self.settings.masking.causal_share
+            lines.append(f'each token is predicted from the position before it; {share:.0%} of the examples are causal')
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
         parts = report.get('components', [report])
         return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])

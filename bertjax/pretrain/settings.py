@@ -28,6 +28,7 @@ class PretrainingPhase(PhaseSettings):
     seq_len: int
     max_predictions: int
     packed: bool
+    causal: bool
     learning_rate: float
     mask_rate: float
     final_mask_rate: float
@@ -36,7 +37,7 @@ class PretrainingPhase(PhaseSettings):
     def batches(self) -> dict[int, BatchSpec]:
         """{S: the shapes and dtypes of the batches of this length}."""
         shape = (self.batch_size, self.seq_len, self.max_predictions)
-        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed)}
+        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed, causal=self.causal)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,6 +173,7 @@ class PretrainingSettings(PretrainingKeys):
                     decay=self.schedule.decay,
                     reset_optimizer=phase.reset_optimizer,
                     packed=self.packing,
+                    causal=self.masking.causal_share > 0,
                     **phase.values,
                 )
             )
@@ -204,6 +206,22 @@ class PretrainingSettings(PretrainingKeys):
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
 
+    def _check_causal_share(self) -> None:
+        share = self.masking.causal_share
+        if not share:
+            return
+        given = f'with config.masking.causal_share={share:g}'
+        if not self.model.shifted_predictions:
+            expected, fix = 'True, for one head in all rows', 'set --config.model.shifted_predictions=True'
+            raise UserError('config.model.shifted_predictions', f'False {given}', expected, fix)
+        if self.pair_options.paired:
+            expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
+            fix = 'set --config.pairs.mode=doc_sentences'
+            raise UserError('config.pairs.mode', f'{self.pair_options.mode} {given}', expected, fix)
+        if self.distill is not None:
+            expected = '0 in a distillation, because the teacher would see the tokens to predict'
+            raise UserError('config.masking.causal_share', f'{share:g}', expected, 'set it to 0')
+
     def describe_attention(self) -> str:
         """Describes the attention implementation of the last phase.
 
@@ -213,7 +231,8 @@ class PretrainingSettings(PretrainingKeys):
         model_config = self.model_config(self.vocab.size)
         for phase in self.phase_specs:
             rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
-            description = describe_attention(model_config, rows, phase.values['seq_len'], self.packing)
+            options = {'packed': self.packing, 'causal_rows': self.masking.causal_share > 0}
+            description = describe_attention(model_config, rows, phase.values['seq_len'], **options)
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
@@ -248,6 +267,7 @@ class PretrainingSettings(PretrainingKeys):
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
         self._check_shapes()
+        self._check_causal_share()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', fix)
