@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 from rich.table import Table
 
+from bertjax.config.pretraining import INHERITED
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
@@ -184,7 +185,8 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     }
     facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
-        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
+        own = {key: value for key, value in phase.items() if key not in INHERITED or value != INHERITED[key]}
+        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in own.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
         card['Held-out text'] = {name: rows[-1][name] for name in PRINTED_FIGURES if rows[-1].get(name) is not None}
