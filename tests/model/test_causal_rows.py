@@ -11,6 +11,8 @@ from bertjax.inference.apply import make_apply
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import IMPLEMENTATIONS, attend, choose_attention
 from bertjax.model.bert import BertForPreTraining
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import mesh_context
 
 B, S, H, K = 3, 160, 2, 16
 
@@ -41,6 +43,26 @@ def test_causal_queries_are_honoured_or_refused(name, window, packed):
     weights = np.where(visible[:, None], np.exp(scores), 0)
     expected = np.einsum('bhqs,bshk->bqhk', weights / weights.sum(-1, keepdims=True), value)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_are_those_of_plain_attention_and_over_a_mesh():
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal((4, 100, 2, 16)).astype(np.float32) for _ in range(4)]
+    causal = (rng.random((4, 1)) < 0.5).astype(np.int32) * np.ones((4, 100), np.int32)
+    mask = AttentionMask(np.ones((4, 100), np.int32), causal_queries=causal)
+
+    def gradients(name):
+        def loss(query, key, value, cotangent):
+            return (attend(name, query, key, value, mask, dropout_rate=0.0, dropout=None) * cotangent).sum()
+
+        return jax.jit(jax.grad(loss, (0, 1, 2)))(*arrays)
+
+    expected, found = gradients('dot_product'), [gradients('by_head_cpu')]
+    with mesh_context(make_mesh({'data': 2, 'fsdp': 1, 'tensor': 2}, jax.devices()[:4])):
+        found += [gradients('by_head_cpu'), gradients('dot_product')]
+    for ours in found:
+        for x, y in zip(ours, expected, strict=True):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
 
 def test_a_token_is_predicted_from_the_position_before_it(make_model, small_config, inputs):

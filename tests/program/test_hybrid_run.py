@@ -41,6 +41,14 @@ def test_evaluation_is_on_masked_rows_without_causal_ones(program: Program, hybr
     assert one['step'] == other['step'] == 0 and one['mlm_loss'] == pytest.approx(other['mlm_loss'], rel=1e-6)
 
 
+@pytest.mark.slow
+def test_a_mesh_gives_the_same_losses(program: Program, hybrid: pathlib.Path, tmp_path: pathlib.Path):
+    changes = ('--config.mesh.preset=fsdp_tensor2', '--config.grad_accum_steps=2', '--config.export=False')
+    program.run(f'--workdir={tmp_path}', *HYBRID, *changes, devices=4)
+    losses = [[row['loss'] for row in rows(folder / 'metrics.jsonl', 'train')] for folder in (tmp_path, hybrid)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_the_finished_model_fills_and_scores_from_the_position_before(hybrid: pathlib.Path):
     bert = bertjax.load(hybrid)
     assert bert.config.shifted_predictions and 'masked words, each from the position before it' in str(bert)
