@@ -111,6 +111,7 @@ class Objective:
       teacher_fn: (teacher parameters, batch) -> teacher outputs. `losses` gets them as `batch['teacher']`.
       init_aux: key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
+      keywords: The batch arrays that the model takes as keyword arguments.
     """
 
     inputs: tuple[str, ...]
@@ -121,6 +122,7 @@ class Objective:
     capture: tuple[str, ...] = ()
     teacher_fn: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
     init_aux: Callable[[jax.Array], Any] | None = None
+    keywords: tuple[str, ...] = ()
 
 
 AUX = 'objective'  # the key of the objective's parameters among those of the model

@@ -8,7 +8,7 @@ from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer,
 from bertjax.config.run import EPOCHS, FRACTION, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
-from bertjax.data.masking import MaskOptions
+from bertjax.data.masking import MASK_RATE, MaskOptions
 from bertjax.data.pairs import PairOptions
 from bertjax.model.config import BertConfig
 from bertjax.optim.schedules import SCHEDULES
@@ -39,9 +39,9 @@ class Vocab:
     )
 
 
-def _inherited(allowed: Range, unset: Any) -> Any:
-    """Declares a key of a phase; the value `unset` means the value of the run."""
-    about = f'as for the run; {unset!r}: the value of the run'
+def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
+    """Declares a key of a phase; `unset` means the value of the run, of the same key or of `run_key`."""
+    about = f'as {f"`{run_key}` " if run_key else ""}for the run; {unset!r}: the value of the run'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 
 
@@ -67,6 +67,8 @@ class PhaseKeys:
     warmup_fraction: float = _inherited(WARMUP, -1.0)
     schedule: str = _inherited(one_of(SCHEDULES), '')
     decay_fraction: float = _inherited(FRACTION, -1.0)
+    mask_rate: float = _inherited(MASK_RATE, 0.0, 'masking.rate')
+    final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
 # {key that a phase can inherit from the run: the value that means inheriting}.

@@ -11,6 +11,12 @@
 | nsp_labels       | [B]    | int32   | 0 if B follows A; 1 if B is from elsewhere, or A and B are swapped          |
 | nsp_weights      | [B]    | float32 | 1, or 0 where the row has no pair to classify                               |
 
+With `config.masking.causal_share` a batch has another array:
+
+| name             | shape  | dtype   | content                                                                     |
+|------------------|--------|---------|-----------------------------------------------------------------------------|
+| causal           | [B, S] | int32   | 1 for tokens that attend only to their left: those of a causal example      |
+
 A packed row holds several examples one after the other (data/packed.py). Each example starts with segment 0.
 `masked_positions` count from the start of the row, and P is the limit of the whole row. A packed batch also has these
 arrays, with E = `max_examples(S)`:
@@ -40,7 +46,9 @@ def max_examples(seq_len: int) -> int:
     return max(2, seq_len // 16)
 
 
-def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int, packed: bool = False) -> BatchSpec:
+def pretraining_batch_spec(
+    rows: int, seq_len: int, max_predictions: int, packed: bool = False, causal: bool = False
+) -> BatchSpec:
     """Returns the shape and dtype of each array of a batch, with B = `rows`, S = `seq_len`, P = `max_predictions`."""
     tokens, predictions = (rows, seq_len), (rows, max_predictions)
     examples = (rows, max_examples(seq_len)) if packed else (rows,)
@@ -58,6 +66,7 @@ def pretraining_batch_spec(rows: int, seq_len: int, max_predictions: int, packed
         'masked_weights': (predictions, np.dtype(np.float32)),
         'nsp_labels': (examples, np.dtype(np.int32)),
         'nsp_weights': (examples, np.dtype(np.float32)),
+        **({'causal': (tokens, np.dtype(np.int32))} if causal else {}),
         **(packed_arrays if packed else {}),
     }
 
@@ -70,7 +79,7 @@ def padding_rows(spec: BatchSpec, pad_id: int = 0) -> dict[str, np.ndarray]:
 
 
 def make_in_chunks(
-    make: Callable[[np.ndarray], dict[str, np.ndarray]], indices: np.ndarray, seq_len: int
+    make: Callable[..., dict[str, np.ndarray]], indices: np.ndarray, seq_len: int, *others: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Calls `make` on chunks of `indices` and concatenates the results.
 
@@ -78,9 +87,10 @@ def make_in_chunks(
       make: A function from indices to their batch, whose rows do not depend on each other.
       indices: int64 [B].
       seq_len: S.
+      *others: Further arguments of `make`, arrays [B].
     """
     size = max(1, _CHUNK_POSITIONS // seq_len)
     if len(indices) <= size:
-        return make(indices)
-    chunks = [make(indices[i : i + size]) for i in range(0, len(indices), size)]
+        return make(indices, *others)
+    chunks = [make(*(x[i : i + size] for x in (indices, *others))) for i in range(0, len(indices), size)]
     return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in chunks[0]}

@@ -42,6 +42,7 @@ class Stream(enum.IntEnum):
     BATCH_ORDER = 19
     SAMPLE = 20
     ROW_ORDER = 21
+    CAUSAL = 22
     AUGMENT = 31
     AUGMENT_WORD = 32
 

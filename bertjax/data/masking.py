@@ -10,6 +10,9 @@ of masking is one of:
   span is shortened to fit the budget, and skipped if it overlaps an earlier one (ALBERT, arXiv 1909.11942 section 3.1
   and its `create_pretraining_data.py`).
 
+A share of the examples can be causal (GPT-BERT, arXiv 2410.24159). The same number of their positions are chosen in the
+same way, but all keep their ids: the model sees only the tokens to the left and predicts the next one.
+
 A separate draw decides for each chosen position whether it becomes [MASK], becomes a random id, or keeps its id.
 """
 
@@ -17,13 +20,14 @@ import dataclasses
 
 import numpy as np
 
-from bertjax.config.ranges import integer, number, one_of
+from bertjax.config.ranges import either, integer, number, one_of, special
 from bertjax.config.schema import check_fields, key
 from bertjax.data.hashing import Stream, bits_to_uniform, hash_bits, hash_bits_ragged
 from bertjax.data.spans import choose_spans, find_words
 from bertjax.errors import UserError
 
 UNITS = ('token', 'word', 'span')
+MASK_RATE = number(0, 1, above=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +36,7 @@ class MaskOptions:
 
     Attributes:
       rate: The share of the maskable positions that are predicted.
+      final_rate: The rate at the end of a phase. The rate changes linearly from `rate`; -1 keeps it constant.
       mask: The share of the predicted positions that become [MASK].
       random: The share of the predicted positions that become a random id. The rest keeps its id.
       unit: The unit of masking: 'token', 'word' or 'span'.
@@ -40,15 +45,19 @@ class MaskOptions:
         (plan, slot) instead of the example number, and `config.pair_plans` is then Google's `dupe_factor`.
       eval_rate: The rate for held-out text. It is independent of `rate`, because losses at different rates cannot be
         compared.
+      causal_share: The share of the training examples that are causal: attention goes from left to right, and the
+        tokens at the chosen positions are predicted without masks. Needs `config.model.shifted_predictions`.
     """
 
-    rate: float = key(0.15, number(0, 1, above=True))
+    rate: float = key(0.15, MASK_RATE)
+    final_rate: float = key(-1.0, either(MASK_RATE, special(-1.0, 'a constant rate')))
     mask: float = key(0.8, number(0, 1))
     random: float = key(0.1, number(0, 1))
     unit: str = key('token', one_of(UNITS))
     max_span: int = key(3, integer(1, 1000))
     static: bool = False
-    eval_rate: float = key(0.15, number(0, 1, above=True))
+    eval_rate: float = key(0.15, MASK_RATE)
+    causal_share: float = key(0.0, number(0, 1))
 
     def __post_init__(self):
         check_fields(self, 'masking')
@@ -62,7 +71,7 @@ class MaskOptions:
 
     def for_evaluation(self) -> 'MaskOptions':
         """Returns the options for held-out text."""
-        return dataclasses.replace(self, rate=self.eval_rate)
+        return dataclasses.replace(self, rate=self.eval_rate, causal_share=0.0)
 
 
 def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
@@ -77,9 +86,14 @@ def replacement_ids(vocab_size: int, special_ids: np.ndarray) -> np.ndarray:
     return allowed
 
 
-def prediction_budgets(maskable: np.ndarray, options: MaskOptions, max_predictions: int) -> np.ndarray:
-    """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions."""
-    budget = np.rint(maskable * options.rate).astype(np.int64)
+def prediction_budgets(
+    maskable: np.ndarray, options: MaskOptions, max_predictions: int, rates: np.ndarray | None = None
+) -> np.ndarray:
+    """Returns the number of positions to predict in each row, int64 [B], from its number of `maskable` positions.
+
+    `rates`, float64 [B], replaces the rate of the options.
+    """
+    budget = np.rint(maskable * (options.rate if rates is None else rates)).astype(np.int64)
     return np.minimum(np.clip(budget, 1, max_predictions), maskable)
 
 
@@ -95,6 +109,8 @@ def mask_batch(
     seed: int,
     n: np.ndarray,
     within_budget: bool = False,
+    rates: np.ndarray | None = None,
+    causal: np.ndarray | None = None,
 ) -> dict[str, np.ndarray]:
     """Masks `input_ids` in place and returns the original ids of the masked positions.
 
@@ -109,12 +125,14 @@ def mask_batch(
       seed, n: The keys of the draws; n is int64 [B].
       within_budget: Whether only a part of the shortest word is masked in a row whose words are all longer than the
         budget.
+      rates: float64 [B], the rate of each row instead of the rate of the options.
+      causal: bool [B], the rows in which all positions keep their ids; None for none.
 
     Returns:
       masked_positions int32 [B, P], masked_ids int32 [B, P], masked_weights float32 [B, P], as in `batch.py`.
     """
     rows, seq_len = input_ids.shape
-    budget = prediction_budgets(np.count_nonzero(maskable, axis=1), options, max_predictions)
+    budget = prediction_budgets(np.count_nonzero(maskable, axis=1), options, max_predictions, rates)
     if options.unit == 'token':
         scores = hash_bits(seed, Stream.MASK_CHOICE, n[:, None], np.arange(seq_len))  # [B, S]
         chosen = _choose_tokens(scores, maskable, budget)
@@ -132,7 +150,7 @@ def mask_batch(
     drawn = bits_to_uniform(hash_bits_ragged(counts, seed, Stream.MASK_TOKEN, n, positions))
     drawn = allowed_ids[np.minimum((drawn * len(allowed_ids)).astype(np.int64), len(allowed_ids) - 1)]
     masked = np.where(action < options.mask, mask_id, np.where(action < options.mask + options.random, drawn, labels))
-    flat_ids[chosen] = masked
+    flat_ids[chosen] = masked if causal is None else np.where(np.repeat(causal, counts), labels, masked)
 
     used = np.arange(max_predictions) < counts[:, None]
     masks = {name: np.zeros(used.shape, np.int32) for name in ('masked_positions', 'masked_ids')}

@@ -30,6 +30,7 @@ class PackedExamples:
             seq_len=examples.seq_len,
             max_predictions=examples.max_predictions,
             packed=True,
+            causal=examples.masking.causal_share > 0,
         )
 
     @functools.cached_property
@@ -70,13 +71,14 @@ class PackedExamples:
             numbers[in_plan] = begins[number] + self._packings[number].members[member[in_plan]]
         return row_index, numbers, cycle[row_index]
 
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`."""
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len)
+    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the rows `indices` (int64 [B]) in the format of `batch.py`; see `PretrainingExamples.batch`."""
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self._examples.seq_len, *rates)
 
-    def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+    def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         row_index, numbers, cycle = self.locate(indices)
-        single = self._examples.batch_with_new_masks(numbers, cycle)  # rows of one example, [X, S]
+        rates = None if rates is None else rates[row_index]
+        single = self._examples.batch_with_new_masks(numbers, cycle, rates)  # rows of one example, [X, S]
         rows = padding_rows(self._spec(len(indices)), self._examples.vocabulary.pad_id)
         real, used = single['attention_mask'] > 0, single['masked_weights'] > 0
         tokens, predictions = np.count_nonzero(real, axis=1), np.count_nonzero(used, axis=1)
@@ -88,7 +90,7 @@ class PackedExamples:
         rows['attention_mask'] = mask.astype(np.int32)
         rows['sequence_ids'][mask] = np.repeat((ordinal + 1).astype(np.int32), tokens)
         rows['position_ids'][mask] = ordinals(tokens)
-        for name in ('input_ids', 'segment_ids'):
+        for name in {'input_ids', 'segment_ids', 'causal'} & rows.keys():
             rows[name][mask] = single[name][real]
         mask = _prefix_mask(row_index, predictions, rows['masked_ids'].shape)
         rows['masked_weights'] = mask.astype(np.float32)

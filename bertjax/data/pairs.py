@@ -13,7 +13,7 @@ from bertjax.config.schema import Change, check_fields, key
 from bertjax.data.hashing import Stream, randint, uniform
 from bertjax.errors import UserError
 
-MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences')
+MODES = ('nsp', 'sop', 'full_sentences', 'doc_sentences', 'sentences')
 
 
 # With pairs, `start` is the index of a sentence, and `a` and `b` count sentences; b is 0 if B is drawn from another
@@ -45,7 +45,8 @@ class PairOptions:
       mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's
         pairs (arXiv 1909.11942): B follows A, and they are swapped half of the time. 'full_sentences' and
         'doc_sentences' are RoBERTa's (arXiv 1907.11692 section 4.2): one segment of contiguous sentences without a loss
-        on pairs. A 'full_sentences' example may cross documents, with a separator between them.
+        on pairs. A 'full_sentences' example may cross documents, with a separator between them. 'sentences' has one
+        sentence per example, and its plans are equal.
       plans: The number of different passes over the corpus. After the last pass, the passes are used again, each with
         its examples in another order. With static masks this number is Google's `dupe_factor`.
       short_probability: The share of documents (pairs only) whose target length is drawn uniformly from 2 to S - 3. The
@@ -78,6 +79,11 @@ class PairOptions:
     def paired(self) -> bool:
         """Whether an example has two segments."""
         return self.mode in ('nsp', 'sop')
+
+    @property
+    def distinct_plans(self) -> int:
+        """The number of plans that differ."""
+        return 1 if self.mode == 'sentences' else self.plans
 
 
 @dataclasses.dataclass(frozen=True)

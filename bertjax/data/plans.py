@@ -72,7 +72,7 @@ def load_plans(
     name = hashlib.sha256(json.dumps(rules).encode()).hexdigest()[:32]
     plans: list[PairPlan] = []
     probability = None
-    for number in range(options.plans):
+    for number in range(options.distinct_plans):
         stem = None if cache_dir is None else pathlib.Path(cache_dir) / f'plan-{name}-{number:03d}'
         plan = None if stem is None else _read(stem)
         if plan is None:
@@ -83,7 +83,7 @@ def load_plans(
                 _write(stem, plan)
                 plan = _read(stem) or plan
         plans.append(plan)
-    return plans
+    return plans * (options.plans // len(plans))
 
 
 def remove_leftovers(cache_dir: pathlib.Path) -> None:

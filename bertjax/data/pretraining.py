@@ -9,7 +9,7 @@ import numpy as np
 
 from bertjax.data import rows
 from bertjax.data.batch import make_in_chunks
-from bertjax.data.hashing import Stream, hash_int
+from bertjax.data.hashing import Stream, hash_int, uniform
 from bertjax.data.masking import MaskOptions, mask_batch, replacement_ids
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split, draw_target_lengths
 from bertjax.data.plans import WALK_VERSION, load_plans, locate_in_plans
@@ -114,24 +114,31 @@ class PretrainingExamples:
         rules = [WALK_VERSION, dataclasses.asdict(self.pairs), self.masking.static]
         return [*text, *rules, self.plan_lengths]
 
-    def batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`."""
-        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len)
+    def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-    def _batch(self, indices: np.ndarray) -> dict[str, np.ndarray]:
+        An array of `rates`, float64 [B], replaces the mask rate of the options, which must not be lower.
+        """
+        return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
+
+    def _batch(self, indices: np.ndarray, rates: np.ndarray | None = None) -> dict[str, np.ndarray]:
         slots = self._locate(indices)
-        return self._make(slots, slots.key)
+        return self._make(slots, slots.key, rates)
 
-    def batch_with_new_masks(self, indices: np.ndarray, cycle: np.ndarray) -> dict[str, np.ndarray]:
+    def batch_with_new_masks(
+        self, indices: np.ndarray, cycle: np.ndarray, rates: np.ndarray | None = None
+    ) -> dict[str, np.ndarray]:
         """Returns the examples `indices` with the masks of cycles `cycle` (int64 [B], from 0).
 
-        No example has more positions to predict than its budget; see `masking.mask_batch`.
+        For `rates`, see `batch`. No example has more positions to predict than its budget; see `masking.mask_batch`.
         """
         slots = self._locate(indices)
         mask_keys = slots.key if self.masking.static else slots.key + cycle * self.cycle_length
-        return self._make(slots, mask_keys, within_budget=True)
+        return self._make(slots, mask_keys, rates, within_budget=True)
 
-    def _make(self, slots: _Slots, mask_keys: np.ndarray, within_budget: bool = False) -> dict[str, np.ndarray]:
+    def _make(
+        self, slots: _Slots, mask_keys: np.ndarray, rates: np.ndarray | None, within_budget: bool = False
+    ) -> dict[str, np.ndarray]:
         """Makes the rows of `slots` with masks drawn by `mask_keys` (int64 [B])."""
         ids = (self.vocabulary.cls_id, self.vocabulary.sep_id, self.vocabulary.pad_id)
         if self.pairs.paired:
@@ -142,6 +149,9 @@ class PretrainingExamples:
         else:
             laid_out = rows.lay_out_sentences(self.split, slots.chunks, slots.document, self.seq_len, *ids)
             labels = paired = np.zeros(len(slots.key))
+        is_causal = None
+        if self.masking.causal_share:
+            is_causal = uniform(self.phase_seed, Stream.CAUSAL, mask_keys) < self.masking.causal_share
         masks = mask_batch(
             laid_out.input_ids,
             laid_out.maskable,
@@ -153,12 +163,16 @@ class PretrainingExamples:
             seed=self.phase_seed,
             n=mask_keys,
             within_budget=within_budget,
+            rates=rates,
+            causal=is_causal,
         )
+        flags = {} if is_causal is None else {'causal': (laid_out.real & is_causal[:, None]).astype(np.int32)}
         return {
             'input_ids': laid_out.input_ids,
             'segment_ids': laid_out.segment_ids,
             'attention_mask': laid_out.real.astype(np.int32),
             **masks,
+            **flags,
             'nsp_labels': labels.astype(np.int32),
             'nsp_weights': paired.astype(np.float32),
         }
@@ -180,7 +194,7 @@ class PretrainingExamples:
         single = sum(plan.one_sentence for plan in self._plans)
         report = {
             'mode': self.pairs.mode,
-            'plans': len(self._plans),
+            'plans': self.pairs.distinct_plans,
             'examples_per_cycle': total,
             'examples_per_plan': total / len(self._plans),
             'one_sentence': single / total if paired else None,

@@ -118,7 +118,7 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
 
     A sentence longer than a row is cut into pieces that each fill a row, and a shorter last piece, so that no token is
     lost. The first row (of the corpus, or of each document longer than one row) has a random capacity. So rows break at
-    different sentences in each plan.
+    different sentences in each plan. In mode 'sentences' each sentence or piece is a row of its own, in every plan.
     """
     del next_probability  # there are no pairs
     capacity, crossing = seq_len - 2, options.mode == 'full_sentences'
@@ -136,6 +136,8 @@ def _walk_sentences(split, options, seq_len, seed, plan, next_probability, block
                 room[0] = 1 + randint(capacity, seed, Stream.FIRST, plan)
             # Each further document in a row needs one more position, for the separator before it.
             end = np.searchsorted(stop + document, begin + document + room, 'right')
+        elif options.mode == 'sentences':
+            end = np.zeros(len(begin), np.int64)  # raised to one piece per row below
         else:
             heads = bounds[:-1]
             long = stop[bounds[1:] - 1] - begin[heads] > capacity

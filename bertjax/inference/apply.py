@@ -9,7 +9,6 @@ from flax import linen as nn
 from bertjax.data.features import INPUTS
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.dropout import Dropout
-from bertjax.model.lookup import gather_positions
 
 Apply = Callable[..., dict[str, jax.Array]]
 
@@ -46,6 +45,5 @@ def _pretraining_outputs(
         outputs['pooled'] = bert.pooler(hidden[:, 0])
         outputs['nsp_logits'] = bert.nsp(outputs['pooled'])
     if masked_positions is not None:
-        masked_hidden = gather_positions(hidden, masked_positions)
-        outputs['mlm_logits'] = bert.mlm(masked_hidden, bert.encoder.token_embedding())[..., : bert.config.vocab_size]
+        outputs['mlm_logits'] = bert.predict_tokens(hidden, masked_positions)[..., : bert.config.vocab_size]
     return outputs

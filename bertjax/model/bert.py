@@ -136,6 +136,7 @@ class BertForPreTraining(nn.Module):
         position_ids: jax.Array | None = None,
         cls_positions: jax.Array | None = None,
         *,
+        causal: jax.Array | None = None,
         dropout: Dropout | None = None,
     ) -> dict[str, jax.Array]:
         """Computes the logits of both heads.
@@ -146,6 +147,7 @@ class BertForPreTraining(nn.Module):
           sequence_ids, position_ids: int32 [B, S], for packed rows; see `BatchLayout`.
           cls_positions: int32 [B, E], for packed rows: the first position of each of the E sequences. Unused entries
             hold any position.
+          causal: int32 [B, S], 1 for tokens that attend only to their left; None for none.
           dropout: The dropout of a training step, or None for no dropout.
 
         Returns:
@@ -159,13 +161,19 @@ class BertForPreTraining(nn.Module):
             attention_mask,
             dropout=dropout,
             layout=layout,
+            causal=causal,
         )  # [B, S, D]
-        masked_hidden = gather_positions(hidden, masked_positions)  # [B, P, D]
-        outputs = {'mlm_logits': self.mlm(masked_hidden, self.encoder.token_embedding())}
+        outputs = {'mlm_logits': self.predict_tokens(hidden, masked_positions)}
         if self.config.nsp:
             cls = hidden[:, 0] if layout is None else layout.gather_cls(hidden)
             outputs['nsp_logits'] = self.nsp(self.pooler(cls))  # [B, D] or [B, E, D] -> [B, 2] or [B, E, 2]
         return outputs
+
+    def predict_tokens(self, hidden: jax.Array, positions: jax.Array) -> jax.Array:
+        """Computes the logits of the tokens at `positions`, int32 [B, P], from `hidden` [B, S, D] -> [B, P, V]."""
+        if self.config.shifted_predictions:
+            positions = jnp.maximum(positions - 1, 0)  # the entries of unused predictions are 0
+        return self.mlm(gather_positions(hidden, positions), self.encoder.token_embedding())
 
     def encode(
         self, input_ids: jax.Array, segment_ids: jax.Array, attention_mask: jax.Array

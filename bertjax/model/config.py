@@ -110,6 +110,8 @@ class BertConfig:
         starts these projections at zero.
       init_stddev: Standard deviation of the truncated normal that initialises kernels and embeddings.
       causal: Whether to use left-to-right attention (the paper's LTR ablation).
+      shifted_predictions: Whether the MLM head predicts each token from the state of the position before it, so that
+        masked and next tokens have one head (GPT-BERT, arXiv 2410.24159).
       nsp: Whether to include the pooler and the head for sentence pairs (NSP or SOP).
       scan_layers: Whether to compile one block and run it `num_layers` times with stacked parameters, instead of
         compiling `num_layers` blocks.
@@ -155,6 +157,7 @@ class BertConfig:
     init: str = _field(FieldKind.ARCHITECTURE, 'bert', one_of(INITS))
     init_stddev: float = _field(FieldKind.ARCHITECTURE, 0.02, number(1e-6, 10))
     causal: bool = _field(FieldKind.ARCHITECTURE, False)
+    shifted_predictions: bool = _field(FieldKind.ARCHITECTURE, False)
     nsp: bool = _field(FieldKind.ARCHITECTURE, True)
     scan_layers: bool = _field(FieldKind.LAYOUT, True)
     attention: str = _field(FieldKind.EXECUTION, 'auto', one_of(ATTENTION))

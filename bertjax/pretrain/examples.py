@@ -1,5 +1,6 @@
 """The examples of a pre-training: training and held-out examples of its corpus, and those of config.heldout_texts."""
 
+import dataclasses
 import math
 import pathlib
 from collections.abc import Mapping
@@ -56,7 +57,8 @@ class StoreExamples:
     def get(self, shape: tuple[int, int], split: str, phase: int) -> Examples:
         """Returns the examples of a phase. With config.packing, training examples are packed into rows.
 
-        Held-out examples are masked at config.masking.eval_rate, and their P is this share of S, rounded up.
+        Training examples are masked at the highest rate of the phase, which `ScheduledMasks` lowers. Held-out examples
+        are masked at config.masking.eval_rate, and their P is this share of S, rounded up.
 
         Args:
           shape: (S, P), the sequence length and the number of predictions.
@@ -86,7 +88,11 @@ class StoreExamples:
 
     def _build(self, split: StoreSplit, shape: tuple[int, int], phase: int, training: bool) -> PretrainingExamples:
         (seq_len, max_predictions), masking = shape, self._settings.masking
-        if not training:
+        if training:
+            phase_values = self._settings.phase_specs[phase].values
+            rate = max(phase_values['mask_rate'], phase_values['final_mask_rate'])
+            masking = dataclasses.replace(masking, rate=rate)
+        else:
             masking = masking.for_evaluation()
             max_predictions = math.ceil(masking.rate * seq_len)
         return PretrainingExamples(

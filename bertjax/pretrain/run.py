@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from jax.sharding import Mesh
 from bertjax.config.plain import to_plain
 from bertjax.convert.vocabulary import set_embedding_rows
 from bertjax.data.batch import pretraining_batch_spec
+from bertjax.data.mask_schedule import ScheduledMasks
 from bertjax.data.plans import remove_leftovers
 from bertjax.losses import PACKED_PRETRAINING, PRETRAINING, Objective, with_z_loss
 from bertjax.metrics.rows import distillation_values, pair_name, pretraining_values
@@ -55,9 +57,12 @@ def build_pretraining_setup(
       UserError: The model cannot be sharded over the mesh.
     """
     check_mesh(model_config, mesh)
+    objective = PACKED_PRETRAINING if settings.packing else PRETRAINING
+    if settings.masking.causal_share:
+        objective = dataclasses.replace(objective, keywords=('causal',))
     return build_setup(
         BertForPreTraining(model_config),
-        _objective(with_z_loss(PACKED_PRETRAINING if settings.packing else PRETRAINING, settings.z_loss), distillation),
+        _objective(with_z_loss(objective, settings.z_loss), distillation),
         make_optimizer(**vars(settings.optimizer)),
         mesh,
         pretraining_batch_spec(1, *settings.first_shape, packed=settings.packing),
@@ -180,6 +185,8 @@ class Pretraining:
     def _phase(self, phase: PretrainingPhase) -> Phase:
         shape = (phase.seq_len, phase.max_predictions)
         train = self.examples.get(shape, 'train', phase.number)
+        if phase.mask_rate != phase.final_mask_rate:
+            train = ScheduledMasks(train, phase.mask_rate, phase.final_mask_rate, phase.num_examples)
         # Held-out rows are never packed, so all runs are evaluated on the same rows.
         evaluate = jax.jit(make_eval_step(self.setup.module, _objective(PRETRAINING, self._distillation)))
         teacher = () if self._distillation is None else (self._distillation.params(),)
@@ -234,9 +241,14 @@ class Pretraining:
                 f'of {rows} x {phase.seq_len}{" packed" if phase.packed else ""}, '
                 f'learning rate {phase.learning_rate:g} {phase.schedule}, warm-up {phase.warmup_fraction:.1%}'
             )
-        masking = self.settings.masking
-        if masking.rate != masking.eval_rate:
-            lines.append(f'masks: {masking.rate:.0%} of positions in training, {masking.eval_rate:.0%} held out')
+        rates = [(phase.mask_rate, phase.final_mask_rate) for phase in self._phases]
+        eval_rate = self.settings.masking.eval_rate
+        if set(itertools.chain(*rates)) != {eval_rate}:
+            each = ', then '.join(dict.fromkeys(' to '.join(dict.fromkeys(f'{x:.0%}' for x in pair)) for pair in rates))
+            lines.append(f'masks: {each} of positions in training, {eval_rate:.0%} held out')
+        if model_config.shifted_predictions:
+            share = self.settings.masking.causal_share
+            lines.append(f'each token is predicted from the position before it; {share:.0%} of the examples are causal')
         report = self.examples.get(self.settings.first_shape, 'train', 0).report
         parts = report.get('components', [report])
         return '\n'.join([*lines, *map(_describe_pairs, parts), *filter(None, map(_warn_of_pairs, parts))])

@@ -31,7 +31,10 @@ class PretrainingPhase(PhaseSettings):
     seq_len: int
     max_predictions: int
     packed: bool
+    causal: bool
     learning_rate: float
+    mask_rate: float
+    final_mask_rate: float
     batch_ramp: float = 0.0
     batch_size_start: int = 0
 
@@ -39,7 +42,12 @@ class PretrainingPhase(PhaseSettings):
     def batches(self) -> dict[int, BatchSpec]:
         """{S: the shapes and dtypes of the batches of this length}."""
         shape = (self.batch_size, self.seq_len, self.max_predictions)
-        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed)}
+        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed, causal=self.causal)}
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples (rows if packed) that the phase trains on."""
+        return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
 
     def split(self) -> list['PretrainingPhase']:
         """Splits the phase into parts of one batch size, which share the schedule and the numbers of the examples.
@@ -105,12 +113,19 @@ class PretrainingSettings(PretrainingKeys):
     @property
     def phase_specs(self) -> tuple[_PhaseSpec, ...]:
         """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
-        schedule = {'schedule': self.schedule.name, 'decay_fraction': self.schedule.decay_fraction}
-        defaults = {key: schedule[key] if key in schedule else getattr(self, key) for key in INHERITED}
+        grouped = {
+            'schedule': self.schedule.name,
+            'decay_fraction': self.schedule.decay_fraction,
+            'mask_rate': self.masking.rate,
+            'final_mask_rate': self.masking.final_rate,
+        }
+        defaults = {key: grouped[key] if key in grouped else getattr(self, key) for key in INHERITED}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
             set_keys = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
             values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
+            if values['final_mask_rate'] < 0:
+                values['final_mask_rate'] = values['mask_rate']
             keys = {key: f'phases[{i}].{key}' if key in set_keys else key for key in INHERITED}
             keys |= {key: f'phases[{i}].{key}' for key in ('batch_ramp', 'batch_size_start')}
             ramp = (phase.batch_ramp, phase.batch_size_start)
@@ -212,6 +227,7 @@ class PretrainingSettings(PretrainingKeys):
                     batch_ramp=phase.batch_ramp,
                     batch_size_start=phase.batch_size_start,
                     packed=self.packing,
+                    causal=self.masking.causal_share > 0,
                     **phase.values,
                 )
             )
@@ -239,14 +255,38 @@ class PretrainingSettings(PretrainingKeys):
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
-            # A packed row is complete as soon as its predictions are used up, even if it has free positions.
-            minimum = int(self.masking.rate * values['seq_len'])
-            if self.packing and values['max_predictions'] < minimum:
-                expected = f'at least {minimum} with config.packing: {self.masking.rate:.0%} of seq_len'
+            rates = values['mask_rate'], values['final_mask_rate']
+            if self.masking.static and rates[0] != rates[1]:
+                found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
+                fix = 'set it to False, or config.masking.final_rate to -1'
+                raise UserError('config.masking.static', found, 'a constant mask rate', fix)
+            # A packed row is complete as soon as its predictions are used up, even if it has free positions. A lower
+            # limit would also hide the rate that a phase or a schedule sets.
+            minimum = int(max(rates) * values['seq_len'])
+            varies = set(rates) != {self.masking.rate}
+            if (self.packing or varies) and values['max_predictions'] < minimum:
+                why = 'this mask rate' if varies else 'config.packing'
+                expected = f'at least {minimum} with {why}: {max(rates):.0%} of seq_len'
                 fix = f'set --config.{phase.keys["max_predictions"]}={minimum}'
                 raise UserError(
                     f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
                 )
+
+    def _check_causal_share(self) -> None:
+        share = self.masking.causal_share
+        if not share:
+            return
+        given = f'with config.masking.causal_share={share:g}'
+        if not self.model.shifted_predictions:
+            expected, fix = 'True, for one head in all rows', 'set --config.model.shifted_predictions=True'
+            raise UserError('config.model.shifted_predictions', f'False {given}', expected, fix)
+        if self.pair_options.paired:
+            expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
+            fix = 'set --config.pairs.mode=doc_sentences'
+            raise UserError('config.pairs.mode', f'{self.pair_options.mode} {given}', expected, fix)
+        if self.distill is not None:
+            expected = '0 in a distillation, because the teacher would see the tokens to predict'
+            raise UserError('config.masking.causal_share', f'{share:g}', expected, 'set it to 0')
 
     def describe_attention(self) -> str:
         """Describes the attention implementation of the last phase.
@@ -257,7 +297,8 @@ class PretrainingSettings(PretrainingKeys):
         model_config = self.model_config(self.vocab.size)
         for phase in self.phase_specs:
             rows = phase.values['batch_size'] // phase.values['grad_accum_steps']
-            description = describe_attention(model_config, rows, phase.values['seq_len'], self.packing)
+            options = {'packed': self.packing, 'causal_rows': self.masking.causal_share > 0}
+            description = describe_attention(model_config, rows, phase.values['seq_len'], **options)
         return description
 
     def check_memory(self, mesh: Mesh) -> None:
@@ -292,6 +333,7 @@ class PretrainingSettings(PretrainingKeys):
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
         self._check_shapes()
+        self._check_causal_share()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', fix)

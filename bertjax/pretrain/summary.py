@@ -11,6 +11,7 @@ import numpy as np
 from absl import logging
 from rich.table import Table
 
+from bertjax.config.pretraining import INHERITED
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
@@ -167,7 +168,8 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     """Returns the training facts of the model card; equal runs have equal facts."""
     optimizer, masking = config['optimizer'], config['masking']
     rate = masking.get('eval_rate', masking['rate'])  # Older runs masked all examples at one rate.
-    evaluated = f' ({rate:.0%} in evaluation)' if rate != masking['rate'] else ''
+    final = f' to {masking["final_rate"]:.0%}' if masking.get('final_rate', -1) > 0 else ''
+    evaluated = f' ({rate:.0%} in evaluation)' if final or rate != masking['rate'] else ''
     facts = {
         'steps': config['steps'],
         'batch size': config['batch_size'],
@@ -177,14 +179,15 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
         'optimiser': f'{optimizer["name"]}, weight decay {optimizer["weight_decay"]}',
         **({'weights': f'moving average, decay {config["ema_decay"]}'} if config.get('ema_decay') else {}),
         'pairs': config['pairs']['mode'],
-        'masks': f'{masking["rate"]:.0%} of positions{evaluated}, unit {masking["unit"]}',
+        'masks': f'{masking["rate"]:.0%}{final} of positions{evaluated}, unit {masking["unit"]}',
         'seed': config['seed'],
         'store': config['fingerprints']['store'],
         'tokenizer': config['fingerprints']['tokenizer'],
     }
     facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
-        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase.items())
+        own = {key: value for key, value in phase.items() if key not in INHERITED or value != INHERITED[key]}
+        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in own.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
         card['Held-out text'] = {name: rows[-1][name] for name in PRINTED_FIGURES if rows[-1].get(name) is not None}

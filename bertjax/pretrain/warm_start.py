@@ -87,7 +87,7 @@ def initial_params(
         if theirs != ours:
             fix = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
-    for name in ('mlp', 'pooler', 'layer_norm_eps', 'causal', 'pre_norm'):
+    for name in ('mlp', 'pooler', 'layer_norm_eps', 'causal', 'shifted_predictions', 'pre_norm'):
         theirs, ours = getattr(imported.config, name), getattr(model_config, name)
         if theirs != ours and (model_config.nsp or name != 'pooler'):
             lines.append(

@@ -283,6 +283,7 @@ def with_teacher_outputs(objective: Objective, batch: Batch, *teacher: Any) -> B
 
 def _apply(model: nn.Module, objective: Objective, params: Any, batch: Batch, **options: Any) -> Any:
     inputs = [batch[name] for name in objective.inputs]
+    options |= {name: batch[name] for name in objective.keywords}
     if not objective.capture:
         return model.apply({'params': params}, *inputs, **options)
     outputs, captured = apply_capturing(model, params, *inputs, capture=objective.capture, **options)

@@ -157,6 +157,10 @@ def check_formats(
     Raises:
       UserError: A format cannot hold the model.
     """
+    if config.shifted_predictions and module is None and (other := [name for name in formats if name != 'orbax']):
+        found = f'True with {other[0]} in config.export_formats'
+        expected = 'False: only orbax records that a token is predicted from the position before it'
+        raise UserError('config.model.shifted_predictions', found, expected, 'set --config.export_formats=orbax')
     if 'hf' in formats or 'google' in formats:
         if module is None:
             check_exportable(config)

@@ -3,6 +3,7 @@
 import json
 
 import jax
+import numpy as np
 import pytest
 
 from bertjax.config.recipes import finetuning_config, phase, pretraining_config
@@ -81,6 +82,8 @@ def test_the_stages_of_a_batch_ramp(start: int, sizes: list[int], ends: list[int
     assert {(part.number, part.schedule_steps) for part in parts} == {(1, (100, 200))}
     assert [part.reset_optimizer for part in parts] == [True] + [False] * (len(parts) - 1)
     assert [part.batches[128]['input_ids'][0] for part in parts] == [(size, 128) for size in sizes]
+    steps = [part.last_step - part.first_step for part in parts]
+    assert ramped(start).resolve_phases(200)[1].num_examples == int(np.dot(steps, sizes))
 
 
 def test_a_ramp_of_fewer_steps_than_stages_and_no_ramp():
@@ -107,6 +110,24 @@ def test_ramps_that_do_not_fit(key: str, start: int, keys: dict):
     with pytest.raises(UserError) as error:
         ramped(start, **keys).check()
     assert error.value.where == f'config.phases[1].{key}'
+
+
+def test_the_mask_rates_of_phases():
+    """A phase has the rates of the run or its own, and P must hold the highest of them."""
+    phases = (phase(steps='50%'), phase(steps='30%', mask_rate=0.1), phase(steps='20%', final_mask_rate=0.2))
+    config = pretraining_config('tiny', phases=phases, seq_len=64, max_predictions=16, steps=10)
+    config.masking.rate = 0.25
+    rates = lambda: [(p.mask_rate, p.final_mask_rate) for p in pretraining_settings(config).resolve_phases(10)]  # noqa: E731
+    assert rates() == [(0.25, 0.25), (0.1, 0.1), (0.25, 0.2)]
+    config.masking.final_rate = 0.05
+    assert rates() == [(0.25, 0.05), (0.1, 0.05), (0.25, 0.2)]
+    config.phases[1].final_mask_rate = 0.5
+    found = r'config\.max_predictions: found 16, expected at least 32 with this mask rate: 50% of seq_len'
+    with pytest.raises(UserError, match=found):
+        pretraining_settings(config).check()
+    config.masking.static = True
+    with pytest.raises(UserError, match=r'config\.masking\.static: found True with a mask rate from 0\.25 to 0\.05'):
+        pretraining_settings(config).check()
 
 
 @pytest.mark.parametrize(('keys', 'at_fault'), [({'epochs': 0.01}, 'epochs'), ({'steps': '0.01epochs'}, 'steps')])

@@ -1,6 +1,7 @@
 """Example n is a function of (seed, phase, n) alone, and a cycle has every slot of every plan once."""
 
 import hashlib
+import itertools
 import subprocess
 import sys
 
@@ -63,6 +64,27 @@ def test_an_example_is_the_same_in_any_batch(small, vocabulary, mode, unit, stat
         assert equal(alone, {name: x[some] for name, x in together.items()})
     # The same holds for another object, as on another host.
     assert equal(examples_of(small, vocabulary, mode=mode, masking=masking).batch(n), together)
+
+
+def test_a_row_of_one_sentence(small, vocabulary, tmp_path):
+    """Every pass has each sentence once, with other masks: [CLS] sentence [SEP]."""
+    examples = examples_of(small, vocabulary, mode='sentences', plans=3, seq_len=256, cache_dir=tmp_path)
+    assert examples.plan_lengths == [small.num_sentences] * 3 and len(list(tmp_path.glob('plan-*.npy'))) == 1
+    assert examples.report['plans'] == 1 and examples.report['truncated'] == 0 and examples.report['is_next'] is None
+    bounds = list(itertools.pairwise(small.sentence_offsets.tolist()))
+    sentences = sorted(small.tokens(first, stop - first).tolist() for first, stop in bounds)
+    lengths = np.array(list(map(len, sentences)))
+    shares = []
+    for epoch in range(2):
+        batch = examples.batch(epoch * small.num_sentences + np.arange(small.num_sentences))
+        rows = [ids[real > 0].tolist() for ids, real in zip(unmasked(batch), batch['attention_mask'], strict=True)]
+        assert all(row[0] == vocabulary.cls_id and row[-1] == vocabulary.sep_id for row in rows)
+        assert sorted(row[1:-1] for row in rows) == sentences
+        assert not batch['segment_ids'].any() and not batch['nsp_weights'].any()
+        shares.append(batch['masked_weights'].sum() / lengths.sum())
+    expected = np.clip(np.rint(lengths * 0.15), 1, 10).sum() / lengths.sum()
+    assert shares == pytest.approx([expected] * 2)
+    assert examples.report['real_positions'] == pytest.approx((lengths.mean() + 2) / 256)
 
 
 @pytest.mark.parametrize('packed', [False, True])

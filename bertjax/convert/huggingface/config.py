@@ -62,7 +62,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
                 raise UserError(f'config.model.{name}', found, f'{theirs!r}, {reason}', fix)
         if config.nsp and head is None:
             found = 'a pair head with config.export on'
-            raise UserError('config.pairs.mode', found, f"'full_sentences' or 'doc_sentences', {reason}", fix)
+            raise UserError('config.pairs.mode', found, f"a mode without pairs such as 'doc_sentences', {reason}", fix)
     pooled = head.pools_cls if head else config.nsp
     theirs = 'tanh' if config.num_segments else 'relu'
     if pooled and config.pooler != theirs:

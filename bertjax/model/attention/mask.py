@@ -19,6 +19,8 @@ class AttentionMask(struct.PyTreeNode):
       sequence_ids: int32 [B, S], the sequence of each position in a packed row: a query sees only keys of its sequence.
         None if each row is one sequence. (Kernels call these "segment ids", which in BERT means A and B.)
       causal: Whether to hide the keys to the right of a query.
+      causal_queries: int32 [B, S], 1 for the queries of a row from which the keys to their right are hidden. None for
+        none.
       window: The width of the window: keys more than `window` // 2 positions away from a query are hidden. 0 for none.
       query_ids: int32 [B, Q], the sequence of each query, if the queries are not the first Q positions of the row.
       positions: uint32 [B, S], the index of each key within its sequence, for windows and for dropout of packed rows
@@ -34,6 +36,7 @@ class AttentionMask(struct.PyTreeNode):
     query_ids: jax.Array | None = None
     positions: jax.Array | None = None
     query_positions: jax.Array | None = None
+    causal_queries: jax.Array | None = None
     window: int = struct.field(pytree_node=False, default=0)
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
 
@@ -66,8 +69,11 @@ class AttentionMask(struct.PyTreeNode):
         if self.sequence_ids is not None:
             query_ids = self.sequence_ids[:, :num_queries] if self.query_ids is None else self.query_ids
             visible = visible & (query_ids[:, None, :, None] == self.sequence_ids[:, None, None, :])
-        if self.causal:
-            visible = visible & jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [B, 1, Q, S]
+        if self.causal or self.causal_queries is not None:
+            left = jnp.tril(jnp.ones((num_queries, self.key_mask.shape[1]), bool))  # [Q, S]
+            if not self.causal:
+                left = left | (self.causal_queries[:, None, :num_queries, None] == 0)
+            visible = visible & left  # [B, 1, Q, S]
         if self.window:
             keys = _positions(self.key_mask) if self.positions is None else self.positions
             queries = keys[:, :num_queries] if self.query_positions is None else self.query_positions

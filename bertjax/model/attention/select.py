@@ -70,6 +70,8 @@ _ANY_MASK = ('by_head_cpu', 'dot_product')  # the implementations that take all 
 def _mask_refusal(mask: AttentionMask) -> str | None:
     if mask.window:
         return f'it does not support a window (config.model.attention_window={mask.window})'
+    if mask.causal_queries is not None:
+        return 'it does not support causal rows among others (config.masking.causal_share)'
     is_packed = mask.query_ids is not None or mask.positions is not None
     return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
 
@@ -212,8 +214,9 @@ def _halo(mask: AttentionMask) -> int:
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
     """Returns whether a window is so narrow that attention is cheaper in blocks; dropout and causal masks need rows."""
+    is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
-    if not mask.window or mask.causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
+    if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
         return False
     return query.shape[1] == S > 4 * _halo(mask)
 
@@ -251,7 +254,9 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
     return mixed.reshape(B, -1, *mixed.shape[2:])[:, :S]
 
 
-def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool = False) -> str:
+def describe_attention(
+    config: BertConfig, rows: int, seq_len: int, packed: bool = False, causal_rows: bool = False
+) -> str:
     """Describes the attention implementation of a training step on [rows, seq_len] tokens.
 
     Args:
@@ -259,13 +264,14 @@ def describe_attention(config: BertConfig, rows: int, seq_len: int, packed: bool
       rows: The number of rows.
       seq_len: The length of a row in tokens.
       packed: Whether a row holds several sequences.
+      causal_rows: Whether some of the rows are causal.
 
     Raises:
       UserError: See `choose_attention`.
     """
     x = jax.ShapeDtypeStruct((rows, seq_len, config.num_heads, config.head_dim), jnp.dtype(config.dtype))
     ids = jax.ShapeDtypeStruct((rows, seq_len), jnp.int32)
-    mask = AttentionMask(ids, ids if packed else None, causal=config.causal)
+    mask = AttentionMask(ids, ids if packed else None, config.causal, causal_queries=ids if causal_rows else None)
     choices = []
     if any(map(config.attends_globally, range(config.num_layers))):
         choices.append(str(choose_attention(config.attention, x, x, mask, config.attention_dropout)))

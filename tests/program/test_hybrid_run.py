@@ -1,0 +1,87 @@
+"""Masked and causal rows in one run, as a user sets them, and the use of the finished model."""
+
+import pathlib
+import shutil
+
+import numpy as np
+import pytest
+from running import RUN, Program, copied, rows
+
+import bertjax
+from bertjax.errors import UserError
+
+SHIFTED = ('--config.model.shifted_predictions=True', '--config.pairs.mode=doc_sentences')
+SHIFTED += ('--config.export_formats=orbax', *RUN, '--config.steps=8')
+HYBRID = (*SHIFTED, '--config.masking.causal_share=0.5', '--config.packing=True')
+
+
+@pytest.fixture(scope='module')
+def hybrid(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp('hybrid') / 'run'
+    out = program.run(f'--workdir={folder}', *HYBRID).stdout
+    assert 'each token is predicted from the position before it; 50% of the examples are causal' in out
+    return folder
+
+
+def test_it_continues_to_the_same_bits(program: Program, hybrid: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copied(hybrid, tmp_path / 'run')
+    shutil.rmtree(workdir / 'checkpoints' / '8')
+    assert 'continuing at step 4 of 8' in program.run(f'--workdir={workdir}', *HYBRID).stdout
+    for name in ('ledger.jsonl', 'config.json'):
+        assert (workdir / name).read_bytes() == (hybrid / name).read_bytes(), name
+    checksums = [(folder / 'export' / 'orbax' / 'checksum.json').read_text() for folder in (workdir, hybrid)]
+    assert checksums[0] == checksums[1]
+    losses = [[row['loss'] for row in rows(folder / 'metrics.jsonl', 'train')] for folder in (workdir, hybrid)]
+    assert losses[0] == losses[1]
+
+
+def test_evaluation_is_on_masked_rows_without_causal_ones(program: Program, hybrid: pathlib.Path, tmp_path):
+    program.run(f'--workdir={tmp_path}', *SHIFTED, '--config.steps=1', '--config.export=False')
+    one, other = (rows(folder / 'metrics.jsonl', 'heldout')[0] for folder in (hybrid, tmp_path))
+    assert one['step'] == other['step'] == 0 and one['mlm_loss'] == pytest.approx(other['mlm_loss'], rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_mesh_gives_the_same_losses(program: Program, hybrid: pathlib.Path, tmp_path: pathlib.Path):
+    changes = ('--config.mesh.preset=fsdp_tensor2', '--config.grad_accum_steps=2', '--config.export=False')
+    program.run(f'--workdir={tmp_path}', *HYBRID, *changes, devices=4)
+    losses = [[row['loss'] for row in rows(folder / 'metrics.jsonl', 'train')] for folder in (tmp_path, hybrid)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_the_finished_model_fills_and_scores_from_the_position_before(hybrid: pathlib.Path):
+    bert = bertjax.load(hybrid)
+    assert bert.config.shifted_predictions and 'masked words, each from the position before it' in str(bert)
+    text = 'the river [MASK] under the house.'
+    batch = bert.batch([text])
+    (at,) = np.flatnonzero(batch['input_ids'][0] == bert.tokenizer.mask_id)
+    logits = np.asarray(bert.apply(bert.params, {**batch, 'masked_positions': np.array([[at]])})['mlm_logits'])[0, 0]
+    hidden = np.asarray(bert.apply(bert.params, batch)['hidden'])
+    head = bert._model.module.apply({'params': bert.params}, hidden[:, at - 1 : at], method=_logits)
+    np.testing.assert_allclose(logits, np.asarray(head)[0, 0, : len(logits)], rtol=1e-5, atol=1e-5)
+    filled = bert.fill(text, top_k=3)
+    best = np.argsort(-logits)[:3]
+    assert [entry['token'] for entry in filled] == [bert.tokenizer.pieces[i] for i in best]
+    assert bert.score('the river runs.')['log_likelihood'] < 0
+
+
+def _logits(bert, hidden):
+    return bert.mlm(hidden, bert.encoder.token_embedding())
+
+
+def test_other_exports_are_refused(hybrid: pathlib.Path, tmp_path: pathlib.Path):
+    with pytest.raises(UserError, match=r'hf for a model with model\.shifted_predictions True.* only orbax records'):
+        bertjax.load(hybrid).save(tmp_path / 'hf', format='hf')
+
+
+@pytest.mark.parametrize(
+    ('change', 'message'),
+    [
+        ('export_formats=hf', 'config.model.shifted_predictions: found True with hf in config.export_formats, '),
+        ('pairs.mode=nsp', 'config.pairs.mode: found nsp with config.masking.causal_share=0.5, '),
+        ('model.shifted_predictions=False', 'config.model.shifted_predictions: found False with config.masking.'),
+        ('model.attention=flash_tpu', "config.model.attention: found 'flash_tpu' (it does not support causal rows "),
+    ],
+)
+def test_what_does_not_fit_is_refused(program: Program, tmp_path: pathlib.Path, change: str, message: str):
+    assert program.error(f'--workdir={tmp_path}', *HYBRID, f'--config.{change}').startswith(f'error: {message}')

@@ -1,0 +1,38 @@
+"""A mask rate that changes during the run, as a user sets it."""
+
+import pathlib
+import shutil
+
+import pytest
+from running import RUN, Program, copied, rows
+
+FALLING = (*RUN, '--config.steps=8', '--config.masking.rate=0.4', '--config.masking.final_rate=0.15')
+FALLING += ('--config.max_predictions=13', '--config.packing=True')
+
+
+@pytest.fixture(scope='module')
+def falling(program: Program, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    folder = tmp_path_factory.mktemp('falling') / 'run'
+    out = program.run(f'--workdir={folder}', *FALLING).stdout
+    assert 'masks: 40% to 15% of positions in training, 15% held out' in out
+    return folder
+
+
+def test_the_run_and_its_card_name_both_rates(falling: pathlib.Path):
+    card = (falling / 'export' / 'hf' / 'README.md').read_text(encoding='utf-8')
+    assert '40% to 15% of positions (15% in evaluation)' in card
+
+
+def test_it_continues_to_the_same_bits(program: Program, falling: pathlib.Path, tmp_path: pathlib.Path):
+    workdir = copied(falling, tmp_path / 'run')
+    shutil.rmtree(workdir / 'checkpoints' / '8')
+    assert 'continuing at step 4 of 8' in program.run(f'--workdir={workdir}', *FALLING).stdout
+    for name in ('ledger.jsonl', 'config.json', 'export/hf/model.safetensors'):
+        assert (workdir / name).read_bytes() == (falling / name).read_bytes(), name
+    metrics = [rows(folder / 'metrics.jsonl', 'heldout') for folder in (workdir, falling)]
+    assert metrics[0] == metrics[1]
+
+
+def test_a_rate_beyond_the_predictions_is_refused(program: Program, tmp_path: pathlib.Path):
+    line = program.error(f'--workdir={tmp_path}', *FALLING, '--config.max_predictions=11')
+    assert line.startswith('error: config.max_predictions: found 11, expected at least 12 with this mask rate: 40% of ')
