@@ -125,7 +125,7 @@ def export_huggingface(
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
         if family is not BERT:
-            _remove_segment_input(epath.Path(staging) / 'tokenizer_config.json')
+            _adapt_tokenizer(epath.Path(staging) / 'tokenizer_config.json', config)
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         for name, text in extra_files.items():
@@ -163,10 +163,11 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(tensors[0].kind, (rows, *others), lambda: itertools.chain.from_iterable(x.parts() for x in tensors))
 
 
-def _remove_segment_input(path: epath.Path) -> None:
-    """Removes `token_type_ids` from the outputs of the tokenizer, because the model has no segments."""
+def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
+    """Adapts a tokenizer_config.json to a model without segments: no `token_type_ids`, and the model's length."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
+    facts['model_max_length'] = config.max_positions
     path.write_text(to_text(facts))
 
 
