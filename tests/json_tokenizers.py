@@ -57,7 +57,7 @@ def gemma(lines: Sequence[str], size: int) -> Tokenizer:
     tokenizer.normalizer = trained.normalizer
     tokenizer.pre_tokenizer = pre_tokenizers.Split(' ', 'merged_with_previous')
     tokenizer.decoder = decoders.Sequence([decoders.Replace('▁', ' '), decoders.ByteFallback(), decoders.Fuse()])
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_special_tokens([*special[:-1], AddedToken('<mask>', lstrip=True)])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in runs])
     tokenizer.post_processor = _template(tokenizer, '<bos>', '<eos>', '<eos>')
     return tokenizer
@@ -89,6 +89,29 @@ def unigram(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 KINDS = {'modern': (modern, MODERN), 'gemma': (gemma, GEMMA), 'llama': (llama, GEMMA), 'unigram': (unigram, XLM)}
+
+
+def write_modernbert(kind: str, lines: Sequence[str], directory: pathlib.Path, size: int = 600) -> Any:
+    """Writes a small ModernBertForMaskedLM of transformers with a tokenizer of one of KINDS; returns the model."""
+    import torch
+    import transformers
+
+    write_tokenizer(kind, lines, directory, size)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    names = KINDS[kind][1]
+    cls, sep = (
+        tokenizer.convert_tokens_to_ids(names.get(a, names.get(b))) for a, b in (('cls', 'bos'), ('sep', 'eos'))
+    )
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer) + 7, hidden_size=32, num_hidden_layers=4, num_attention_heads=4, intermediate_size=40,
+        local_attention=8, max_position_embeddings=64, initializer_range=0.3, pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=cls, eos_token_id=sep, cls_token_id=cls, sep_token_id=sep, attn_implementation='eager',
+        classifier_pooling='mean',
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.ModernBertForMaskedLM(config).float().eval()
+    model.save_pretrained(directory)
+    return model
 
 
 def write_tokenizer(kind: str, lines: Sequence[str], directory: pathlib.Path, size: int = 2000) -> dict[str, Any]:

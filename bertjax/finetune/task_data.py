@@ -87,7 +87,8 @@ class TaskData:
 
     def _check(self) -> None:
         pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size
-        if pieces != rows:
+        # Published models may have more rows than pieces, but another tokenizer should fit exactly.
+        if pieces > rows or (self.settings.tokenizer and pieces != rows):
             fix = 'leave config.tokenizer empty to use the tokenizer of config.init'
             raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
         longest = self.encoder.max_positions

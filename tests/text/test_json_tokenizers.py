@@ -143,7 +143,7 @@ def test_added_tokens_of_the_configuration_win(files):
     """As in transformers: tokenizer_config.json may have newer flags than tokenizer.json."""
     directory, config = files
     plain = {'rstrip': False, 'normalized': False, 'single_word': False}
-    tokens = {'4': {'content': '<mask>', 'lstrip': True, 'special': True, **plain}}
+    tokens = {'4': {'content': '<mask>', 'lstrip': False, 'special': True, **plain}}
     tokens['500'] = {'content': '<new>', 'lstrip': False, 'special': False, **plain}
     text = ['the  <mask> of<new>']
     before = load_tokenizer(directory).encode(text)[0].tolist()
