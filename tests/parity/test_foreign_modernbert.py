@@ -8,6 +8,7 @@ from json_tokenizers import write_modernbert
 from marks import slow
 
 import bertjax
+from bertjax.errors import UserError
 
 LINES = [line for topic in sorted(topics) for line in topics[topic].split('\n\n') if line.strip()]
 
@@ -63,3 +64,34 @@ def test_attention_sees_windows(torch, models):
     ours = bert.attention(text).weights
     np.testing.assert_allclose(ours, np.stack([layer[0].numpy() for layer in theirs]), atol=1e-5)
     assert (np.asarray(ours[1]) == 0).any() and not (np.asarray(ours[0]) == 0).any()
+
+
+def test_half_precision_files_come_back_and_nan_is_named(torch, tmp_path):
+    """NaN logits after a conversion (AnswerDotAI/ModernBERT#209): half precision is read and written as it is."""
+    import safetensors.torch
+    import transformers
+
+    source, saved = tmp_path / 'source', tmp_path / 'saved'
+    source.mkdir()
+    model = write_modernbert('modern', LINES[:300], source, size=400)
+    model.to(torch.bfloat16).save_pretrained(source)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    text = f'the value is {tokenizer.mask_token}'
+    # Read again, because `model.float()` would keep rotations that were rounded.
+    model = transformers.AutoModelForMaskedLM.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        states = model.model(**tokenizer(text, return_tensors='pt')).last_hidden_state[0].numpy()
+    bert = bertjax.load(source)
+    np.testing.assert_allclose(bert.encode(text, pool='none'), states, atol=1e-5)
+    bert.save(saved)
+    theirs, info = transformers.AutoModelForMaskedLM.from_pretrained(saved, output_loading_info=True)
+    assert theirs.dtype == torch.bfloat16 and not any(info.values())
+    again, first = theirs.state_dict(), model.to(torch.bfloat16).state_dict()
+    assert again.keys() == first.keys() and all(torch.equal(again[name], first[name]) for name in first)
+    assert transformers.AutoTokenizer.from_pretrained(saved)(text) == tokenizer(text)
+
+    tensors = safetensors.torch.load_file(source / 'model.safetensors')
+    tensors['model.layers.1.attn.Wqkv.weight'][3, 4] = float('nan')
+    safetensors.torch.save_file(tensors, source / 'model.safetensors', {'format': 'pt'})
+    with pytest.raises(UserError, match=r'model\.layers\.1\.attn\.Wqkv\.weight: found 1 values that are nan or inf'):
+        bertjax.load(source)
