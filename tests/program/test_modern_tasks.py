@@ -35,6 +35,10 @@ def test_pairs_of_texts(program: Program, rte: pathlib.Path, tmp_path: pathlib.P
     assert model.config.classifier_pooling == 'mean' and model.config.local_attention == 8
     theirs, before = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (exported, start))
     assert theirs.model_max_length == 64 and theirs.mask_token == before.mask_token
+    ids = bertjax.load(start).tokenizer
+    assert (model.config.cls_token_id, model.config.eos_token_id) == (ids.cls_id, ids.sep_id)
+    assert (model.config.bos_token_id, model.config.sep_token_id) == (ids.cls_id, ids.sep_id)
+    assert model.config.pad_token_id == ids.pad_id
     lines = [line.split('\t') for line in (rte / 'dev.tsv').read_text().splitlines()[1:]]
     first, second = [line[1] for line in lines], [line[2] for line in lines]
     first[:4] = [' two  spaces', f'a {theirs.mask_token}', 'naïve 你好\n', '']

@@ -175,6 +175,13 @@ MODERNBERT = Family(
         ('position_embedding_type', 'absolute'),
         ('use_cache', False),
     ),
+    # transformers has the ids of ModernBERT's vocabulary as defaults.
+    token_ids=(
+        ('bos_token_id', 'cls_id'),
+        ('cls_token_id', 'cls_id'),
+        ('eos_token_id', 'sep_id'),
+        ('sep_token_id', 'sep_id'),
+    ),
     field_names={
         **{ours: theirs for ours, theirs, _ in _FIELDS},
         **{ours: theirs for ours, _, theirs, _ in _THETAS},

@@ -39,6 +39,8 @@ class TokenizerProtocol(Protocol):
 
     vocab_size: int
     pad_id: int
+    cls_id: int
+    sep_id: int
     separators: int
 
     def save(self, directory: str) -> None:
@@ -113,7 +115,8 @@ def export_huggingface(
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
     export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders do not use `use_cache`.
-    config_json |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
+    config_json |= {'torch_dtype': dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
+    config_json |= {key: x for key, x in values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)
     parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
     for entry in names.named_entries(config, shapes, head.projection if head else ''):
