@@ -156,12 +156,16 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
             'give the path of the tokenizer.json, not of the configuration beside it',
         )  # fmt: skip
-    where, names = str(file), _special_names(config, model['vocab'])
+    vocab, added = model['vocab'], _added_tokens(settings, config)
+    pieces = {
+        *(vocab if isinstance(vocab, dict) else (row[0] for row in vocab)),
+        *(token['content'] for token in added),
+    }
+    where, names = str(file), _special_names(config, pieces)
     if model.get('type') == 'WordLevel':
         return _check_case(SymbolTokenizer(settings, where, names), where, lowercase)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        settings['added_tokens'] = _added_tokens(settings, config)
-        return _check_case(JsonTokenizer(settings, where, names), where, lowercase)
+        return _check_case(JsonTokenizer({**settings, 'added_tokens': added}, where, names), where, lowercase)
     settings = override_normalizer(
         settings,
         where,

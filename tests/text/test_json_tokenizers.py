@@ -139,6 +139,15 @@ def test_special_tokens_of_special_tokens_map(files):
     assert load_tokenizer(directory).cls_id == expected.sep_id
 
 
+def test_names_of_a_decoder_do_not_hide_those_of_bert(paragraphs, tmp_path):
+    config = write_tokenizer('modern', paragraphs[:200], tmp_path, size=400)
+    del config['cls_token'], config['sep_token']
+    config |= {'bos_token': '<|endoftext|>', 'eos_token': '<|endoftext|>'}
+    (tmp_path / 'tokenizer_config.json').write_text(json.dumps(config))
+    tokenizer = load_tokenizer(tmp_path)
+    assert [tokenizer.pieces[i] for i in (tokenizer.cls_id, tokenizer.sep_id)] == ['[CLS]', '[SEP]']
+
+
 def test_added_tokens_of_the_configuration_win(files):
     """As in transformers: tokenizer_config.json may have newer flags than tokenizer.json."""
     directory, config = files
