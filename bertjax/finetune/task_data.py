@@ -254,8 +254,9 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
       UserError: The directory does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
+    encoder = read_encoder_config(settings, source)  # read first, because it names a family that is not supported
     tokenizer = load_tokenizer(settings.tokenizer or source)
-    return learn_labels(TaskData(settings, folder, tokenizer, read_encoder_config(settings, source), source))
+    return learn_labels(TaskData(settings, folder, tokenizer, encoder, source))
 
 
 def learn_labels(data: TaskData) -> TaskData:

@@ -56,6 +56,25 @@ def test_pairs_of_texts(program: Program, rte: pathlib.Path, tmp_path: pathlib.P
     np.testing.assert_allclose(np.log(ours)[4:], expected[4:], atol=1e-5)
 
 
+@pytest.mark.parametrize('recipe', ['configs/glue.py:rte', 'configs/adapt.py', 'configs/fill.py', 'configs/extract.py'])
+def test_an_unknown_family_is_named_in_one_line(
+    program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, recipe: str
+):
+    values = {'model_type': 'deberta-v2', 'architectures': ['DebertaV2ForMaskedLM'], 'hidden_size': 32}
+    (tmp_path / 'config.json').write_text(json.dumps(values))
+    given = {
+        'glue': f'--config.data={rte}',
+        'adap': f'--config.corpus={program.corpus}',
+        'fill': '--config.fill.text=a [MASK]',
+        'extr': '--config.input=-',
+    }
+    line = program.error(
+        f'--config.init={tmp_path}', f'--workdir={tmp_path / "run"}', given[recipe[8:12]], recipe=recipe, small=False
+    )
+    assert "config.json: found model_type 'deberta-v2', expected one of bert, roberta" in line
+    assert 'modernbert' in line and 'DebertaV2ForMaskedLM computes another function' in line
+
+
 def _write_squad(data: pathlib.Path) -> None:
     for name in ('train-v1.1.json', 'dev-v1.1.json'):
         paragraphs = []
