@@ -96,13 +96,18 @@ class JsonTokenizer:
         begins = (self._space, ' ', '\n', '\t')
         self.continues_word = np.array([not piece.startswith(begins) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
-        first = self._tokenizer.encode('a', add_special_tokens=False).tokens[:1]
-        self.word_prefix = '' if self.family == 'sentencepiece' and first[0].startswith(SPACE) else ' '
+        self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
         self.separators = count_separators(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
         self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
+
+    def _prepare(self, word: str) -> str:
+        """Returns the word as the model gets it."""
+        normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        text = word if normalizer is None else normalizer.normalize_str(word)
+        return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
