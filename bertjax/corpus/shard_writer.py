@@ -120,8 +120,8 @@ class ShardWriter:
         document.text.update(b' ' + data)
         document.lines += hashlib.blake2b(data, digest_size=8).digest()
         sentences = self._split(text)
-        if self._tokenizer.family == 'bpe':  # a word includes the space before it
-            sentences = [*sentences[:1], *(f' {sentence}' for sentence in sentences[1:])]
+        if self._tokenizer.word_prefix:  # a word includes the space before it
+            sentences = [*sentences[:1], *(self._tokenizer.word_prefix + sentence for sentence in sentences[1:])]
         document.characters += len(text)
         if len(text) > BATCH_CHARACTERS:
             self._add_long(sentences)

@@ -87,7 +87,8 @@ class TaskData:
 
     def _check(self) -> None:
         pieces, rows = self.tokenizer.vocab_size, self.encoder.vocab_size
-        if pieces != rows:
+        # Published models may have more rows than pieces, but another tokenizer should fit exactly.
+        if pieces > rows or (self.settings.tokenizer and pieces != rows):
             fix = 'leave config.tokenizer empty to use the tokenizer of config.init'
             raise UserError('config.tokenizer', f'{pieces:,} pieces', f'{rows:,}, as in the encoder', fix)
         longest = self.encoder.max_positions
@@ -253,8 +254,9 @@ def data_from_source(settings: FinetuningSettings, folder: pathlib.Path) -> Task
       UserError: The directory does not exist, its encoder contradicts the settings, or records are malformed.
     """
     source = huggingface_directory(settings.init)
+    encoder = read_encoder_config(settings, source)  # read first, because it names a family that is not supported
     tokenizer = load_tokenizer(settings.tokenizer or source)
-    return learn_labels(TaskData(settings, folder, tokenizer, read_encoder_config(settings, source), source))
+    return learn_labels(TaskData(settings, folder, tokenizer, encoder, source))
 
 
 def learn_labels(data: TaskData) -> TaskData:

@@ -8,7 +8,6 @@ import numpy as np
 import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from bertjax.text.sentencepiece_proto import SPACE
 from bertjax.text.special import replace_surrogates
 
 # ids, starts, ends: int32 [N] each.
@@ -19,15 +18,15 @@ _PAIR = re.compile('[\ud800-\udbff][\udc00-\udfff]')
 _AT_ONCE = 1024  # the number of texts to encode at once; an Encoding of `tokenizers` has about 200 bytes per piece
 
 
-def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str]) -> list[PieceOffsets]:
-    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`."""
+def locate(tokenizer: tokenizers.Tokenizer, texts: Sequence[str], space: str = ' ') -> list[PieceOffsets]:
+    """Returns the ids and the offsets of the pieces of each text, computed by `tokenizers`; see `trim_spans`."""
     located: list[PieceOffsets] = []
     for begin in range(0, len(texts), _AT_ONCE):
         chunk = texts[begin : begin + _AT_ONCE]
         repaired = [repair_surrogates(text) for text in chunk]
         encodings = tokenizer.encode_batch([text for text, _ in repaired], add_special_tokens=False)
         located += [
-            trim_spans(text, encoding.ids, encoding.offsets, positions)
+            trim_spans(text, encoding.ids, encoding.offsets, positions, space)
             for text, (_, positions), encoding in zip(chunk, repaired, encodings, strict=True)
         ]
     return located
@@ -48,7 +47,11 @@ def repair_surrogates(text: str) -> tuple[str, np.ndarray | None]:
 
 
 def trim_spans(
-    text: str, ids: Sequence[int], spans: Iterable[tuple[int, int]], positions: np.ndarray | None = None
+    text: str,
+    ids: Sequence[int],
+    spans: Iterable[tuple[int, int]],
+    positions: np.ndarray | None = None,
+    space: str = ' ',
 ) -> PieceOffsets:
     """Returns ids and spans as arrays, and removes the spaces at both ends of the spans.
 
@@ -60,21 +63,26 @@ def trim_spans(
       ids: The ids of N pieces.
       spans: The start and end of each piece, ascending, in `text` or in the result of `repair_surrogates`.
       positions: The indices from `repair_surrogates`.
+      space: The character that the tokenizer also reads as a space, U+2581 in SentencePiece.
     """
     spans = np.array(list(spans), np.int64).reshape(-1, 2)
     starts, ends = (spans if positions is None else positions[spans]).T.tolist()
     for i, (start, end) in enumerate(zip(starts, ends, strict=True)):
-        while start < end and (text[start].isspace() or text[start] == SPACE):
+        while start < end and (text[start].isspace() or text[start] == space):
             start += 1
-        while start < end and (text[end - 1].isspace() or text[end - 1] == SPACE):
+        while start < end and (text[end - 1].isspace() or text[end - 1] == space):
             end -= 1
         starts[i], ends[i] = start, end
     if not text.isascii():
         for i, (end, following) in enumerate(zip(ends, [*starts[1:], len(text)], strict=False)):
-            while end < following and not text[end].isspace() and unicodedata.category(text[end])[0] != 'C':
+            while end < following and not _is_gap(text[end], space):
                 end += 1
             ends[i] = end
     return np.array(ids, np.int32), np.array(starts, np.int32), np.array(ends, np.int32)
+
+
+def _is_gap(character: str, space: str) -> bool:
+    return character.isspace() or character == space or unicodedata.category(character)[0] == 'C'
 
 
 class CharacterMap:

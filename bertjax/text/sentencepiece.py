@@ -42,6 +42,7 @@ class SentencePieceTokenizer:
 
     family = 'sentencepiece'
     separators = 1
+    word_prefix = ''
 
     def __init__(self, model: bytes, where: str = 'tokenizer.model'):
         self._model, self._where = model, where
@@ -88,7 +89,7 @@ class SentencePieceTokenizer:
             if not text.isascii():
                 repaired, positions = repair_surrogates(text)
                 spans = self._characters.spans(repaired, spans)
-            located.append(trim_spans(text, row['ids'], spans, positions))
+            located.append(trim_spans(text, row['ids'], spans, positions, SPACE))
         return located
 
     def _prepare(self, text: str) -> str:

@@ -99,6 +99,23 @@ def check_ids(settings: Mapping[str, Any], where: str) -> None:
             raise UserError(where, found, expected, 'the vocabulary is damaged: use the original file')
 
 
+def sort_pieces(ids: Mapping[str, int], where: str) -> list[str]:
+    """Returns the pieces of a vocabulary with these ids, index = id.
+
+    Raises:
+      UserError: The ids have gaps or repetitions.
+    """
+    pieces = sorted(ids, key=ids.__getitem__)
+    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
+        raise UserError(
+            where,
+            f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}',
+            'ids from 0 without gaps or repetitions',
+            'the vocabulary is damaged: use the original file',
+        )
+    return pieces
+
+
 def find_special_ids(pieces: Sequence[str], ids: Mapping[str, int], other_ids: Sequence[int] = ()) -> np.ndarray:
     """Returns the sorted ids (int32) of special tokens (`ids`), of the [unusedN] slots in `pieces`, and `other_ids`."""
     unused = (index for index, piece in enumerate(pieces) if is_unused(piece))

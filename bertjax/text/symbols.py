@@ -26,6 +26,7 @@ from bertjax.text.special import (
     make_added_tokens,
     pair_template,
     replace_surrogates,
+    sort_pieces,
     special_layout,
     to_json,
     tokenizer_config,
@@ -51,6 +52,7 @@ class SymbolTokenizer:
     family = 'symbols'
     lowercase = False
     separators = 1
+    word_prefix = ''
 
     def __init__(
         self, settings: Mapping[str, Any], where: str = 'tokenizer.json', names: Mapping[str, str] | None = None
@@ -64,7 +66,7 @@ class SymbolTokenizer:
         check_ids(settings, where)
         self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.pieces = sorted(ids_of, key=ids_of.__getitem__)
+        self.pieces = sort_pieces(ids_of, where)
         self.vocab_size = len(self.pieces)
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)

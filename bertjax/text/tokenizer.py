@@ -1,6 +1,6 @@
 """The interface of all tokenizers, and a loader that recognises the family of a file or directory."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -30,6 +30,8 @@ class Tokenizer(Protocol):
       pieces: The V pieces, index = id.
       pad_id, unk_id, cls_id, sep_id, mask_id: The ids of the special tokens.
       separators: The number of [SEP] between the texts of a pair: 1, or 2 as in RoBERTa.
+      word_prefix: The text to put before a word alone to get the pieces that it has inside a text: a space for
+        byte-level BPE and for Gemma's tokenizer, whose pieces include the space before a word; '' for other tokenizers.
       special_ids: int32, sorted, the ids of special tokens, [unusedN] slots and control symbols. Masking never draws
         them as a random replacement.
       continues_word: bool [V], whether a piece continues the word of the piece before it.
@@ -46,6 +48,7 @@ class Tokenizer(Protocol):
     sep_id: int
     mask_id: int
     separators: int
+    word_prefix: str
     special_ids: np.ndarray
     continues_word: np.ndarray
     fingerprint: str
@@ -108,7 +111,10 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
         path = path.parent
     names = ('tokenizer.model', 'spiece.model', 'tokenizer.json', 'vocab.txt', 'vocab.json')
     if path.is_dir():
-        file = next(existing_files(path, names), None)
+        files = list(existing_files(path, names))
+        # The SentencePiece model of a Gemma or a LLaMA lacks the special tokens that its tokenizer.json has.
+        lacking = [f for f in files[:-1] if f.suffix == '.model' and CLS.encode() not in _read_bytes(f)]
+        file = next((f for f in files if f not in lacking), None)
         if file:
             return file
         raise UserError(
@@ -128,7 +134,7 @@ def _from_vocab(file: epath.Path, config: dict[str, Any], lowercase: bool | None
     # As in transformers, only \n, \r\n and \r end a line; U+0085 and U+2028 are ordinary pieces.
     lines = _read_text(file).replace('\r\n', '\n').replace('\r', '\n').split('\n')
     pieces = lines[:-1] if lines[-1] == '' else lines
-    names = _special_names(config)
+    names = _special_names(config, pieces)
     check_pieces(pieces, str(file), names)  # checked before bert_settings, whose dictionary removes repetitions
     if lowercase is None:
         lowercase = config.get('do_lower_case')
@@ -150,11 +156,16 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
             str(file), 'JSON without a model and its vocabulary', "Hugging Face's tokenizer.json",
             'give the path of the tokenizer.json, not of the configuration beside it',
         )  # fmt: skip
-    where, names = str(file), _special_names(config)
+    vocab, added = model['vocab'], _added_tokens(settings, config)
+    pieces = {
+        *(vocab if isinstance(vocab, dict) else (row[0] for row in vocab)),
+        *(token['content'] for token in added),
+    }
+    where, names = str(file), _special_names(config, pieces)
     if model.get('type') == 'WordLevel':
         return _check_case(SymbolTokenizer(settings, where, names), where, lowercase)
     if model.get('type', 'WordPiece') != 'WordPiece' or 'merges' in model:
-        return _check_case(JsonTokenizer(settings, where, names), where, lowercase)
+        return _check_case(JsonTokenizer({**settings, 'added_tokens': added}, where, names), where, lowercase)
     settings = override_normalizer(
         settings,
         where,
@@ -165,6 +176,15 @@ def _from_json(file: epath.Path, config: dict[str, Any], lowercase: bool | None)
     return WordPieceTokenizer(settings, where, names)
 
 
+def _added_tokens(settings: dict[str, Any], config: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the added tokens of a tokenizer.json. As in transformers, tokenizer_config.json may replace them."""
+    tokens = {token['content']: token for token in settings.get('added_tokens') or []}
+    for index, token in (config.get('added_tokens_decoder') or {}).items():
+        content = token['content']
+        tokens[content] = {'id': int(index)} | tokens.get(content, {}) | token
+    return list(tokens.values())
+
+
 def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     """Reads a byte-level BPE from vocab.json and merges.txt, as transformers does for RoBERTa."""
     merges = file.parent / 'merges.txt'
@@ -173,7 +193,7 @@ def _from_merges(file: epath.Path, config: dict[str, Any]) -> Tokenizer:
     vocab = read_json_object(file, _ORIGINAL)
     if not all(type(number) is int for number in vocab.values()):
         raise UserError(str(file), 'a piece whose id is not a number', 'an id for each piece', _ORIGINAL)
-    names = {**ROBERTA_NAMES, **_special_names(config)}
+    names = {**ROBERTA_NAMES, **_special_names(config, vocab)}
     check_pieces(sorted(vocab, key=vocab.__getitem__), str(file), names)
     mask = config.get('mask_token')
     settings = byte_bpe_settings(
@@ -196,21 +216,29 @@ def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tok
     return tokenizer
 
 
-def _special_names(config: dict[str, Any]) -> dict[str, str]:
-    """Returns the names that a tokenizer_config.json gives to BERT's special tokens."""
+def _special_names(config: dict[str, Any], pieces: Collection[Any]) -> dict[str, str]:
+    """Returns the names that a tokenizer_config.json gives to BERT's special tokens.
+
+    A vocabulary without BERT's name of such a token may have only the names of a decoder, bos and eos.
+    """
     names = {}
-    for key, token in (('pad', PAD), ('unk', UNK), ('cls', CLS), ('sep', SEP), ('mask', MASK)):
-        value = config.get(f'{key}_token')
-        value = value.get('content') if isinstance(value, dict) else value
-        if isinstance(value, str):
-            names[token] = value
+    for token, *keys in (
+        (PAD, 'pad'), (UNK, 'unk'), (CLS, 'cls', 'bos'), (SEP, 'sep', 'eos'), (MASK, 'mask')
+    ):  # fmt: skip
+        for key in keys[:1] if token in pieces else keys:
+            value = config.get(f'{key}_token')
+            value = value.get('content') if isinstance(value, dict) else value
+            if isinstance(value, str):
+                names.setdefault(token, value)
     return names
 
 
 def _read_config(directory: epath.Path) -> dict[str, Any]:
-    """Reads the tokenizer_config.json of a Hugging Face directory; {} if there is none."""
-    file = directory / 'tokenizer_config.json'
-    config = read_json_object(file, _ORIGINAL) if file.exists() else {}
+    """Reads the tokenizer_config.json of a Hugging Face directory, and the special_tokens_map.json for missing keys."""
+    config = {}
+    for file in (directory / 'special_tokens_map.json', directory / 'tokenizer_config.json'):
+        values = read_json_object(file, _ORIGINAL) if file.exists() else {}
+        config |= {key: value for key, value in values.items() if value is not None}
     for key in ('do_lower_case', 'strip_accents', 'tokenize_chinese_chars'):
         if not isinstance(config.get(key), bool | None):
             raise UserError(str(file), f'{key} {config[key]!r}', 'true, false or null', _ORIGINAL)
@@ -237,7 +265,7 @@ def _read_bytes(file: epath.Path) -> bytes:
 
 
 # The files that are downloaded with a single file in a bucket.
-_COMPANION_FILES = ('tokenizer_config.json', 'merges.txt', 'config.json')
+_COMPANION_FILES = ('tokenizer_config.json', 'special_tokens_map.json', 'merges.txt', 'config.json')
 _TRIAL = ['A word, 1. \u4f60 \U0001fae0']  # has several scripts, so that most vocabularies produce [UNK]
 _ORIGINAL = 'use the original file'
 _FIX = 'give a vocab.txt, a tokenizer.json or a SentencePiece *.model, or train one with --config.run=vocab'

@@ -30,6 +30,7 @@ from bertjax.text.special import (
     make_added_tokens,
     pair_template,
     replace_surrogates,
+    sort_pieces,
     to_json,
     tokenizer_config,
 )
@@ -42,7 +43,8 @@ _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 class JsonTokenizer:
     """Converts text to ids with a tokenizer.json whose unigram or BPE model marks the start of words.
 
-    SentencePiece marks the start of a word with U+2581, byte-level BPE with Ġ. The ids equal those of transformers, so
+    SentencePiece and the models like it (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581, byte-level BPE
+    (RoBERTa's, ModernBERT's) with Ġ. The file runs in `tokenizers` as it is. The ids equal those of transformers, so
     the name of a special token in a text becomes the token.
 
     Args:
@@ -63,9 +65,10 @@ class JsonTokenizer:
         self._settings = settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
         kind = settings['model'].get('type')
-        words = json.dumps(settings.get('pre_tokenizer'), ensure_ascii=False)
-        self.family, self._space = ('sentencepiece', SPACE) if SPACE in words else ('bpe', _BYTE_SPACE)
-        if kind not in ('Unigram', 'BPE') or (SPACE not in words and '"ByteLevel"' not in words):
+        steps = json.dumps([settings.get(step) for step in ('normalizer', 'pre_tokenizer')], ensure_ascii=False)
+        byte_level = '"ByteLevel"' in steps
+        self.family, self._space = ('bpe', _BYTE_SPACE) if byte_level else ('sentencepiece', SPACE)
+        if kind not in ('Unigram', 'BPE') or not (byte_level or SPACE in steps):
             raise UserError(
                 where, f'a {kind} tokenizer that does not mark words with {SPACE}',
                 'WordPiece, SentencePiece or byte-level BPE pieces',
@@ -81,21 +84,30 @@ class JsonTokenizer:
         # Other code adds the special tokens, and the post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
-        self.pieces = sorted(ids_of, key=ids_of.__getitem__)
+        self.pieces = sort_pieces(ids_of, where)
         self.vocab_size = len(self.pieces)
         if CLS not in ids_of and ids_of.keys() >= set(ROBERTA_NAMES.values()):
             self._names = {**ROBERTA_NAMES, **self._names}
         ids = check_pieces(self.pieces, where, self._names)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
-        added = [token['id'] for token in settings.get('added_tokens') or [] if token.get('special')]
+        added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
         self.special_ids = find_special_ids(self.pieces, ids, added)
-        self.continues_word = np.array([not piece.startswith(self._space) for piece in self.pieces], dtype=bool)
+        # Runs of spaces and line ends are added tokens in ModernBERT and Gemma.
+        begins = (self._space, ' ', '\n', '\t')
+        self.continues_word = np.array([not piece.startswith(begins) for piece in self.pieces], dtype=bool)
         self.continues_word[self.special_ids] = False
+        self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
         self.separators = count_separators(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
         parts = ('added_tokens', 'normalizer', 'pre_tokenizer', 'model')
         self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
+
+    def _prepare(self, word: str) -> str:
+        """Returns the word as the model gets it."""
+        normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
+        text = word if normalizer is None else normalizer.normalize_str(word)
+        return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
@@ -114,9 +126,8 @@ class JsonTokenizer:
         """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
         # `tokenizers` puts a space before the text, and reports the offsets of the first character for it.
         space = self._tokenizer.token_to_id(self._space)
-        return [
-            (ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in locate(self._tokenizer, texts)
-        ]
+        located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
+        return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Returns readable text, including special tokens."""

@@ -25,6 +25,7 @@ from bertjax.text.special import (
     find_special_ids,
     hash_settings,
     replace_surrogates,
+    sort_pieces,
     to_json,
     tokenizer_config,
     wrap_tokenizer_errors,
@@ -61,6 +62,7 @@ class WordPieceTokenizer:
     """
 
     family = 'wordpiece'
+    word_prefix = ''
 
     def __init__(self, settings: Mapping[str, Any], where: str = 'tokenizer', names: Mapping[str, str] | None = None):
         # Truncation and padding are only for the input of a model.
@@ -151,15 +153,7 @@ def _pieces_of(settings: Mapping[str, Any], where: str) -> list[str]:
     """Returns the vocabulary, including added tokens, index = id."""
     check_ids(settings, where)
     ids = {**settings['model']['vocab'], **{t['content']: t['id'] for t in settings.get('added_tokens') or []}}
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise UserError(
-            where,
-            f'{len(pieces):,} pieces with ids up to {max(ids.values(), default=0):,}',
-            'ids from 0 without gaps or repetitions',
-            'the vocabulary is damaged: use the original file',
-        )
-    return pieces
+    return sort_pieces(ids, where)
 
 
 def _load_libraries(text: str, where: str) -> tuple[Any, tokenizers.Tokenizer | None]:

@@ -45,6 +45,8 @@ class Tokens:
 
     family: str
     vocab_size: int = V
+    cls_id: int = 1
+    sep_id: int = 2
 
     @property
     def pad_id(self):

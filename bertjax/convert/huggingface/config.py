@@ -184,9 +184,13 @@ def from_json(
         raise UserError(where, f'{format_names.get(key, key)} {values.get(key)!r}', expected, fix)
 
     other = 'give a directory of a BERT'
-    if values.get('model_type', 'bert') != 'bert':
+    classes = values.get('architectures')
+    kind = str(classes[0]) if isinstance(classes, list) and classes else ''
+    # Old files and some programs leave out the model_type; the class then names the family.
+    if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
         known = [name for family in FAMILIES for name in (family.name, *family.variants)]
-        fail('model_type', 'one of ' + ', '.join(known), f'{other}: other families compute other functions')
+        fix = f'{other}: {kind} computes another function' if kind else f'{other}: others compute other functions'
+        fail('model_type', 'one of ' + ', '.join(known), fix)
     if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         fail('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)
     if values.get('position_embedding_type', 'absolute') != 'absolute':

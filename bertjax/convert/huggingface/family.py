@@ -37,6 +37,8 @@ class Family:
       offset: Whether the first rows of the position table, up to the row of the padding's id, are unused.
       read_fields: (config.json, its name for messages) -> the fields of a BertConfig that `keys` does not cover. None
         if `keys` covers all.
+      token_ids: Pairs (key of config.json, attribute of a tokenizer) of special tokens besides the padding.
+      field_names: The names in config.json of fields from `read_fields`, for messages: {our field: key}.
       write_values: config -> the keys of config.json that `keys` does not cover. None if `keys` covers all.
     """
 
@@ -52,6 +54,8 @@ class Family:
     fixed: tuple[tuple[str, Any], ...] = ()
     activation: str = ''
     offset: bool = False
+    token_ids: Renaming = ()
+    field_names: Mapping[str, str] = dataclasses.field(default_factory=dict)
     read_fields: Callable[[Mapping[str, Any], str], dict[str, Any]] | None = None
     write_values: Callable[[BertConfig], dict[str, Any]] | None = None
 

@@ -46,11 +46,10 @@ def _layer_types(num_layers: int, global_every: int) -> list[str]:
 def _global_every(values: Mapping[str, Any], where: str) -> int:
     """Returns the distance between layers that attend to all positions; 0 if no layer does."""
     num_layers, types = values.get('num_hidden_layers'), values.get('layer_types')
-    if types is None or type(num_layers) is not int:
+    if types is None:
         return values.get('global_attn_every_n_layers', 3)
-    if not any(kind == _FULL for kind in types[1:] if isinstance(types, list)) and types[:1] == [_FULL]:
-        return num_layers
-    found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None)
+    fits = isinstance(types, list) and len(types) == num_layers
+    found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None) if fits else None
     if found is None:
         expected = (
             f'{num_layers} names, {_FULL!r} for every n-th layer from the first on and {_SLIDING!r} for the others'
@@ -59,14 +58,24 @@ def _global_every(values: Mapping[str, Any], where: str) -> int:
     return found
 
 
-def _theta(values: Mapping[str, Any], where: str, kind: str, older_key: str, default: float) -> Any:
-    rope = values.get('rope_parameters')
-    facts = (rope.get(kind) if isinstance(rope, dict) else None) or {}
-    rope_type = facts.get('rope_type', 'default')
-    if rope_type != 'default' or values.get('rope_scaling'):
-        found = f'rope_type {rope_type!r}' if rope_type != 'default' else f'rope_scaling {values["rope_scaling"]!r}'
-        raise UserError(where, found, "'default' frequencies without scaling", _FIX)
-    return facts.get('rope_theta', values.get(older_key, default))
+def _thetas(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns the bases of the rotations by our names."""
+    if values.get('rope_scaling'):
+        raise UserError(where, f'rope_scaling {values["rope_scaling"]!r}', 'rotations without scaling', _FIX)
+    rope = values.get('rope_parameters') or {}
+    if not isinstance(rope, dict) or not all(k in (_FULL, _SLIDING) and _is_plain(facts) for k, facts in rope.items()):
+        expected = f"a rope_theta and the rope_type 'default' for {_FULL} and {_SLIDING}"
+        raise UserError(where, f'rope_parameters {rope!r}', expected, _FIX)
+    return {
+        ours: rope.get(kind, {}).get('rope_theta', values.get(older, default)) for ours, kind, older, default in _THETAS
+    }
+
+
+def _is_plain(facts: Any) -> bool:
+    """Returns whether the parameters of a rotation are only its base."""
+    if not isinstance(facts, dict) or not facts.keys() <= {'rope_type', 'rope_theta'}:
+        return False
+    return facts.get('rope_type', 'default') == 'default'
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -86,12 +95,15 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     for key, expected in (('classifier_activation', activation), ('decoder_bias', True)):
         if values.get(key, expected) != expected:
             raise UserError(where, f'{key} {values[key]!r}', repr(expected), _FIX)
-    biases = {values.get(key, False) for key in _BIASES}
-    if len(biases) > 1:
-        raise UserError(where, 'different ' + ', '.join(_BIASES), 'one value', _FIX)
+    biases = [values.get(key, False) for key in _BIASES]
+    if any(bias != biases[0] for bias in biases):
+        found = ', '.join(f'{key} {bias!r}' for key, bias in zip(_BIASES, biases, strict=True))
+        raise UserError(where, found, 'one value for all', _FIX)
     fields = {ours: values.get(theirs, default) for ours, theirs, default in _FIELDS}
-    fields |= {ours: _theta(values, where, kind, older, default) for ours, kind, older, default in _THETAS}
-    fields |= {**_FORM, 'mlp': mlp, 'projection_bias': biases.pop(), 'global_every': _global_every(values, where)}
+    if fields['attention_window'] == 0:
+        raise UserError(where, 'local_attention 0', 'at least 1', _FIX)
+    fields |= _thetas(values, where)
+    fields |= {**_FORM, 'mlp': mlp, 'projection_bias': biases[0], 'global_every': _global_every(values, where)}
     if fields['global_every'] == 1:
         fields |= {'attention_window': 0, 'global_every': BertConfig.global_every}
     return fields
@@ -163,6 +175,19 @@ MODERNBERT = Family(
         ('position_embedding_type', 'absolute'),
         ('use_cache', False),
     ),
+    # transformers has the ids of ModernBERT's vocabulary as defaults.
+    token_ids=(
+        ('bos_token_id', 'cls_id'),
+        ('cls_token_id', 'cls_id'),
+        ('eos_token_id', 'sep_id'),
+        ('sep_token_id', 'sep_id'),
+    ),
+    field_names={
+        **{ours: theirs for ours, theirs, _ in _FIELDS},
+        **{ours: theirs for ours, _, theirs, _ in _THETAS},
+        'projection_bias': _BIASES[0],
+        'global_every': 'global_attn_every_n_layers',
+    },
     read_fields=read_fields,
     write_values=write_values,
 )

@@ -44,7 +44,7 @@ def read(directory: epath.Path) -> CheckpointSource:
     values = read_json_object(directory / CONFIG, 'copy the directory again')
     family = find_family(values.get('model_type', 'bert'))
     architecture = ''
-    format_names, dtypes = dict(family.keys), {}
+    format_names, dtypes = {**dict(family.keys), **family.field_names}, {}
     if family is not BERT and isinstance(values.get('architectures'), list) and values['architectures']:
         format_names['architectures'] = architecture = str(values['architectures'][0])
 

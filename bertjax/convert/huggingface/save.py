@@ -39,6 +39,8 @@ class TokenizerProtocol(Protocol):
 
     vocab_size: int
     pad_id: int
+    cls_id: int
+    sep_id: int
     separators: int
 
     def save(self, directory: str) -> None:
@@ -113,7 +115,8 @@ def export_huggingface(
     config_json = family.to_family_values(to_json(config, tokenizer.pad_id, head, task, missing_parts))
     config_json |= family.write_values(config) if family.write_values else {}
     export_keys = config_json.keys() - {'use_cache'} | _DIRECTORY_KEYS  # Encoders do not use `use_cache`.
-    config_json |= {'torch_dtype': dtype, **{key: x for key, x in values.items() if key not in export_keys}}
+    config_json |= {'torch_dtype': dtype, **{key: getattr(tokenizer, name) for key, name in family.token_ids}}
+    config_json |= {key: x for key, x in values.items() if key not in export_keys}
     unused = family.unused_positions(config_json, CONFIG)
     parts: dict[str, list[Tensor]] = collections.defaultdict(list)  # in the order of names.TABLE
     for entry in names.named_entries(config, shapes, head.projection if head else ''):
@@ -125,7 +128,7 @@ def export_huggingface(
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
         if family is not BERT:
-            _remove_segment_input(epath.Path(staging) / 'tokenizer_config.json')
+            _adapt_tokenizer(epath.Path(staging) / 'tokenizer_config.json', config)
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
         for name, text in extra_files.items():
@@ -163,10 +166,11 @@ def _concatenate(tensors: Sequence[Tensor]) -> Tensor:
     return Tensor(tensors[0].kind, (rows, *others), lambda: itertools.chain.from_iterable(x.parts() for x in tensors))
 
 
-def _remove_segment_input(path: epath.Path) -> None:
-    """Removes `token_type_ids` from the outputs of the tokenizer, because the model has no segments."""
+def _adapt_tokenizer(path: epath.Path, config: BertConfig) -> None:
+    """Adapts a tokenizer_config.json to a model without segments: no `token_type_ids`, and the model's length."""
     facts = json.loads(path.read_text())
     facts['model_input_names'] = [name for name in facts['model_input_names'] if name != 'token_type_ids']
+    facts['model_max_length'] = config.max_positions
     path.write_text(to_text(facts))
 
 

@@ -33,7 +33,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
     """
     distinct = list(dict.fromkeys(words))
     unknown = np.array([tokenizer.unk_id], np.int32)
-    texts = [_space(tokenizer) + word for word in distinct]
+    texts = [tokenizer.word_prefix + word for word in distinct]
     encoded = [ids if len(ids) else unknown for ids in tokenizer.encode(texts)]
     pieces = dict(zip(distinct, encoded, strict=True))
     parts = [pieces[word] for word in words]
@@ -43,18 +43,13 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
     """Returns (first character, end) of the pieces of each word, in the word, int [P, 2]; see `word_pieces`."""
     distinct = list(dict.fromkeys(words))
-    space = _space(tokenizer)
+    space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
     offsets = {
         word: np.stack([starts, ends], axis=1) - len(space) if len(ids) else np.array([[0, len(word)]])
         for word, (ids, starts, ends) in zip(distinct, located, strict=True)
     }
     return [offsets[word] for word in words]
-
-
-def _space(tokenizer: Tokenizer) -> str:
-    """Returns the prefix of a word, a space for byte-level BPE, whose pieces include the space before a word."""
-    return ' ' if tokenizer.family == 'bpe' else ''
 
 
 def windows(

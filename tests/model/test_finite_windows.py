@@ -1,0 +1,98 @@
+"""ModernBERT's form gives finite logits and gradients for every length of a row: empty, within a window, and longer."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import linen as nn
+from marks import SCAN
+
+from bertjax.model.bert import BertForPreTraining
+from bertjax.model.config import BertConfig
+from bertjax.model.packed_encoder import packed_rows
+from bertjax.model.stacking import init_params, unstack_layers
+
+MODERN = dict(
+    vocab_size=60, num_layers=4, width=32, num_heads=2, mlp_dim=24, max_positions=900, num_segments=0, nsp=False,
+    dropout=0.0, attention_dropout=0.0, pre_norm=True, first_attention_norm=False, norm_bias=False, position='rope',
+    projection_bias=False, mlp='geglu', attention_window=130, pooler='transform', layer_norm_eps=1e-5,
+)  # fmt: skip
+# The rows of a batch: only padding, one token, within half a window, as long as a window, and longer.
+LENGTHS = np.array([0, 1, 5, 66, 131, 150, 299, 300])
+
+
+@functools.cache
+def _params():
+    model = BertForPreTraining(BertConfig(**MODERN))
+    return nn.unbox(init_params(model, jax.random.key(0), *[np.zeros((1, 1), np.int32)] * 4))
+
+
+def _rows(length):
+    mask = (np.arange(length) < LENGTHS[:, None]).astype(np.int32)
+    ids = np.random.default_rng(0).integers(5, 60, mask.shape).astype(np.int32)
+    return np.where(mask, ids, 0).astype(np.int32), np.zeros_like(mask), mask
+
+
+@SCAN
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+@pytest.mark.parametrize('attention', ['dot_product', 'by_head_cpu'])
+def test_rows_of_every_length_are_finite(attention, dtype, scan):
+    """NaN logits after a conversion or with padding (AnswerDotAI/ModernBERT#209, #163; transformers#35988)."""
+    model = BertForPreTraining(BertConfig(**MODERN, attention=attention, dtype=dtype, scan_layers=scan))
+    inputs, positions = _rows(300), np.tile(np.arange(300, dtype=np.int32), (len(LENGTHS), 1))
+    real = inputs[2] > 0
+
+    def loss(params):
+        logits = model.apply({'params': params}, *inputs, positions)['mlm_logits']
+        scores = jnp.take_along_axis(jax.nn.log_softmax(logits), inputs[0][..., None], -1)[..., 0]
+        return -(scores * real).sum() / real.sum(), logits
+
+    params = _params() if scan else unstack_layers(_params())
+    (value, logits), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+    assert np.isfinite(value) and np.isfinite(logits).all()
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(gradients))
+    exact = _logits('dot_product')
+    error = np.abs(np.asarray(logits) - exact)[real].max() / np.abs(exact[real]).max()
+    assert error < (1e-5 if dtype == 'float32' else 0.05)
+
+
+@functools.cache
+def _logits(attention):
+    model = BertForPreTraining(BertConfig(**MODERN, attention=attention))
+    positions = np.tile(np.arange(300, dtype=np.int32), (len(LENGTHS), 1))
+    apply = jax.jit(lambda params: model.apply({'params': params}, *_rows(300), positions)['mlm_logits'])
+    return np.asarray(apply(_params()))
+
+
+@pytest.mark.parametrize('dtype', ['float32', 'bfloat16'])
+def test_packed_rows_of_every_length_are_finite(dtype):
+    model, params = BertForPreTraining(BertConfig(**MODERN, dtype=dtype)), _params()
+    inputs = _rows(900)
+    with packed_rows(4):
+        encode = jax.jit(lambda params, *inputs: model.apply({'params': params}, *inputs, method='encode')[0])
+        states = encode(params, *inputs)
+    assert np.isfinite(np.asarray(states, np.float32)).all()
+
+
+def test_padding_changes_no_row():
+    """A row alone, without padding, has the logits that it has in a padded batch."""
+    together = _logits('auto')
+    model = BertForPreTraining(BertConfig(**MODERN))
+    ids, _, _ = _rows(300)
+    for row, length in enumerate(LENGTHS.tolist()):
+        if length in (5, 66, 131):
+            one = [np.ones((1, length), np.int32)] * 3
+            positions = np.arange(length, dtype=np.int32)[None]
+            alone = model.apply({'params': _params()}, ids[row : row + 1, :length], *one[1:], positions)['mlm_logits']
+            np.testing.assert_allclose(together[row, :length], alone[0], atol=1e-5)
+
+
+def test_a_window_changes_the_result_where_it_hides():
+    """A window that is silently ignored would give equal logits (semantic-router#3406)."""
+    model = BertForPreTraining(BertConfig(**{**MODERN, 'attention_window': 0, 'rope_local_theta': 10_000.0}))
+    positions = np.tile(np.arange(300, dtype=np.int32), (len(LENGTHS), 1))
+    whole = np.asarray(model.apply({'params': _params()}, *_rows(300), positions)['mlm_logits'])
+    difference = [np.abs(whole - _logits('auto'))[row, :length].max() for row, length in enumerate(LENGTHS) if length]
+    assert max(difference[:3]) < 1e-5 < 1e-4 < min(difference[3:])

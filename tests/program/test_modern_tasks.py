@@ -1,0 +1,153 @@
+"""A ModernBERT of transformers, tuned to tasks: pairs without segments, exports that answer as transformers does."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from json_tokenizers import write_modernbert
+from marks import slow
+from running import GLUE, TUNE, Program, rows
+
+import bertjax
+
+transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+FEW = (*TUNE, '--config.steps=6', '--config.epochs=1', '--config.eval_every=6', '--config.checkpoint_every=6')
+
+
+def _start(kind: str, corpus: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
+    folder.mkdir()
+    write_modernbert(kind, corpus.read_text().split('\n'), folder, size=400)
+    return folder
+
+
+@pytest.mark.parametrize('kind', ['modern', *slow('gemma')])
+def test_pairs_of_texts(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, kind: str):
+    import torch
+
+    start, workdir = _start(kind, program.corpus, tmp_path / 'start'), tmp_path / 'run'
+    given = (f'--config.init={start}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
+    said = program.run(*given, **GLUE).stdout
+    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel\n' in said
+    exported = workdir / 'export' / 'hf'
+    model, info = transformers.AutoModelForSequenceClassification.from_pretrained(exported, output_loading_info=True)
+    assert type(model).__name__ == 'ModernBertForSequenceClassification' and not any(info.values())
+    assert model.config.classifier_pooling == 'mean' and model.config.local_attention == 8
+    theirs, before = (transformers.AutoTokenizer.from_pretrained(folder) for folder in (exported, start))
+    assert theirs.model_max_length == 64 and theirs.mask_token == before.mask_token
+    ids = bertjax.load(start).tokenizer
+    assert (model.config.cls_token_id, model.config.eos_token_id) == (ids.cls_id, ids.sep_id)
+    assert (model.config.bos_token_id, model.config.sep_token_id) == (ids.cls_id, ids.sep_id)
+    assert model.config.pad_token_id == ids.pad_id
+    lines = [line.split('\t') for line in (rte / 'dev.tsv').read_text().splitlines()[1:]]
+    first, second = [line[1] for line in lines], [line[2] for line in lines]
+    first[:4] = [' two  spaces', f'a {theirs.mask_token}', 'naïve 你好\n', '']
+    inputs = theirs(first, second, padding=True, return_tensors='pt')
+    assert set(inputs) == {'input_ids', 'attention_mask'}
+    assert inputs['input_ids'].tolist() == before(first, second, padding=True)['input_ids']
+    with torch.no_grad():
+        expected = model.eval()(**inputs).logits.log_softmax(-1).numpy()
+    answers = bertjax.load(exported).classify(first, second)
+    ours = [[answer['probabilities'][name] for name in model.config.id2label.values()] for answer in answers]
+    np.testing.assert_allclose(np.log(ours), expected, atol=1e-5)
+    program.run(*given, '--config.run=predict', **GLUE)
+    found = rows(workdir / 'predictions' / 'dev.jsonl')
+    ours = [[row['probabilities'][name] for name in model.config.id2label.values()] for row in found]
+    np.testing.assert_allclose(np.log(ours)[4:], expected[4:], atol=1e-5)
+
+
+@pytest.mark.parametrize('recipe', ['configs/glue.py:rte', 'configs/adapt.py', 'configs/fill.py', 'configs/extract.py'])
+def test_an_unknown_family_is_named_in_one_line(
+    program: Program, rte: pathlib.Path, tmp_path: pathlib.Path, recipe: str
+):
+    values = {'model_type': 'deberta-v2', 'architectures': ['DebertaV2ForMaskedLM'], 'hidden_size': 32}
+    (tmp_path / 'config.json').write_text(json.dumps(values))
+    given = {
+        'glue': f'--config.data={rte}',
+        'adap': f'--config.corpus={program.corpus}',
+        'fill': '--config.fill.text=a [MASK]',
+        'extr': '--config.input=-',
+    }
+    line = program.error(
+        f'--config.init={tmp_path}', f'--workdir={tmp_path / "run"}', given[recipe[8:12]], recipe=recipe, small=False
+    )
+    assert "config.json: found model_type 'deberta-v2', expected one of bert, roberta" in line
+    assert 'modernbert' in line and 'DebertaV2ForMaskedLM computes another function' in line
+
+
+def _write_squad(data: pathlib.Path) -> None:
+    for name in ('train-v1.1.json', 'dev-v1.1.json'):
+        paragraphs = []
+        for i in range(10):
+            context = f'the old bird sings near the house {i}. the green stone falls.'
+            answers = [{'text': f'house {i}', 'answer_start': context.index('house')}]
+            asked = [{'id': f'{name}{i}', 'question': 'where sings the bird', 'answers': answers}]
+            paragraphs.append({'context': context, 'qas': asked})
+        (data / name).write_text(json.dumps({'version': '1.1', 'data': [{'title': 't', 'paragraphs': paragraphs}]}))
+
+
+def _write_swag(data: pathlib.Path) -> None:
+    header = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
+    for name in ('train', 'val'):
+        lines = [
+            f'{i},v,{i},,the wind falls.,the bird,gold,sings,runs,falls to the field,is old,{i % 4}' for i in range(12)
+        ]
+        (data / f'{name}.csv').write_text('\n'.join([header, *lines]) + '\n')
+
+
+def _write_columns(data: pathlib.Path) -> None:
+    for name in ('train', 'dev', 'test'):
+        sentences = [f'the O\nriver B-PLACE\nhouse{i} I-PLACE\nsings O\n' for i in range(12)]
+        (data / f'{name}.txt').write_text('\n'.join(sentences))
+
+
+TASKS = {
+    'configs/squad.py:v1': (_write_squad, 'ModernBertForQuestionAnswering'),
+    'configs/swag.py': (_write_swag, 'ModernBertForMultipleChoice'),
+    'configs/ner.py': (_write_columns, 'ModernBertForTokenClassification'),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['modern', 'gemma'])
+@pytest.mark.parametrize('recipe', TASKS)
+def test_other_tasks(program: Program, tmp_path: pathlib.Path, recipe: str, kind: str):
+    data, workdir = tmp_path / 'data', tmp_path / 'run'
+    data.mkdir()
+    write, name = TASKS[recipe]
+    write(data)
+    start = _start(kind, program.corpus, tmp_path / 'start')
+    sizes = (
+        *(('--config.task.max_query=16',) if 'squad' in recipe else ()),
+        '--config.seq_len=48',
+        '--config.batch_size=4',
+        '--config.steps=4',
+        '--config.max_padded_lengths=2',
+    )
+    program.run(
+        f'--config.init={start}', f'--config.data={data}', f'--workdir={workdir}', *sizes, recipe=recipe, small=False
+    )
+    model, info = getattr(transformers, name).from_pretrained(workdir / 'export' / 'hf', output_loading_info=True)
+    assert not any(info.values()) and model.config.architectures == [name]
+    bert = bertjax.load(workdir / 'export' / 'hf')
+    if name == 'ModernBertForQuestionAnswering':
+        answer = bert.answer('where sings the bird', context := 'the  bird sings near the naïve house.')
+        assert answer['answer'] == context[answer['start'] : answer['end']] != ''
+    elif name == 'ModernBertForTokenClassification':
+        tokenizer = transformers.AutoTokenizer.from_pretrained(workdir / 'export' / 'hf')
+        inputs = tokenizer(' the river sings', return_tensors='pt')  # a word has the space before it, also the first
+        begins = [
+            i for i, piece in enumerate(tokenizer.convert_ids_to_tokens(inputs['input_ids'][0])) if piece[0] in 'Ġ▁'
+        ]
+        best = model.eval()(**inputs).logits[0, begins].argmax(-1).tolist()
+        tagged = bert.tag('the river sings')
+        assert tagged['words'] == ('the', 'river', 'sings')
+        kinds = [tag.rpartition('-')[2] for tag in tagged['tags']]  # `tag` makes a lone I- the beginning of an entity
+        assert kinds == [model.config.id2label[i].rpartition('-')[2] for i in best]
+    else:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(workdir / 'export' / 'hf')
+        endings, start = ['sings', 'runs over', ''], 'the wind falls. the bird'
+        inputs = tokenizer([start] * 3, endings, padding=True, return_tensors='pt')
+        logits = model.eval()(**{name: x[None] for name, x in inputs.items()}).logits[0]
+        ours = bert.choose(start, endings)['probabilities']
+        np.testing.assert_allclose(ours, logits.softmax(-1).detach().numpy(), atol=1e-5)
