@@ -18,7 +18,7 @@ POOLERS = ('tanh', 'relu', 'transform')
 POOLINGS = ('cls', 'mean')
 DROPOUT_SITES = ('all', 'attention_output')
 # The implementations of model/attention/select.py.
-ATTENTION = ('auto', 'window_tpu', 'fused_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
+ATTENTION = ('auto', 'fused_tpu', 'blocks_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import by_head_cpu, cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu, window_tpu
+from bertjax.model.attention import blocks_tpu, by_head_cpu, cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -56,8 +56,8 @@ class Implementation(Protocol):
 # 'auto' chooses the first implementation for the platform that supports the call. Faster implementations come before
 # `dot_product`, which supports every call. `model/config.py` lists the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
-    'window_tpu': window_tpu,
     'fused_tpu': fused_tpu,
+    'blocks_tpu': blocks_tpu,
     'flash_tpu': flash_tpu,
     'cudnn': cudnn,
     'fused_gpu': fused_gpu,
@@ -66,7 +66,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 _ANY_MASK = ('by_head_cpu', 'dot_product')  # the implementations that take all of `AttentionMask.visible`
-_CHECKS_MASK = ('window_tpu', *_ANY_MASK)  # those whose `supports` looks at the mask
+_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # those whose `supports` looks at the mask
 
 
 def _mask_refusal(mask: AttentionMask) -> str | None:

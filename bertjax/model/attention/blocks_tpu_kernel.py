@@ -1,4 +1,4 @@
-"""The kernels of window_tpu.py: windowed attention of one row and a few heads, forward and backward.
+"""The kernels of blocks_tpu.py: attention of one row and a few heads, forward and backward.
 
 A program holds its columns of a row in vector memory and loops over blocks of queries. The backward kernel recomputes
 the scores, and adds each block's share to the gradients of its keys and values in float32.
@@ -15,14 +15,14 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from bertjax.model.attention.tpu_kernel import head_columns, product, softmax
-from bertjax.model.attention.window_tpu import BLOCK
+from bertjax.model.attention.blocks_tpu import BLOCK
 from bertjax.model.layers import NEGATIVE
 
 _MIB = 2**20
 
 
 @dataclasses.dataclass(frozen=True)
-class WindowOptions:
+class BlockOptions:
     """The static options of the kernels.
 
     Attributes:
@@ -45,7 +45,7 @@ class WindowOptions:
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attention(options: WindowOptions, query: Any, key: Any, value: Any, sequences: Any) -> jax.Array:
+def attention(options: BlockOptions, query: Any, key: Any, value: Any, sequences: Any) -> jax.Array:
     """Computes self-attention of all positions, each to the keys at most `options.reach` positions away.
 
     Args:
@@ -59,12 +59,12 @@ def attention(options: WindowOptions, query: Any, key: Any, value: Any, sequence
     return _call(_forward_kernel, 1, options, (query, key, value), sequences)[0]
 
 
-def _attention_forward(options: WindowOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+def _attention_forward(options: BlockOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
     return attention(options, *inputs), inputs
 
 
 def _attention_backward(
-    options: WindowOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array
+    options: BlockOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array
 ) -> tuple[Any, ...]:
     *arrays, sequences = inputs
     arrays.append(cotangent.astype(arrays[0].dtype))
@@ -75,7 +75,7 @@ attention.defvjp(_attention_forward, _attention_backward)
 
 
 def _call(
-    kernel: Callable[..., None], outputs: int, options: WindowOptions, arrays: Any, sequences: jax.Array
+    kernel: Callable[..., None], outputs: int, options: BlockOptions, arrays: Any, sequences: jax.Array
 ) -> list[jax.Array]:
     """Runs `kernel` for each row and group of heads, on blocks [S, group·K] of the arrays."""
     (B, S, columns), blocks = arrays[0].shape, arrays[0].shape[1] // BLOCK
@@ -104,11 +104,11 @@ def _call(
             transcendentals=B * S * options.keys * columns // options.width,
         ),
         interpret=options.interpret,
-        name='window_attention' if outputs == 1 else 'window_attention_gradient',
+        name='block_attention' if outputs == 1 else 'block_attention_gradient',
     )(*arrays, *ids)
 
 
-def _forward_kernel(options: WindowOptions, query, key, value, query_ids, key_ids, output) -> None:
+def _forward_kernel(options: BlockOptions, query, key, value, query_ids, key_ids, output) -> None:
     def compute(queries: Any, keys: Any, bias: jax.Array) -> None:
         for columns in head_columns(query, options.width):
             weights = softmax(query[queries, columns], key[keys, columns], bias)
@@ -119,7 +119,7 @@ def _forward_kernel(options: WindowOptions, query, key, value, query_ids, key_id
 
 
 def _backward_kernel(
-    options: WindowOptions, query, key, value, cotangent, query_ids, key_ids, d_query, d_key, d_value, key_sum, value_sum
+    options: BlockOptions, query, key, value, cotangent, query_ids, key_ids, d_query, d_key, d_value, key_sum, value_sum
 ) -> None:
     key_sum[...], value_sum[...] = jnp.zeros_like(key_sum), jnp.zeros_like(value_sum)
     dtype = query.dtype
@@ -141,10 +141,10 @@ def _backward_kernel(
 
 
 def _for_blocks(
-    options: WindowOptions, query_ids: Any, key_ids: Any, length: int, compute: Callable[[Any, Any, jax.Array], None]
+    options: BlockOptions, query_ids: Any, key_ids: Any, length: int, compute: Callable[[Any, Any, jax.Array], None]
 ) -> None:
     """Calls compute(slice of queries, slice of keys, bias of their scores) for each block of queries of a row."""
-    alignment = (options.keys - BLOCK) // 2
+    alignment = max((options.keys - BLOCK) // 2, BLOCK // 2) if options.keys < length else length
 
     def block(i: jax.Array, _: None) -> None:
         first = pl.multiple_of(options.first_key(i, length), alignment)

@@ -1,4 +1,4 @@
-"""The TPU kernel for windows: interpreted by JAX against float64, and compiled for TPUs if libtpu is installed."""
+"""The TPU kernel by blocks of queries, with and without a window: interpreted by JAX against float64, and compiled for TPUs if libtpu is installed."""
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.errors import UserError
-from bertjax.model.attention import window_tpu
+from bertjax.model.attention import blocks_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.attention.select import choose_attention
 from bertjax.parallel.mesh import make_mesh
@@ -20,6 +20,7 @@ CASES = {
     'packed': (2, 64, 128, True),
     'heads of 128, a wide window': (1, 128, 250, True),
     'a narrow window': (4, 32, 16, False),
+    'no window': (2, 64, 0, True),
 }
 
 
@@ -34,7 +35,7 @@ def by_float64(arrays, mask):
     query, key, value, cotangent = (np.asarray(x, np.float64) for x in arrays)
     scale = query.shape[-1] ** -0.5
     distances = np.abs(np.arange(S)[:, None] - np.arange(S))
-    seen = (distances <= mask.window // 2) & (np.asarray(mask.key_mask)[:, None] > 0)
+    seen = (distances <= (mask.window // 2 or S)) & (np.asarray(mask.key_mask)[:, None] > 0)
     if mask.sequence_ids is not None:
         ids = np.asarray(mask.sequence_ids)
         seen &= ids[:, None] == ids[:, :, None]
@@ -62,7 +63,7 @@ def test_output_and_gradients_are_those_of_float64(name):
     @jax.jit
     def by_kernel(query, key, value, cotangent):
         def attend(*x):
-            return window_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None, interpret=True)
+            return blocks_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None, interpret=True)
 
         output, pull = jax.vjp(attend, query, key, value)
         return output, *pull(cotangent)
@@ -82,16 +83,17 @@ def test_it_compiles_for_a_tpu(topology, length):
 
     def gradient(query, key, value, mask_ids):
         mask = AttentionMask(mask_ids, mask_ids, window=128)
-        assert choose_attention('auto', query, key, mask, 0.0).name == 'window_tpu'
+        assert choose_attention('auto', query, key, mask, 0.0).name == 'blocks_tpu'
 
         def loss(*x):
-            return window_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None).astype(jnp.float32).sum()
+            return blocks_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None).astype(jnp.float32).sum()
 
         return jax.grad(loss, (0, 1, 2))(query, key, value)
 
     with mesh_context(mesh):
         text = jax.jit(gradient).lower(x, x, x, ids).compile().as_text()
-        assert 'window_attention_gradient' in text
+        assert 'block_attention_gradient' in text
         with pytest.raises(UserError, match='it does not support dropout'):
-            choose_attention('window_tpu', x, x, AttentionMask(ids, window=128), 0.1)
-        assert choose_attention('auto', x, x, AttentionMask(ids), 0.0).name != 'window_tpu'
+            choose_attention('blocks_tpu', x, x, AttentionMask(ids, window=128), 0.1)
+        global_name = choose_attention('auto', x, x, AttentionMask(ids), 0.0).name
+        assert global_name == ('blocks_tpu' if length == 1024 else 'flash_tpu')
