@@ -1,4 +1,4 @@
-"""The TPU kernel by blocks of queries, with and without a window: interpreted by JAX against float64, and compiled for TPUs if libtpu is installed."""
+"""The TPU kernel by blocks of queries: interpreted by JAX against float64, and compiled for TPUs if libtpu is there."""
 
 import jax
 import jax.numpy as jnp

@@ -11,7 +11,6 @@ The kernel has not been measured on hardware yet.
 import functools
 
 import jax
-import jax.numpy as jnp
 
 from bertjax.model.attention.fused_tpu import LANES, UNSUPPORTED_KINDS, heads_per_program
 from bertjax.model.attention.mask import AttentionMask
@@ -41,7 +40,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     if query.shape[1] != S:
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     longest = MAX_LENGTH[mask.window > 0]
-    if S % BLOCK or S > longest:
+    if S % BLOCK or longest < S:
         return f'sequences of {S} tokens, but it needs multiples of {BLOCK} up to {longest}'
     rows, chips = key.shape[0], shard_count('act_batch')
     if rows % chips:

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from bertjax.model.attention.tpu_kernel import head_columns, product, softmax
 from bertjax.model.attention.blocks_tpu import BLOCK
+from bertjax.model.attention.tpu_kernel import head_columns, product, softmax
 from bertjax.model.layers import NEGATIVE
 
 _MIB = 2**20
@@ -63,9 +63,7 @@ def _attention_forward(options: BlockOptions, *inputs: jax.Array) -> tuple[jax.A
     return attention(options, *inputs), inputs
 
 
-def _attention_backward(
-    options: BlockOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array
-) -> tuple[Any, ...]:
+def _attention_backward(options: BlockOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
     *arrays, sequences = inputs
     arrays.append(cotangent.astype(arrays[0].dtype))
     return (*_call(_backward_kernel, 3, options, arrays, sequences), None)
