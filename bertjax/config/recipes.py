@@ -59,6 +59,7 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
       weight_decay: The decoupled weight decay.
     """
     config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
+    config.update(seq_len=1024, max_predictions=312)
     config.model.update(MODERN_FORM | MODERN_SIZES[size])
     config.model.dtype = 'bfloat16'
     config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md

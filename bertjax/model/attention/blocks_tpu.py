@@ -78,5 +78,5 @@ def attend(
 
 
 def keys_per_block(window: int) -> int:
-    """Returns the number of keys for a block of queries: a multiple of a register, at least BLOCK + `window` // 2 · 2."""
+    """Returns the number of keys that a block of queries may see, rounded up to a register."""
     return -(-(BLOCK + window // 2 * 2) // LANES) * LANES
