@@ -9,7 +9,8 @@ Differences from the original: the global RoPE theta is 160,000 from the start (
 a row holds one part of a document or several short ones that do not see each other, rows of 8,192 come in batches of
 64 (there 72), and the first batches are not smaller.
 
-Hardware: the 1.8e21 FLOPs take 64 chips of TPU v5e 89 hours in bfloat16 at 45 % of their peak (computed, not run).
+Hardware: the 1.8e21 FLOPs take 64 chips of TPU v5e 96 hours in bfloat16 at 42 % of their peak (computed from a compile
+of four layers, see docs/performance.md; not run).
 """
 
 from ml_collections import ConfigDict
