@@ -73,10 +73,15 @@ def test_output_and_gradients_are_those_of_float64(name):
         np.testing.assert_allclose(np.asarray(ours)[real], expected[real], atol=2e-6, rtol=1e-5)
 
 
-@pytest.mark.parametrize('topology', ['v5e:2x2', 'v5p:2x2x1'])
-@pytest.mark.parametrize('length', [1024, 8192])
-def test_it_compiles_for_a_tpu(topology, length):
+@pytest.mark.parametrize(
+    ('topology', 'length'),
+    [('v5e:2x2', 1024), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ('v5e:2x2', 8192), ('v5p:2x2x1', 1024), ('v5p:2x2x1', 8192), ('v6e:2x2', 8192)
+    ))],
+)  # fmt: skip
+def test_it_compiles_for_a_tpu(topology, length, monkeypatch):
     pytest.importorskip('libtpu', reason="needs the extra 'tpu'")
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
     mesh = make_mesh({'data': 4, 'fsdp': 1, 'tensor': 1}, topology_devices(topology))
     x = jax.ShapeDtypeStruct((4, length, 12, 64), jnp.bfloat16, sharding=batch_sharding(mesh))
     ids = jax.ShapeDtypeStruct((4, length), jnp.int32, sharding=batch_sharding(mesh))
