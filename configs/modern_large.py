@@ -5,7 +5,8 @@
 arXiv 2412.13663: as `configs/modern_base.py`, with 900 billion tokens at 5e-4 and 800 billion at 5e-5, and 5e-5 for the
 rows of 8,192. The original started from base's weights; this recipe starts from random ones.
 
-Hardware: the 4.9e21 FLOPs take 64 chips of TPU v5e 10 days in bfloat16 at 45 % of their peak (computed, not run).
+Hardware: the 4.9e21 FLOPs take 64 chips of TPU v5e 9 days in bfloat16 at 52 % of their peak (computed from a compile of
+four layers, see docs/performance.md; not run).
 """
 
 from ml_collections import ConfigDict
