@@ -121,7 +121,7 @@ def test_named_tests_exist(page: pathlib.Path):
 def test_each_complaint_has_a_test():
     """Its thread, what is done about it, and at least one test that holds it."""
     rows = re.findall(r'^\| (.+?) \| (.+) \| (.+) \|$', section('troubleshooting', COMPLAINTS), re.MULTILINE)[1:]
-    assert len(rows) == 20 and all('`tests/' in test and here for _, here, test in rows)
+    assert len(rows) == 22 and all('`tests/' in test and here for _, here, test in rows)
     assert all(re.search(r'\w#\d+', complaint) for complaint, *_ in rows)
 
 

@@ -21,7 +21,7 @@ from bertjax.distill.settings import DistillationSettings
 from bertjax.errors import UserError
 from bertjax.finetune.settings import finetuning_settings
 from bertjax.finetune.trials import make_trials
-from bertjax.model.config import BertConfig
+from bertjax.model.config import BertConfig, parameter_count
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding
 from bertjax.pretrain.run import build_pretraining_setup
@@ -33,6 +33,7 @@ CONFIGS = sorted((pathlib.Path(__file__).parent.parent / 'configs').glob('*.py')
 ARGUMENTS = {
     'pretrain_tiny': ['', 'adam'],
     'pretrain_base': ['', 'no_nsp', 'ltr', 'masking=0/20/80', 'size=l6_d768_h3', 'cased'],
+    'ettin': ['', '17m', '32m', '68m', '150m', '400m', '1b'],
     'glue': ['', 'all', 'cola', 'sst2', 'mrpc,grid', 'stsb', 'qqp', 'mnli,seq=256', 'qnli', 'rte,grid,seeds=5', 'wnli'],
     'squad': ['', 'v1', 'v2'],
     'ner': [
@@ -91,7 +92,8 @@ def test_recipe_takes_a_step(path: pathlib.Path, argument: str):
     config.mesh.data = 1
     for i, phase in enumerate(config.phases):
         phase.batch_size, phase.grad_accum_steps = 4, min(2, phase.get('grad_accum_steps', 1))
-        phase.seq_len, phase.max_predictions = 16 * (i + 1), 3
+        phase.seq_len = 16 * (i + 1)
+        phase.max_predictions = phase.seq_len if config.packing else 3
     config.batch_size, config.grad_accum_steps = 4, min(2, config.grad_accum_steps)
     config.seq_len, config.max_predictions = 16, 3
     mesh = make_mesh(config.mesh, jax.devices()[:1])
@@ -156,6 +158,25 @@ def test_ablations_say_what_the_paper_says():
     assert load(base, 'size=l3_d768_h12').model.num_layers == 3
     with pytest.raises(UserError, match='masking'):
         load(base, 'masking=1/2')
+
+
+def test_modern_phases_are_the_published_ones():
+    """Their tokens in billions and their rates: arXiv 2412.13663, arXiv 2507.11412 and the configs beside them."""
+    wanted = {
+        ('modern_base', ''): [(1719, 8e-4), (250, 3e-4), (50, 3e-4)],
+        ('modern_large', ''): [(900, 5e-4), (800, 5e-5), (250, 5e-5), (50, 5e-5)],
+        ('ettin', '17m'): [(1700, 3e-3), (250, 3e-3), (50, 1.5e-3)],
+    }
+    for (stem, argument), tokens_and_rates in wanted.items():
+        config = load(CONFIGS[[path.stem for path in CONFIGS].index(stem)], argument)
+        phases = pretraining_settings(config).resolve_phases(config.steps)
+        for phase, (billions, rate) in zip(phases, tokens_and_rates, strict=True):
+            tokens = (phase.last_step - phase.first_step) * phase.batch_size * phase.seq_len
+            assert tokens == pytest.approx(billions * 1e9, rel=2e-3) and phase.learning_rate == rate
+        assert phases[-1].decay_fraction == 1.0 and phases[0].decay_fraction == 0.0
+        assert parameter_count(pretraining_settings(config).model_config(50368)) > 1e6
+    with pytest.raises(UserError, match='size'):
+        load(CONFIGS[[path.stem for path in CONFIGS].index('ettin')], '5m')
 
 
 def test_lamb_phases_are_the_published_ones():

@@ -12,7 +12,7 @@ from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
 from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
-from bertjax.model.config import SIZES
+from bertjax.model.config import MODERN_FORM, MODERN_SIZES, SIZES
 from bertjax.tasks.registry import KINDS, options
 
 
@@ -46,6 +46,35 @@ def two_phases(**second: Any) -> tuple[ConfigDict, ConfigDict]:
         phase(steps='90%', seq_len=128, max_predictions=20),
         phase(steps='10%', seq_len=512, max_predictions=80, **second),
     )
+
+
+def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5) -> ConfigDict:
+    """Returns the config of ModernBERT's pre-training (arXiv 2412.13663) without its phases; see `modern_phase`.
+
+    Rows of packed documents, 30 % masks, StableAdamW, a warm-up and then a constant learning rate, byte-level BPE.
+
+    Args:
+      size: A row of `model.config.MODERN_SIZES`.
+      learning_rate: The peak learning rate of the phases that do not set one.
+      weight_decay: The decoupled weight decay.
+    """
+    config = pretraining_config(packing=True, learning_rate=learning_rate, batch_size=4608)
+    config.update(seq_len=1024, max_predictions=312)
+    config.model.update(MODERN_FORM | MODERN_SIZES[size])
+    config.model.dtype = 'bfloat16'
+    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.vocab.update(family='bpe', lowercase=False, size=50368)
+    config.pairs.update(mode='doc_sentences', short_probability=0.0)
+    config.masking.rate = 0.3
+    config.optimizer.update(name='stable_adamw', b2=0.98, weight_decay=weight_decay)
+    config.schedule.update(name='wsd', decay_fraction=0.0)
+    config.warmup_fraction = 0.0
+    return config
+
+
+def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
+    """Returns a phase of ModernBERT's pre-training: `phase` with room for 30 % masks in rows of `seq_len`."""
+    return phase(seq_len=seq_len, max_predictions=-(-3 * seq_len // 80) * 8, **values)
 
 
 def finetuning_config(kind: str, **task: Any) -> ConfigDict:

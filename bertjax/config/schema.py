@@ -22,11 +22,11 @@ class Change(enum.Enum):
     """Whether a resumed run may have another value of a key. docs/keys.md prints the enum's value."""
 
     STATE = 'never'  # the key decides the shape or the meaning of the saved state
-    TRAINING = 'until finished'  # the key decides the result of training
+    TRAINING = 'unfinished'  # the key decides the result of training
     RUN = 'yes'  # the change is reported; a sweep or a benchmark refuses it
-    MACHINE = 'yes, everywhere'  # the change is reported; a sweep or a benchmark allows it as well
-    OUTPUT = 'yes, for the export'  # the change is not reported; a sweep refuses it
-    VERB = 'yes, unreported'  # the change is not reported: no training depends on the key
+    MACHINE = 'everywhere'  # the change is reported; a sweep or a benchmark allows it as well
+    OUTPUT = 'export'  # the change is not reported; a sweep refuses it
+    VERB = 'always'  # the change is not reported: no training depends on the key
 
 
 STATE, TRAINING, RUN, MACHINE, OUTPUT, VERB = Change

@@ -3,6 +3,7 @@
 python -m bertjax.config.tables > docs/keys.md
 """
 
+import re
 from collections.abc import Iterable, Mapping
 
 from bertjax.config.distillation import TaskDistillationKeys
@@ -18,7 +19,8 @@ _INTRODUCTION = """# Config keys
 Set a key with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
 some of them; `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
-In the tables about training, the last column says whether a resumed run may have another value:
+`int` stands for whole numbers. In the tables about training, the last column says whether a resumed run may have
+another value:
 
 | | |
 |---|---|
@@ -30,6 +32,15 @@ _CHANGES = {
     Change.MACHINE: 'the change is reported; a sweep or a benchmark allows it as well',
     Change.OUTPUT: 'the export at the end of the run uses the new value; a sweep refuses the change',
     Change.VERB: 'no training depends on the key',
+}
+
+
+# {the beginning of the description of a range: its short form}.
+_SHORTER = {
+    '^a whole number from ': 'int: ',
+    '^(a number from|a number(?= above)|one of) ': '',
+    '^True or False$': 'bool',
+    '^text that is not empty$': 'not empty',
 }
 
 
@@ -73,7 +84,7 @@ def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes:
     lines = ['', f'## {title}', '', ' '.join((about or '').partition('Attributes:')[0].split()), '']
     lines += [_row(head), _row(['---'] * len(head))]
     for name, key in keys.items():
-        cells = (f'`{name}`', f'`{_format_default(key.default)}`', key.about, key.allowed.words)
+        cells = (f'`{name}`', f'`{_format_default(key.default)}`', key.about, _shorten(key.allowed.words))
         lines.append(_row((*cells, *([key.change.value] if changes else []))))
     return lines
 
@@ -81,6 +92,13 @@ def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes:
 def _row(cells: Iterable[str]) -> str:
     escaped = [cell.replace('|', '\\|') for cell in cells]
     return f'| {" | ".join(escaped)} |'
+
+
+def _shorten(words: str) -> str:
+    """Shortens the description of a range for a cell of a table."""
+    for pattern, short in _SHORTER.items():
+        words = re.sub(pattern, short, words)
+    return words
 
 
 def _format_default(value: object) -> str:

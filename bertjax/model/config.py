@@ -18,7 +18,7 @@ POOLERS = ('tanh', 'relu', 'transform')
 POOLINGS = ('cls', 'mean')
 DROPOUT_SITES = ('all', 'attention_output')
 # The implementations of model/attention/select.py.
-ATTENTION = ('auto', 'fused_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
+ATTENTION = ('auto', 'fused_tpu', 'blocks_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
 VOCABULARY_MULTIPLE = 128
@@ -239,6 +239,27 @@ SIZES: dict[str, dict[str, int]] = {
     'l12_d1024_h16': _dims(12, 1024, 16),
     'l4_d312_h12': {**_dims(4, 312, 12), 'mlp_dim': 1200},
 }
+
+# ModernBERT (arXiv 2412.13663, table 4): base is '150m' and large '400m'; the others are Ettin's (arXiv 2507.11412).
+MODERN_SIZES: dict[str, dict[str, int]] = {
+    name: dict(zip(('num_layers', 'width', 'mlp_dim', 'num_heads'), sizes, strict=True))
+    for name, sizes in {
+        '17m': (7, 256, 384, 4),
+        '32m': (10, 384, 576, 6),
+        '68m': (19, 512, 768, 8),
+        '150m': (22, 768, 1152, 12),
+        '400m': (28, 1024, 2624, 16),
+        '1b': (28, 1792, 3840, 28),
+    }.items()
+}
+# The other fields in which ModernBERT differs from BERT, as in its pre-training. Its RoPE begins with a theta of 10,000
+# and gets 160,000 with the rows of 8,192; here it has 160,000 from the start.
+MODERN_FORM: dict[str, Any] = {
+    'max_positions': 8192, 'num_segments': 0, 'dropout_sites': 'attention_output', 'attention_dropout': 0.0,
+    'mlp': 'geglu', 'layer_norm_eps': 1e-5, 'projection_bias': False, 'norm_bias': False, 'pre_norm': True,
+    'first_attention_norm': False, 'position': 'rope', 'rope_theta': 160_000.0, 'attention_window': 128,
+    'pooler': 'transform', 'pooling': 'mean', 'init': 'megatron',
+}  # fmt: skip
 
 
 def parameter_count(config: BertConfig) -> int:

@@ -263,11 +263,9 @@ class BertEncoder(nn.Module):
         remat = resolve_remat(c, platform())
         if remat != 'none':
             # A scan itself prevents CSE between the two passes, so the barrier of `prevent_cse` would only cost time.
-            # If unrolled blocks differ, the index (argument 2, after the module and x) stays an int.
-            static = () if c.scan_layers or c.layers_alike else (2,)
-            block = nn.remat(
-                EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, static_argnums=static
-            )
+            # A block that depends on its index must know it when it is traced, to choose between windows and rotations.
+            static = {'static_argnums': (2,)} if not (c.scan_layers or c.layers_alike) else {}
+            block = nn.remat(EncoderBlock, policy=REMAT_POLICIES[remat], prevent_cse=not c.scan_layers, **static)
         if c.scan_layers:
             scanned = nn.scan(
                 block,

@@ -1,8 +1,14 @@
 """Rotary position embedding (RoPE, arXiv 2104.09864): a rotation of queries and keys that depends on the position."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import struct
+
+from bertjax.parallel.partition import over_mesh, platform, shard_count
+
+_BLOCK = 128  # positions and columns of the kernel for TPUs
 
 
 class Rotary(struct.PyTreeNode):
@@ -28,6 +34,22 @@ class Rotary(struct.PyTreeNode):
         Value i of the first half of a head is paired with value i of the second half, as in transformers
         (`rotate_half`).
         """
+        if platform() == 'tpu' and self._fits_kernel(x):
+            return self._rotate_by_kernel(x)
         cos, sin = self.cos[..., None, :], self.sin[..., None, :]  # [1 or B, S, 1, K / 2]
         first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
         return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
+
+    def _fits_kernel(self, x: jax.Array) -> bool:
+        B, S, H, K = x.shape
+        heads, rest = divmod(H, shard_count('act_heads'))
+        return not (S % _BLOCK or _BLOCK % K or heads * K % _BLOCK or rest or B % shard_count('act_batch'))
+
+    def _rotate_by_kernel(self, x: jax.Array, interpret: bool = False) -> jax.Array:
+        from bertjax.model.rotary_tpu import register_columns, rotate  # importing Pallas takes a while
+
+        (B, S, H, K), rows = x.shape, ('act_batch', 'act_length', None)
+        tables = (jnp.broadcast_to(y, (B, S, _BLOCK)) for y in register_columns(self.cos, self.sin))
+        columns = ('act_batch', 'act_length', 'act_heads')
+        kernel = over_mesh(functools.partial(rotate, K, interpret), (columns, rows, rows), columns)
+        return kernel(x.reshape(B, S, H * K), *tables).reshape(x.shape)

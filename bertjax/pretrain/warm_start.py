@@ -9,9 +9,11 @@ from collections.abc import Collection
 from typing import Any
 
 from bertjax.convert.load import load_pretraining_model, read_config
+from bertjax.convert.trees import stacked_shapes
 from bertjax.convert.vocabulary import add_piece_rows
 from bertjax.errors import UserError
 from bertjax.files.small_files import read_json_or_none
+from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, FieldKind, fields_of
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.text.added_words import find_previous_ids
@@ -21,6 +23,9 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 # Fields of the architecture that depend on the tokenizer, the pairs and the precision of the run, not on config.init.
 _DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
+# Fields of the architecture that must equal those of config.init, and those that no longer matter for its weights.
+_SIZES = ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+_OF_NEW_WEIGHTS = ('init', 'init_stddev')
 
 
 def with_architecture(
@@ -29,7 +34,8 @@ def with_architecture(
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
     A resumed run takes the architecture from its config.json, so config.init need not exist any more. It also keeps the
-    layout of its parameter tree, even if the recipe has changed.
+    layout of its parameter tree, even if the recipe has changed. A model without segment ids gets no pairs, unless the
+    command line sets config.pairs.mode.
 
     Args:
       settings: The settings of the pre-training.
@@ -55,6 +61,8 @@ def with_architecture(
         if ours != value and (ours != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
+    if not theirs['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+        settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_fields(settings, theirs)
 
 
@@ -66,6 +74,16 @@ def _recorded_fields(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, A
     if not has_checkpoints(folder):
         return None
     return read_json_or_none(folder / 'config.json', lambda facts: {name: facts['model'][name] for name in names})
+
+
+def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, Any]]:
+    """Returns the fields of the architecture, except sizes, that differ: {name: (ours, theirs)}."""
+    ignored = {*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS}
+    if not ours.nsp and 'transform' not in (ours.pooler, theirs.pooler):
+        ignored.add('pooler')  # neither model uses it
+    names = [name for name in fields_of(FieldKind.ARCHITECTURE) if name not in ignored]
+    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def initial_params(
@@ -81,19 +99,24 @@ def initial_params(
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
     old_tokenizer = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
     params, lines = imported.params, [imported.describe(directory)]
-    for name in ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments'):
+    for name in _SIZES:
         theirs, ours = getattr(imported.config, name), getattr(model_config, name)
         ours = old_tokenizer.vocab_size if name == 'vocab_size' else ours
         if theirs != ours:
             fix = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
-    for name in ('mlp', 'pooler', 'layer_norm_eps', 'causal', 'shifted_predictions', 'pre_norm'):
-        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
-        if theirs != ours and (model_config.nsp or name != 'pooler'):
-            lines.append(
-                f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
-                f'--config.model.{name}={theirs} keeps the value of the checkpoint'
-            )
+    differences = _differences(model_config, imported.config)
+    run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
+    shapes, run_shapes = (stacked_shapes(BertForPreTraining(one)) for one in (imported.config, run_config))
+    if shapes != run_shapes:
+        (name, (ours, theirs)), *_ = differences.items()
+        fix = f'set --config.model.{name}={theirs}, or --config.architecture_from=init'
+        raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
+    for name, (ours, theirs) in differences.items():
+        lines.append(
+            f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
+            f'--config.model.{name}={theirs} keeps the value of the checkpoint'
+        )
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)
         params = add_piece_rows(params, model_config, new_pieces)

@@ -38,7 +38,8 @@ def test_output_and_gradients_are_those_of_float64(name):
 def test_auto_chooses_it_for_long_sequences_without_dropout(slice_of_tpus):
     assert 'kernel for TPUs' in flash_tpu.supports(*shapes(1024), 0.0)
     with mesh_context(slice_of_tpus('v5e:2x2')):
-        assert choose_attention('auto', *shapes(1024, heads=4), 0.0).name == 'flash_tpu'
+        assert choose_attention('auto', *shapes(4096, heads=4), 0.0).name == 'flash_tpu'
+        assert choose_attention('auto', *shapes(1024, heads=4), 0.0).name == 'blocks_tpu'
         assert choose_attention('auto', *shapes(512, heads=4), 0.0).name == 'fused_tpu'
         chosen = choose_attention('auto', *shapes(1024, heads=4), 0.1)
         assert chosen.name == 'dot_product' and chosen.refusals['flash_tpu'] == 'it does not support dropout'

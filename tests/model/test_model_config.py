@@ -76,7 +76,7 @@ def test_flops(size, seq_len, predictions, gflop):
         (
             {'attention': 'flash'},
             "config.model.attention: found 'flash', "
-            'expected one of auto, fused_tpu, flash_tpu, cudnn, fused_gpu, by_head_cpu, dot_product',
+            'expected one of auto, fused_tpu, blocks_tpu, flash_tpu, cudnn, fused_gpu, by_head_cpu, dot_product',
         ),
         ({'dtype': 'float16'}, "config.model.dtype: found 'float16', expected one of float32, bfloat16"),
         ({'layer_norm_eps': 0.0}, 'config.model.layer_norm_eps'),

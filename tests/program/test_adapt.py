@@ -104,6 +104,50 @@ def test_a_run_goes_on_without_what_it_began_with(program: Program, folder: path
         away.rename(folder)
 
 
+@pytest.fixture(scope='module')
+def modernbert(trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A small ModernBertForMaskedLM of transformers, with the tokenizer of `trained`."""
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / 'export' / 'hf')
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40,
+        local_attention=8, max_position_embeddings=64, pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2,
+        sep_token_id=3,
+    )  # fmt: skip
+    directory = tmp_path_factory.mktemp('modernbert')
+    transformers.ModernBertForMaskedLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
+
+
+def test_a_modernbert_is_continued(
+    program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
+):
+    """Without pairs, as it has no segment ids; a model with other arrays is refused, other thetas are reported."""
+    workdir = tmp_path / 'run'
+    given = (f'--config.init={modernbert}', f'--config.corpus={folder}/new.txt', *QUICK)
+    out = program.run(f'--workdir={workdir}', *given, **ADAPT).stdout
+    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: nothing' in out
+    config = json.loads((workdir / 'config.json').read_text())
+    assert config['pairs']['mode'] == 'doc_sentences'
+    kept = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
+    assert {name: config['model'][name] for name in kept} == kept
+    exported = json.loads((workdir / 'export' / 'hf' / 'config.json').read_text())
+    assert exported['architectures'] == ['ModernBertForMaskedLM'] and exported['local_attention'] == 8
+    line = program.error(f'--workdir={workdir}', *given, '--config.steps=3', '--config.pairs.mode=nsp', **ADAPT)
+    assert 'config.model.pooler' in line
+    ettin = {'recipe': 'configs/ettin.py', 'small': False}
+    sizes = [f'--config.model.{name}={config["model"][name]}' for name in (
+        'width', 'num_layers', 'num_heads', 'mlp_dim', 'max_positions', 'attention_window'
+    )]  # fmt: skip
+    one = ('--config.phases=()', '--config.packing=False', '--config.grad_accum_steps=1', *sizes)
+    line = program.error(f'--workdir={tmp_path}/2', *given, *one, '--config.model.norm_bias=True', **ettin)
+    assert f'config.model.norm_bias: found True, expected False, as in {modernbert}' in line
+    theta = '--config.model.rope_local_theta=5e4'
+    out = program.run(f'--workdir={tmp_path}/2', *given, *one, theta, '--config.export=False', **ettin).stdout
+    assert 'config.model.rope_local_theta is 50000.0, but 10000.0 in the checkpoint' in out
+
+
 def test_mistakes_of_an_adaptation(program: Program, folder: pathlib.Path, tmp_path: pathlib.Path):
     given = arguments(folder, tmp_path / 'run')
     line = program.error(*given, '--config.model.num_layers=3', **ADAPT)

@@ -78,3 +78,24 @@ def test_distilbert_from_transformers_to_answers(
     assert 'of its DistilBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel, pooler' in said
     facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['DistilBertForSequenceClassification'] and facts['dim'] == 32
+
+
+@pytest.mark.slow
+def test_modernbert_from_transformers_to_answers(
+    program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
+):
+    """A pair of texts needs no segment ids."""
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(trained / 'export' / 'hf')
+    config = transformers.ModernBertConfig(
+        vocab_size=len(tokenizer), hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=40,
+        local_attention=8, max_position_embeddings=64, pad_token_id=0, bos_token_id=2, eos_token_id=3, cls_token_id=2,
+        sep_token_id=3, classifier_pooling='mean',
+    )  # fmt: skip
+    start = tmp_path / 'start'
+    transformers.ModernBertForMaskedLM(config).save_pretrained(start)
+    tokenizer.save_pretrained(start)
+    said = _tune_and_ask(program, rte, tmp_path / 'tuned', start)
+    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel' in said
+    facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
+    assert facts['architectures'] == ['ModernBertForSequenceClassification']

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from absl import logging
 
 from bertjax.errors import UserError
-from bertjax.model.attention import by_head_cpu, cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
+from bertjax.model.attention import blocks_tpu, by_head_cpu, cudnn, dot_product, flash_tpu, fused_gpu, fused_tpu
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.config import BertConfig
 from bertjax.model.dropout import Dropout
@@ -57,6 +57,7 @@ class Implementation(Protocol):
 # `dot_product`, which supports every call. `model/config.py` lists the names.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
+    'blocks_tpu': blocks_tpu,
     'flash_tpu': flash_tpu,
     'cudnn': cudnn,
     'fused_gpu': fused_gpu,
@@ -65,6 +66,7 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 _ANY_MASK = ('by_head_cpu', 'dot_product')  # the implementations that take all of `AttentionMask.visible`
+_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # those whose `supports` looks at the mask
 
 
 def _mask_refusal(mask: AttentionMask) -> str | None:
@@ -107,7 +109,7 @@ def choose_attention(
     refusals: dict[str, str] = {}
     candidates = [one for one, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
     for candidate in candidates if name == 'auto' else (name,):
-        reason = None if candidate in _ANY_MASK else _mask_refusal(mask)
+        reason = None if candidate in _CHECKS_MASK else _mask_refusal(mask)
         reason = reason or IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
         if reason is None:
             return AttentionChoice(candidate, refusals)
@@ -138,9 +140,9 @@ def attend(
     if mask.layout is not None:
         return _attend_in_groups(name, query, key, value, mask, dropout_rate, dropout)
     mask = _without_wide_window(mask, key)
-    if _splits_into_blocks(query, key, mask, dropout and dropout_rate):
-        return _attend_in_blocks(name, query, key, value, mask)
     choice = choose_attention(name, query, key, mask, 0.0 if dropout is None else dropout_rate)
+    if choice.name in _ANY_MASK and _splits_into_blocks(query, key, mask, dropout and dropout_rate):
+        return _attend_in_blocks(name, query, key, value, mask)
     _log_once(f'attention of {_shape(query)} over {_shape(key)} in {query.dtype}: {choice}')
     implementation = IMPLEMENTATIONS[choice.name]
     return implementation.attend(query, key, value, mask, dropout_rate=dropout_rate, dropout=dropout)

@@ -65,7 +65,8 @@ class SelfAttention(nn.Module):
         if c.qk_norm:
             query, key = Norm(c, 'head_dim', name='query_norm')(query), Norm(c, 'head_dim', name='key_norm')(key)
         if rotary is not None:
-            query, key = rotary[0].rotate(query), rotary[1].rotate(key)
+            # The backward pass needs only the rotated values.
+            query, key = save_residual(rotary[0].rotate(query)), save_residual(rotary[1].rotate(key))
         # Fused kernels never store these values, so they are computed in addition to `attend`. XLA merges the
         # computation with that of `dot_product`.
         if is_captured(self, SCORES):

@@ -6,7 +6,7 @@ Scores, softmax and dropout stay in vector memory (VMEM). The backward kernel re
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -103,35 +103,35 @@ def _call(
 
 def _forward_kernel(options: TpuKernelOptions, width: int, query, key, value, sequences, words, output) -> None:
     bias = _bias(options, sequences)
-    for h, columns in _heads(query, width):
-        weights = _softmax(query[:, columns], key[:, columns], bias)
+    for h, columns in enumerate(head_columns(query, width)):
+        weights = softmax(query[:, columns], key[:, columns], bias)
         weights = jnp.where(_keep_mask(options, weights, words, h), weights * _scale(options), 0.0)
-        output[:, columns] = _product(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
+        output[:, columns] = product(weights.astype(value.dtype), value[:, columns], 1, 0).astype(output.dtype)
 
 
 def _backward_kernel(
     options: TpuKernelOptions, width: int, query, key, value, cotangent, sequences, words, d_query, d_key, d_value
 ) -> None:
     bias, dtype = _bias(options, sequences), query.dtype
-    for h, columns in _heads(query, width):
+    for h, columns in enumerate(head_columns(query, width)):
         q, k, v, d_output = (x[:, columns] for x in (query, key, value, cotangent))
-        weights = _softmax(q, k, bias)
+        weights = softmax(q, k, bias)
         keep = _keep_mask(options, weights, words, h)
         dropped = jnp.where(keep, weights * _scale(options), 0.0).astype(dtype)
-        d_value[:, columns] = _product(dropped, d_output, 0, 0).astype(dtype)
-        d_weights = jnp.where(keep, _product(d_output, v, 1, 1) * _scale(options), 0.0)
+        d_value[:, columns] = product(dropped, d_output, 0, 0).astype(dtype)
+        d_weights = jnp.where(keep, product(d_output, v, 1, 1) * _scale(options), 0.0)
         d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
         d_scores = (d_scores * width**-0.5).astype(dtype)
-        d_query[:, columns] = _product(d_scores, k, 1, 0).astype(dtype)
-        d_key[:, columns] = _product(d_scores, q, 0, 0).astype(dtype)
+        d_query[:, columns] = product(d_scores, k, 1, 0).astype(dtype)
+        d_key[:, columns] = product(d_scores, q, 0, 0).astype(dtype)
 
 
-def _heads(block: Any, width: int) -> Iterator[tuple[int, slice]]:
-    """Yields (index within the group, columns) of each head."""
-    return ((h, slice(h * width, (h + 1) * width)) for h in range(block.shape[1] // width))
+def head_columns(block: Any, width: int) -> list[slice]:
+    """Returns the columns of each head of a block [S, group·K]."""
+    return [slice(begin, begin + width) for begin in range(0, block.shape[1], width)]
 
 
-def _product(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
+def product(a: jax.Array, b: jax.Array, a_dim: int, b_dim: int) -> jax.Array:
     """Contracts dimension `a_dim` of a with `b_dim` of b, in float32."""
     # The default precision of float32 products on TPU rounds the inputs to bfloat16.
     precision = jax.lax.Precision.HIGHEST if a.dtype == jnp.float32 else None
@@ -153,9 +153,9 @@ def _bias(options: TpuKernelOptions, sequences: Any) -> jax.Array:
     return jnp.where(visible, 0.0, NEGATIVE).astype(jnp.float32)
 
 
-def _softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
-    """Computes attention probabilities, float32 [S, S]."""
-    scores = _product(query, key, 1, 1) * query.shape[-1] ** -0.5 + bias
+def softmax(query: jax.Array, key: jax.Array, bias: jax.Array) -> jax.Array:
+    """Computes attention probabilities of query [Q, K] over key [S, K] with a bias [1 or Q, S] -> float32 [Q, S]."""
+    scores = product(query, key, 1, 1) * query.shape[-1] ** -0.5 + bias
     weights = jnp.exp(scores - jnp.max(scores, axis=-1, keepdims=True))
     return weights / jnp.sum(weights, axis=-1, keepdims=True)
 

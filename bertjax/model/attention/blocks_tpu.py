@@ -1,0 +1,82 @@
+"""Attention on TPU by a kernel that computes blocks of queries: rows with a window, and rows too long for `fused_tpu`.
+
+The kernel keeps a row in the vector memory (VMEM). With a window, a block of `BLOCK` queries sees the keys from half a
+window before it to half a window after it, so the cost grows with S·window instead of S². For S tokens, H heads of
+width K and blocks of N keys, it needs 4·S·N·H·K operations forward and 10·S·N·H·K backward (five products, one of which
+recomputes the scores). With a window of 128, N is 256; without one, N is S.
+
+The kernel has not been measured on hardware yet.
+"""
+
+import functools
+
+import jax
+
+from bertjax.model.attention.fused_tpu import LANES, UNSUPPORTED_KINDS, heads_per_program
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.dropout import Dropout
+from bertjax.parallel.partition import device_kind, over_mesh, platform, shard_count
+
+PLATFORM = 'tpu'
+BLOCK = 128  # queries: the width of a vector register
+# Tokens: with a window, the backward kernel needs 36 MiB of VMEM for rows of 8,192 and heads of 64 in bfloat16. Without
+# one, it needs about six float32 [BLOCK, S] arrays, 6 MiB.
+MAX_LENGTH = {True: 8192, False: 2048}  # {whether there is a window: the longest row}
+
+
+def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
+    """Supports TPUs from v4 on, no dropout, all positions as queries, both directions, multiples of a block."""
+    S, heads, width = key.shape[1:]
+    if platform() != PLATFORM:
+        return 'it is a kernel only for TPUs'
+    if device_kind() in UNSUPPORTED_KINDS:
+        return f'a {device_kind()}, but it is a kernel for v4 and later'
+    if mask.causal:
+        return 'it does not support attention to the left only'
+    if mask.positions is not None or mask.query_ids is not None:
+        return 'it does not support rows in groups'
+    if dropout_rate:
+        return 'it does not support dropout'
+    if query.shape[1] != S:
+        return f'it computes all {S} positions, not the first {query.shape[1]}'
+    longest = MAX_LENGTH[mask.window > 0]
+    if S % BLOCK or longest < S:
+        return f'sequences of {S} tokens, but it needs multiples of {BLOCK} up to {longest}'
+    rows, chips = key.shape[0], shard_count('act_batch')
+    if rows % chips:
+        return f'{rows} rows cannot be split evenly over {chips} devices'
+    local_heads, rest = divmod(heads, shard_count('act_heads'))
+    if rest or not heads_per_program(local_heads, width):
+        return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
+    return None
+
+
+def attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: AttentionMask,
+    *,
+    dropout_rate: float,
+    dropout: Dropout | None,
+    interpret: bool = False,
+) -> jax.Array:
+    """See `select.Implementation`. With `interpret`, JAX interprets the kernels on any device."""
+    from bertjax.model.attention.blocks_tpu_kernel import BlockOptions, attention  # importing Pallas takes a while
+
+    del dropout_rate, dropout
+    group = heads_per_program(query.shape[2] // shard_count('act_heads'), query.shape[3])
+    S = key.shape[1]
+    keys = min(S, keys_per_block(mask.window)) if mask.window else S
+    options = BlockOptions(mask.window // 2 if mask.window else S, keys, group, query.shape[3], interpret)
+    columns = ('act_batch', 'act_length', 'act_heads')
+    kernel = over_mesh(
+        functools.partial(attention, options), (columns, columns, columns, ('act_batch', 'act_length')), columns
+    )
+    flat = (x.reshape(*x.shape[:2], -1) for x in (query, key, value))  # [B, S, H·K]
+    return kernel(*flat, mask.groups).reshape(query.shape)
+
+
+def keys_per_block(window: int) -> int:
+    """Returns the number of keys that a block of queries may see, rounded up to a register."""
+    return -(-(BLOCK + window // 2 * 2) // LANES) * LANES

@@ -1,0 +1,157 @@
+"""The kernels of blocks_tpu.py: attention of one row and a few heads, forward and backward.
+
+A program holds its columns of a row in vector memory and loops over blocks of queries. The backward kernel recomputes
+the scores, and adds each block's share to the gradients of its keys and values in float32.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from bertjax.model.attention.blocks_tpu import BLOCK
+from bertjax.model.attention.tpu_kernel import head_columns, product, softmax
+from bertjax.model.layers import NEGATIVE
+
+_MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockOptions:
+    """The static options of the kernels.
+
+    Attributes:
+      reach: The number of positions on each side that a query sees.
+      keys: The number of keys for a block of queries.
+      group: The number of heads per program.
+      width: The width of a head.
+      interpret: Whether JAX interprets the kernels, on any device.
+    """
+
+    reach: int
+    keys: int
+    group: int
+    width: int
+    interpret: bool
+
+    def first_key(self, block: int | jax.Array, length: int) -> int | jax.Array:
+        """Returns the first of the keys of a block of queries; the keys stay inside the row."""
+        return jnp.clip(block * BLOCK - (self.keys - BLOCK) // 2, 0, length - self.keys)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attention(options: BlockOptions, query: Any, key: Any, value: Any, sequences: Any) -> jax.Array:
+    """Computes self-attention of all positions, each to the keys at most `options.reach` positions away.
+
+    Args:
+      options: The static options.
+      query, key, value: [B, S, H·K].
+      sequences: int32 [B, S], `AttentionMask.groups`: equal for the tokens of a sequence, odd for tokens.
+
+    Returns:
+      [B, S, H·K].
+    """
+    return _call(_forward_kernel, 1, options, (query, key, value), sequences)[0]
+
+
+def _attention_forward(options: BlockOptions, *inputs: jax.Array) -> tuple[jax.Array, tuple[jax.Array, ...]]:
+    return attention(options, *inputs), inputs
+
+
+def _attention_backward(options: BlockOptions, inputs: tuple[jax.Array, ...], cotangent: jax.Array) -> tuple[Any, ...]:
+    *arrays, sequences = inputs
+    arrays.append(cotangent.astype(arrays[0].dtype))
+    return (*_call(_backward_kernel, 3, options, arrays, sequences), None)
+
+
+attention.defvjp(_attention_forward, _attention_backward)
+
+
+def _call(
+    kernel: Callable[..., None], outputs: int, options: BlockOptions, arrays: Any, sequences: jax.Array
+) -> list[jax.Array]:
+    """Runs `kernel` for each row and group of heads, on blocks [S, group·K] of the arrays."""
+    (B, S, columns), blocks = arrays[0].shape, arrays[0].shape[1] // BLOCK
+    lanes = options.group * options.width
+    near = options.first_key(jnp.arange(blocks), S)[:, None] + jnp.arange(options.keys)  # [blocks, keys]
+    ids = (sequences.reshape(B, blocks, BLOCK), sequences[:, near])
+    block = pl.BlockSpec((None, S, lanes), lambda b, g: (b, 0, g))
+    id_specs = [pl.BlockSpec((None, *x.shape[1:]), lambda b, g: (b, 0, 0)) for x in ids]
+    shape = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
+    sums = [pltpu.VMEM((S, lanes), jnp.float32)] * (outputs - 1)  # of the gradients of key and value
+    item = arrays[0].dtype.itemsize
+    vmem = S * lanes * (2 * (len(arrays) + outputs) * item + 4 * len(sums))  # blocks have two buffers each
+    return pl.pallas_call(
+        functools.partial(kernel, options),
+        grid=(B, columns // lanes),
+        in_specs=[*[block] * len(arrays), *id_specs],
+        out_specs=[block] * outputs,
+        out_shape=[shape] * outputs,
+        scratch_shapes=sums,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=('parallel', 'parallel'), vmem_limit_bytes=max(16 * _MIB, vmem + 8 * _MIB)
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=(2 if outputs == 1 else 5) * 2 * B * S * options.keys * columns,
+            bytes_accessed=(len(arrays) + outputs) * arrays[0].size * item,
+            transcendentals=B * S * options.keys * columns // options.width,
+        ),
+        interpret=options.interpret,
+        name='block_attention' if outputs == 1 else 'block_attention_gradient',
+    )(*arrays, *ids)
+
+
+def _forward_kernel(options: BlockOptions, query, key, value, query_ids, key_ids, output) -> None:
+    def compute(queries: Any, keys: Any, bias: jax.Array) -> None:
+        for columns in head_columns(query, options.width):
+            weights = softmax(query[queries, columns], key[keys, columns], bias)
+            attended = product(weights.astype(value.dtype), value[keys, columns], 1, 0)
+            output[queries, columns] = attended.astype(output.dtype)
+
+    _for_blocks(options, query_ids, key_ids, query.shape[0], compute)
+
+
+def _backward_kernel(
+    options: BlockOptions, query, key, value, cotangent, query_ids, key_ids, d_query, d_key, d_value, key_sum, value_sum
+) -> None:
+    key_sum[...], value_sum[...] = jnp.zeros_like(key_sum), jnp.zeros_like(value_sum)
+    dtype = query.dtype
+
+    def compute(queries: Any, keys: Any, bias: jax.Array) -> None:
+        for columns in head_columns(query, options.width):
+            q, d_output = query[queries, columns], cotangent[queries, columns]
+            k, v = key[keys, columns], value[keys, columns]
+            weights = softmax(q, k, bias)
+            value_sum[keys, columns] += product(weights.astype(dtype), d_output, 0, 0)
+            d_weights = product(d_output, v, 1, 1)
+            d_scores = weights * (d_weights - jnp.sum(weights * d_weights, axis=-1, keepdims=True))
+            d_scores = (d_scores * options.width**-0.5).astype(dtype)
+            d_query[queries, columns] = product(d_scores, k, 1, 0).astype(dtype)
+            key_sum[keys, columns] += product(d_scores, q, 0, 0)
+
+    _for_blocks(options, query_ids, key_ids, query.shape[0], compute)
+    d_key[...], d_value[...] = key_sum[...].astype(dtype), value_sum[...].astype(dtype)
+
+
+def _for_blocks(
+    options: BlockOptions, query_ids: Any, key_ids: Any, length: int, compute: Callable[[Any, Any, jax.Array], None]
+) -> None:
+    """Calls compute(slice of queries, slice of keys, bias of their scores) for each block of queries of a row."""
+    alignment = max((options.keys - BLOCK) // 2, BLOCK // 2) if options.keys < length else length
+
+    def block(i: jax.Array, _: None) -> None:
+        first = pl.multiple_of(options.first_key(i, length), alignment)
+        begin = pl.multiple_of(i * BLOCK, BLOCK)
+        ids, near = query_ids[pl.ds(i, 1), :], key_ids[pl.ds(i, 1), :]  # [1, BLOCK], [1, keys]
+        shape = (BLOCK, options.keys)
+        rows, columns = (jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+        visible = jnp.abs(begin + rows - first - columns) <= options.reach
+        visible = visible & (near % 2 > 0) & (near // 2 == ids.reshape(-1, 1) // 2)
+        compute(pl.ds(begin, BLOCK), pl.ds(first, options.keys), jnp.where(visible, 0.0, NEGATIVE))
+
+    jax.lax.fori_loop(0, length // BLOCK, block, None)

@@ -1,0 +1,73 @@
+"""The rotation of queries and keys on TPU by one kernel, which needs one pass over memory forward and one backward.
+
+The compiler would put the halves of a head, which do not fill a register, into arrays with another layout and copy
+them back. The kernel exchanges the halves inside registers. It has not been measured on hardware yet.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+LANES = 128  # width of a vector register
+BLOCK = 128  # positions per program
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def rotate(width: int, interpret: bool, x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
+    """Rotates all heads of x.
+
+    Args:
+      width: The width K of a head; a register has whole heads.
+      interpret: Whether JAX interprets the kernel, on any device.
+      x: [B, S, H·K].
+      cos, sin: float32 [B, S, 128], the cosines and the sines for the columns of a register, see `register_columns`.
+
+    Returns:
+      [B, S, H·K], the rotation of `Rotary.rotate`.
+    """
+    B, S, columns = x.shape
+    block, table = (pl.BlockSpec((None, BLOCK, n), lambda b, i: (b, i, 0)) for n in (columns, LANES))
+    return pl.pallas_call(
+        functools.partial(_kernel, width),
+        grid=(B, S // BLOCK),
+        in_specs=[block, table, table],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=('parallel', 'parallel')),
+        cost_estimate=pl.CostEstimate(
+            flops=3 * x.size, bytes_accessed=2 * x.size * x.dtype.itemsize + 8 * cos.size, transcendentals=0
+        ),
+        interpret=interpret,
+        name='rotate',
+    )(x, cos, sin)
+
+
+def _forward(width: int, interpret: bool, x: jax.Array, cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, tuple]:
+    return rotate(width, interpret, x, cos, sin), (cos, sin)
+
+
+def _backward(width: int, interpret: bool, residuals: tuple, cotangent: jax.Array) -> tuple:
+    cos, sin = residuals  # the inverse of a rotation is its transpose
+    return rotate(width, interpret, cotangent, cos, -sin), None, None
+
+
+rotate.defvjp(_forward, _backward)
+
+
+def register_columns(cos: jax.Array, sin: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Repeats cosines and sines [..., K / 2] for the columns of a register, [..., 128]; sines of first halves get -."""
+    repeats = LANES // (2 * cos.shape[-1])
+    return jnp.tile(cos, 2 * repeats), jnp.tile(jnp.concatenate([-sin, sin], axis=-1), repeats)
+
+
+def _kernel(width: int, x, cos, sin, output) -> None:
+    half = width // 2
+    for begin in range(0, x.shape[1], LANES):
+        columns = slice(begin, begin + LANES)
+        y = x[:, columns].astype(jnp.float32)
+        in_first_half = jax.lax.broadcasted_iota(jnp.int32, y.shape, 1) % width < half
+        other = jnp.where(in_first_half, pltpu.roll(y, LANES - half, 1), pltpu.roll(y, half, 1))
+        output[:, columns] = (y * cos[...] + other * sin[...]).astype(output.dtype)

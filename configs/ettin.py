@@ -1,0 +1,52 @@
+"""Ettin's encoders (arXiv 2507.11412): ModernBERT's architecture and training in six sizes, 17 to 1,031 M parameters.
+
+    python -m bertjax.main --config=configs/ettin.py:17m --workdir=out/ettin_17m --config.corpus=PATH
+
+1,700 billion tokens in packed rows of 1,024, 250 billion in rows of 8,192, and 50 billion more while the learning rate
+falls from half its value to 0 by 1 - sqrt. Rates and decay are those of JHU-CLSP/ettin-encoder-vs-decoder.
+
+Differences from the original: the rate stays constant over the rows of 8,192 (there it falls to half), every phase has
+30 % masks (there 15 % in the last), a batch has the same number of tokens in every phase, and the global RoPE theta is
+160,000 from the start.
+
+Hardware: a size's hours are its GFLOPs per token x 1.7e12 / (chips x the rate of a chip); on 64 chips of TPU v5e in
+bfloat16 at 45 % of their peak, computed, not run:
+
+| argument | layers / width / heads | learning rate, decay | GFLOPs per token | hours for 1,700 billion tokens |
+|----------|------------------------|----------------------|------------------|--------------------------------|
+| 17m      | 7 / 256 / 4            | 3e-3, 3e-4           | 0.058            | 5                              |
+| 32m      | 10 / 384 / 6           | 3e-3, 3e-4           | 0.133            | 11                             |
+| 68m      | 19 / 512 / 8           | 3e-3, 3e-4           | 0.355            | 30                             |
+| 150m     | 22 / 768 / 12          | 8e-4, 1e-5           | 0.826            | 69                             |
+| 400m     | 28 / 1024 / 16         | 5e-4, 1e-5           | 2.309            | 192                            |
+| 1b       | 28 / 1792 / 28         | 5e-4, 5e-5           | 6.067            | 505                            |
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config.recipes import modern_config, modern_phase, parse_argument
+from bertjax.errors import UserError
+
+# {size: (learning rate, weight decay)}
+_RATES = {
+    '17m': (3e-3, 3e-4), '32m': (3e-3, 3e-4), '68m': (3e-3, 3e-4), '150m': (8e-4, 1e-5), '400m': (5e-4, 1e-5),
+    '1b': (5e-4, 5e-5),
+}  # fmt: skip
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """`argument` is the size, see the module's docstring."""
+    size = parse_argument(argument, size='17m').size
+    if size not in _RATES:
+        raise UserError('--config=FILE:size', repr(size), 'one of ' + ', '.join(_RATES), 'choose one of them')
+    rate, decay = _RATES[size]
+    config = modern_config(size, learning_rate=rate, weight_decay=decay)
+    config.grad_accum_steps = 9 if size == '1b' else 3
+    config.steps = 423_855
+    # Percentages, so that --config.steps scales all phases: 360,277, 52,982 and 10,596 steps.
+    config.phases = (
+        modern_phase(1024, steps='85%', warmup_fraction=0.0024),
+        modern_phase(8192, steps='12.5%', batch_size=576),
+        modern_phase(8192, steps='2.5%', batch_size=576, learning_rate=rate / 2, decay_fraction=1.0),
+    )
+    return config

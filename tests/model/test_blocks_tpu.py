@@ -1,0 +1,104 @@
+"""The TPU kernel by blocks of queries: interpreted by JAX against float64, and compiled for TPUs if libtpu is there."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.model.attention import blocks_tpu
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.select import choose_attention
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context
+from bertjax.parallel.topology import topology_devices
+
+B, S = 2, 512
+# (heads, width, window, whether the rows are packed)
+CASES = {
+    'two heads in a register': (2, 64, 128, False),
+    'packed': (2, 64, 128, True),
+    'heads of 128, a wide window': (1, 128, 250, True),
+    'a narrow window': (4, 32, 16, False),
+    'no window': (2, 64, 0, True),
+}
+
+
+def mask_of(window, packed):
+    mask = (np.arange(S) < np.array([[400], [S]])).astype(np.int32)
+    ids = np.repeat([[1, 2, 3, 4]], [130, 30, 240, 112], axis=1).repeat(B, 0).astype(np.int32)
+    return AttentionMask(jnp.asarray(mask), jnp.asarray(ids) if packed else None, window=window)
+
+
+def by_float64(arrays, mask):
+    """Output and gradients of query, key and value, by the formulas of fully masked attention."""
+    query, key, value, cotangent = (np.asarray(x, np.float64) for x in arrays)
+    scale = query.shape[-1] ** -0.5
+    distances = np.abs(np.arange(S)[:, None] - np.arange(S))
+    seen = (distances <= (mask.window // 2 or S)) & (np.asarray(mask.key_mask)[:, None] > 0)
+    if mask.sequence_ids is not None:
+        ids = np.asarray(mask.sequence_ids)
+        seen &= ids[:, None] == ids[:, :, None]
+    scores = np.where(seen[:, None], np.einsum('BQHK,BSHK->BHQS', query, key) * scale, -1e9)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    d_weights = np.einsum('BQHK,BSHK->BHQS', cotangent, value)
+    d_scores = weights * (d_weights - (weights * d_weights).sum(-1, keepdims=True)) * scale
+    return [
+        np.einsum('BHQS,BSHK->BQHK', weights, value),
+        np.einsum('BHQS,BSHK->BQHK', d_scores, key),
+        np.einsum('BHQS,BQHK->BSHK', d_scores, query),
+        np.einsum('BHQS,BQHK->BSHK', weights, cotangent),
+    ]
+
+
+@pytest.mark.parametrize('name', CASES)
+def test_output_and_gradients_are_those_of_float64(name):
+    heads, width, window, packed = CASES[name]
+    mask = mask_of(window, packed)
+    arrays = np.random.default_rng(0).standard_normal((4, B, S, heads, width)).astype(np.float32)
+    # A padding query may see no token at all, and its result is unused.
+    arrays[3] *= np.asarray(mask.key_mask)[..., None, None]
+
+    @jax.jit
+    def by_kernel(query, key, value, cotangent):
+        def attend(*x):
+            return blocks_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None, interpret=True)
+
+        output, pull = jax.vjp(attend, query, key, value)
+        return output, *pull(cotangent)
+
+    real = np.asarray(mask.key_mask) > 0
+    for ours, expected in zip(by_kernel(*arrays), by_float64(arrays, mask), strict=True):
+        np.testing.assert_allclose(np.asarray(ours)[real], expected[real], atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ('topology', 'length'),
+    [('v5e:2x2', 1024), *(pytest.param(*case, marks=pytest.mark.slow) for case in (
+        ('v5e:2x2', 8192), ('v5p:2x2x1', 1024), ('v5p:2x2x1', 8192), ('v6e:2x2', 8192)
+    ))],
+)  # fmt: skip
+def test_it_compiles_for_a_tpu(topology, length, monkeypatch):
+    pytest.importorskip('libtpu', reason="needs the extra 'tpu'")
+    monkeypatch.delenv('XLA_FLAGS', raising=False)  # the flags of the tests are for CPUs; libtpu does not know them
+    mesh = make_mesh({'data': 4, 'fsdp': 1, 'tensor': 1}, topology_devices(topology))
+    x = jax.ShapeDtypeStruct((4, length, 12, 64), jnp.bfloat16, sharding=batch_sharding(mesh))
+    ids = jax.ShapeDtypeStruct((4, length), jnp.int32, sharding=batch_sharding(mesh))
+
+    def gradient(query, key, value, mask_ids):
+        mask = AttentionMask(mask_ids, mask_ids, window=128)
+        assert choose_attention('auto', query, key, mask, 0.0).name == 'blocks_tpu'
+
+        def loss(*x):
+            return blocks_tpu.attend(*x, mask, dropout_rate=0.0, dropout=None).astype(jnp.float32).sum()
+
+        return jax.grad(loss, (0, 1, 2))(query, key, value)
+
+    with mesh_context(mesh):
+        text = jax.jit(gradient).lower(x, x, x, ids).compile().as_text()
+        assert 'block_attention_gradient' in text
+        with pytest.raises(UserError, match='it does not support dropout'):
+            choose_attention('blocks_tpu', x, x, AttentionMask(ids, window=128), 0.1)
+        global_name = choose_attention('auto', x, x, AttentionMask(ids), 0.0).name
+        assert global_name == ('blocks_tpu' if length == 1024 else 'flash_tpu')
