@@ -34,9 +34,8 @@ from bertjax.config.recipes import pretraining_config
 from bertjax.convert.load import load_pretraining_model
 from bertjax.data.batch import pretraining_batch_spec
 from bertjax.data.packing import best_fit
-from bertjax.inference.apply import make_apply
 from bertjax.model.bert import BertForPreTraining
-from bertjax.model.packed_encoder import packed_rows
+from bertjax.model.row_packing import BatchLayout
 from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
@@ -179,22 +178,23 @@ def their_step(folder: str, mode: str, sequences: Tokens, masks: list[np.ndarray
 def our_forward(folder: str, mode: str, sequences: Tokens) -> Callable[[], np.ndarray]:
     """Returns a function that computes the hidden states of all tokens, float32 [tokens, D], in bertjax."""
     imported = load_pretraining_model(folder, scan_layers=_SCAN.value)
-    rows = make_rows(mode, np.array([len(x) for x in sequences]))
-    most = max(map(len, rows))
-    slots = np.concatenate([np.pad(row, (0, most - len(row)), constant_values=-1) for row in rows])
-    batch = pad([sequences[i] if i >= 0 else sequences[0][:0] for i in slots])
-    apply = make_apply(BertForPreTraining(imported.config))
+    model = BertForPreTraining(imported.config)
+    batch = pretraining_batch(mode, sequences, [np.zeros(0, int)] * len(sequences), 0)
+    of_rows = np.concatenate(make_rows(mode, np.array([len(x) for x in sequences])))
+    ends = np.cumsum([len(sequences[i]) for i in of_rows])[:-1]
 
-    @jax.jit
-    def encode(params: Any, batch: Any) -> jax.Array:
-        with packed_rows(most if mode == 'packed' else None):
-            return apply(params, batch)['hidden']
+    def encode(model: BertForPreTraining, batch: Mapping[str, jax.Array]) -> jax.Array:
+        arrays = [batch[name] for name in ('sequence_ids', 'position_ids', 'cls_positions') if name in batch]
+        inputs = [batch[name] for name in ('input_ids', 'segment_ids', 'attention_mask')]
+        return model.encoder(*inputs, layout=BatchLayout(*arrays) if arrays else None)[0]
 
-    params, batch, order = jax.device_put(imported.params), jax.device_put(batch), np.argsort(slots)[-len(sequences) :]
+    run = jax.jit(lambda params, batch: model.apply({'params': params}, batch, method=encode))
+    params, arrays = jax.device_put((imported.params, batch))
 
     def forward() -> np.ndarray:
-        hidden = np.asarray(encode(params, batch))
-        return np.concatenate([hidden[at, : len(x)] for at, x in zip(order, sequences, strict=True)])
+        hidden = np.asarray(run(params, arrays))[batch['attention_mask'] > 0]
+        parts = np.split(hidden, ends)
+        return np.concatenate([parts[i] for i in np.argsort(of_rows)])
 
     return forward
 
