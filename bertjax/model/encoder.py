@@ -282,11 +282,10 @@ class BertEncoder(nn.Module):
             return None
         positions = jnp.arange(length) if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
-        rotations = tuple(
-            Rotary.of_positions(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta)
-        )
-        # Without the barrier, XLA:CPU computes the cosines again for each head of each block.
-        return jax.lax.optimization_barrier(rotations) if platform() == 'cpu' else rotations
+        rotations = Rotary.of_positions
+        if platform() == 'cpu':
+            rotations = functools.partial(Rotary.from_table, length=length if layout is None else layout.longest)
+        return tuple(rotations(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 
     def token_embedding(self) -> jax.Array:
         """Returns the token embedding [V, D], including the padding of the vocabulary, for a tied head."""
