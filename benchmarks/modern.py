@@ -12,6 +12,11 @@ length ('packed'), or pads them as well ('padded'). Two computations are timed, 
 Both start from the same random weights, and the script first checks that losses and states are equal. It prints the
 median CPU time of each mode, and the median ratio to the first mode. On a shared machine ratios of CPU time are more
 reliable than wall time, if PyTorch's threads do not spin: set OMP_WAIT_POLICY=passive. Needs the extra `bench`.
+
+On 25 November 2026 (two busy cores with AVX-512, jax 0.10.2, torch 2.13.0, transformers 5.24.0) packed rows were 2.6
+times as fast as eager and 1.9 times as fast as sdpa for the states, and for a training step 3.8 times as fast as eager,
+2.9 to 3.6 as sdpa and 1.3 as sdpa-sparse. Of these times, 1.8 come from less padding: 9 rows of 512 instead of 16. In
+the layers that attend to all positions 63 % of the pairs of positions of a packed row are within a sequence.
 """
 
 import functools
