@@ -182,7 +182,7 @@ class Teacher:
         Raises:
           UserError: A field differs; the error names the first one.
         """
-        may_differ = ('num_layers', 'nsp', 'param_dtype')
+        may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
         for name in fields_of(FieldKind.ARCHITECTURE):
             ours, theirs = getattr(student, name), getattr(self.config, name)
             if name not in may_differ and ours != theirs:

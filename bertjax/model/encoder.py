@@ -309,7 +309,10 @@ class BertEncoder(nn.Module):
         # A slice of all positions, because the length is symbolic in an exported model.
         positions = jnp.arange(c.max_positions)[:length] if layout is None else jnp.asarray(layout.position_ids)
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
-        return tuple(Rotary.of_positions(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
+        rotations = Rotary.of_positions
+        if platform() == 'cpu':
+            rotations = functools.partial(Rotary.from_table, length=length if layout is None else layout.longest)
+        return tuple(rotations(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 
     def token_embedding(self) -> jax.Array:
         """Returns the token embedding [V, D], including the padding of the vocabulary, for a tied head."""
