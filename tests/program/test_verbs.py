@@ -48,7 +48,7 @@ def test_a_ready_store_and_vocabulary_are_used(program: Program, built: pathlib.
     assert {path: path.read_bytes() for path in (built / 'store').rglob('*') if path.is_file()} == before
     steps = json.loads((tmp_path / 'config.json').read_text())['steps']
     assert [row['step'] for row in rows(tmp_path / 'metrics.jsonl', 'heldout')] == [0, steps]
-    per_pass = float(result.stdout.split('examples (nsp): ')[1].split(' a pass')[0].replace(',', ''))
+    per_pass = float(result.stdout.split('examples (nsp): ')[1].split(' per pass')[0].replace(',', ''))
     assert steps == pytest.approx(0.25 * per_pass / 8, abs=1)
 
 
