@@ -311,7 +311,9 @@ class BertEncoder(nn.Module):
         positions = jnp.atleast_2d(positions)  # [1 or B, S]
         rotations = Rotary.of_positions
         if platform() == 'cpu':
-            rotations = functools.partial(Rotary.from_table, length=length if layout is None else layout.longest)
+            longest = length if layout is None else layout.longest
+            longest = longest if isinstance(longest, int) else c.max_positions
+            rotations = functools.partial(Rotary.from_table, length=longest)
         return tuple(rotations(positions, c.head_dim, theta) for theta in (c.rope_theta, c.rope_local_theta))
 
     def token_embedding(self) -> jax.Array:
