@@ -35,9 +35,9 @@ class Rotary(struct.PyTreeNode):
 
         XLA:CPU would compute the cosines again for each head of each block, which takes seven times as long as this.
         """
-        with jax.ensure_compile_time_eval():
-            table = cls.of_positions(jnp.arange(length), head_dim, theta)
-        return jax.tree.map(lambda x: jnp.take(np.asarray(x), positions, axis=0, mode='clip'), table)
+        frequencies = np.float32(1.0 / theta ** (np.arange(0, head_dim, 2) / head_dim))  # [K / 2]
+        angles = np.arange(length, dtype=np.float32)[:, None] * frequencies
+        return cls(*(jnp.take(table, positions, axis=0, mode='clip') for table in (np.cos(angles), np.sin(angles))))
 
     def rotate(self, x: jax.Array) -> jax.Array:
         """Rotates x [B, S, H, K] in float32 and returns it in its dtype.
