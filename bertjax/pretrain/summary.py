@@ -186,7 +186,8 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     }
     facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
-        own = {key: value for key, value in phase.items() if key not in INHERITED or value != INHERITED[key]}
+        unset = {**INHERITED, 'batch_ramp': 0.0, 'batch_size_start': 0}
+        own = {key: value for key, value in phase.items() if key not in unset or value != unset[key]}
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in own.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:

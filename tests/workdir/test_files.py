@@ -95,7 +95,7 @@ def test_a_damaged_config_of_a_pre_training(tmp_path: pathlib.Path):
         ({'steps': None}, r'config\.json: steps: found None, expected a number of steps'),
         ({'phases': [3]}, r'config\.json: phases: found \[3\], expected a list of entries'),
         ({'phases': [{'seq_len': []}]}, r'config\.json: phases\[0\]\.seq_len: found \[\], expected a whole number'),
-        ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.batch_size'),
+        ({'phases': [{'steps': '100%'}]}, r'config\.json: found no key phases\[0\]\.batch_ramp'),
         ({'phases': [{'seq_len': -3}]}, r'config\.json: phases\[0\]\.seq_len: found -3'),
         ({'vocab': {'pieces': 3}}, r'config\.json: vocab\.pieces: found 3, expected the keys of a run'),
         ({'task': {'kind': 'glue'}}, r"config\.json: found the key 'task', expected the config of a pre-training"),

@@ -27,6 +27,8 @@ MAX_LENGTH = {True: 8192, False: 2048}  # {whether there is a window: the longes
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
     """Supports TPUs from v4 on, no dropout, all positions as queries, both directions, multiples of a block."""
     S, heads, width = key.shape[1:]
+    if mask.causal_queries is not None:
+        return 'it does not support causal rows'
     if platform() != PLATFORM:
         return 'it is a kernel only for TPUs'
     if device_kind() in UNSUPPORTED_KINDS:
