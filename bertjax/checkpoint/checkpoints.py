@@ -14,6 +14,7 @@ import orbax.checkpoint as ocp
 
 from bertjax.checkpoint import checksums, unfinished
 from bertjax.checkpoint.readback import Structure, check_readable, structure
+from bertjax.checkpoint.saved_checkpoint import Position, SavedCheckpoint
 from bertjax.checkpoint.steps import Steps
 from bertjax.checkpoint.unfinished import DAMAGED
 from bertjax.errors import UserError
@@ -28,34 +29,6 @@ from bertjax.parallel.distributed import (
     primary_first,
     raise_together,
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Position:
-    """The position of a run.
-
-    Attributes:
-      step: The number of finished steps, one batch each.
-      phase: The number of the phase, from 0.
-      next: The number of the next example of the phase.
-    """
-
-    step: int = 0
-    phase: int = 0
-    next: int = 0
-
-
-@dataclasses.dataclass(frozen=True)
-class SavedCheckpoint:
-    """The position and the resolved config in a checkpoint, without its arrays."""
-
-    position: Position
-    config: dict[str, Any]
-
-    @property
-    def eval_params(self) -> str:
-        """The part of the state to evaluate and export: the average of the weights if the run has one."""
-        return 'ema' if self.config.get('ema_decay') else 'params'
 
 
 class Checkpoints:

@@ -13,7 +13,8 @@ from bertjax.cost.memory_search import MemorySearch, format_flags
 from bertjax.cost.step_cost import cost_lines, cost_tables
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
-from bertjax.pretrain.settings import PretrainingPhase, pretraining_settings
+from bertjax.pretrain.phases import PretrainingPhase
+from bertjax.pretrain.settings import pretraining_settings
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.terminal import Console
 

@@ -196,13 +196,13 @@ def from_huggingface(
     """
     params: dict[str, np.ndarray] = {}
     expected = list(entries(config, shapes, head))
-    lacking = {entry.ours for entry in expected if entry.theirs not in tensors}
+    incomplete = {entry.ours for entry in expected if entry.theirs not in tensors}
     available = [entry for entry in expected if entry.theirs in tensors]
     for entry in available:
         path, theirs = entry.ours, tensors.pop(entry.theirs)
         if entry.layer is None:
             params[path] = np.ascontiguousarray(entry.kind.to_ours(theirs, shapes[path]))
-        elif path not in lacking:
+        elif path not in incomplete:
             if path not in params:
                 params[path] = np.ones(shapes[path], theirs.dtype)  # ones: an unused norm has no entry
             params[path][entry.layer] = entry.kind.to_ours(theirs, shapes[path][1:])

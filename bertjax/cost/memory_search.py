@@ -21,8 +21,9 @@ from bertjax.parallel.compiler_flags import FLAGS
 from bertjax.parallel.gpu_targets import UNTIMED
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.topology import generation_of, topology_devices
+from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
-from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.train.compiled_steps import lower_steps
 from bertjax.train.health.throughput import peak_flops
 from bertjax.train.settings import check_row_count

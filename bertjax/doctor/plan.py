@@ -31,8 +31,9 @@ from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.pretrain.heldout_texts import check_texts
+from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
-from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.report.run_record import quiet
 from bertjax.train.compiled_steps import compile_steps
 from bertjax.train.settings import check_row_count

@@ -26,7 +26,8 @@ from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.embeddings import EmbeddingRows, read_embeddings
 from bertjax.pretrain.examples import Examples, StoreExamples
 from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
-from bertjax.pretrain.settings import PretrainingPhase, PretrainingSettings
+from bertjax.pretrain.phases import PretrainingPhase
+from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import initial_params
 from bertjax.train.distillation import Distillation

@@ -1,7 +1,6 @@
-"""The settings of a pre-training, parsed from its config: text, model, pairs, masks, phases."""
+"""The settings of a pre-training, parsed from its config: text, model, pairs, masks."""
 
 import dataclasses
-import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,97 +11,13 @@ from bertjax.config.pretraining import INHERITED, PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import in_steps
 from bertjax.config.schema import from_config
 from bertjax.corpus.sources import AUTO, parse_mixture
-from bertjax.data.batch import BatchSpec, pretraining_batch_spec
 from bertjax.errors import UserError
 from bertjax.model.attention.select import describe_attention
 from bertjax.model.config import BertConfig
+from bertjax.pretrain.phases import PhaseSpec, PretrainingPhase
 from bertjax.text.special import SPECIAL_TOKENS
-from bertjax.train.settings import check_grad_accum_steps, check_memory, resolve_durations
-from bertjax.train.setup import PhaseSettings
+from bertjax.train.settings import check_memory, resolve_durations
 from bertjax.workdir.exports import check_formats
-
-_RAMP_STAGES = 8  # the most batch sizes before the last one, because each needs a compiled step
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainingPhase(PhaseSettings):
-    """A phase of a pre-training, in which every value is resolved."""
-
-    seq_len: int
-    max_predictions: int
-    packed: bool
-    causal: bool
-    learning_rate: float
-    mask_rate: float
-    final_mask_rate: float
-    batch_ramp: float = 0.0
-    batch_size_start: int = 0
-
-    @property
-    def batches(self) -> dict[int, BatchSpec]:
-        """{S: the shapes and dtypes of the batches of this length}."""
-        shape = (self.batch_size, self.seq_len, self.max_predictions)
-        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed, causal=self.causal)}
-
-    @property
-    def num_examples(self) -> int:
-        """The number of examples (rows if packed) that the phase trains on."""
-        return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
-
-    def split(self) -> list['PretrainingPhase']:
-        """Splits the phase into parts of one batch size, which share the schedule and the numbers of the examples.
-
-        The first `batch_ramp` of the steps has up to 8 stages of equal length. Their batch sizes are evenly spaced
-        multiples of `batch_size_start`; the rest of the steps has `batch_size`. For 32 to 128 rows these are 32, 64 and
-        96, then 128. The batch sizes of ModernBERT also have equally many steps each (AnswerDotAI/ModernBERT,
-        src/sequence_packer.py).
-        """
-        if not self.batch_ramp:
-            return [self]
-        first, last = self.first_step, self.last_step
-        ramp, multiple = round(self.batch_ramp * (last - first)), self.batch_size // self.batch_size_start
-        stages = min(multiple - 1, _RAMP_STAGES)
-        sizes = [self.batch_size_start * round(1 + i * (multiple - 1) / stages) for i in range(stages)]
-        bounds = [first + round(i * ramp / stages) for i in range(stages + 1)]
-        parts = zip([*sizes, self.batch_size], itertools.pairwise([*bounds, last]), strict=True)
-        return [
-            dataclasses.replace(
-                self,
-                first_step=begin,
-                last_step=end,
-                batch_size=size,
-                reset_optimizer=self.reset_optimizer and begin == first,
-                schedule_steps=(first, last),
-            )
-            for size, (begin, end) in parts
-            if begin < end
-        ]
-
-
-@dataclasses.dataclass(frozen=True)
-class _PhaseSpec:
-    """An entry of config.phases, before its length is resolved to steps.
-
-    Attributes:
-      steps: The length of the phase in the form of the config, such as '90%'.
-      reset_optimizer: Whether the phase starts with a new optimizer state.
-      batch_ramp, batch_size_start: See `PretrainingPhase.split`.
-      values: {key: value} of the keys of INHERITED. The phase sets or inherits each value.
-      keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
-    """
-
-    steps: int | str
-    reset_optimizer: bool
-    batch_ramp: float
-    batch_size_start: int
-    values: Mapping[str, Any]
-    keys: Mapping[str, str]
-
-    @property
-    def smallest_batch(self) -> tuple[str, int]:
-        """The key and the rows of the smallest batch; all others have a multiple of these rows."""
-        start = self.batch_size_start
-        return (self.keys['batch_size_start'], start) if start else (self.keys['batch_size'], self.values['batch_size'])
 
 
 class PretrainingSettings(PretrainingKeys):
@@ -111,7 +26,7 @@ class PretrainingSettings(PretrainingKeys):
     patience = 0  # A pre-training never stops early.
 
     @property
-    def phase_specs(self) -> tuple[_PhaseSpec, ...]:
+    def phase_specs(self) -> tuple[PhaseSpec, ...]:
         """The entries of config.phases, or a single phase that is the whole run; see `resolve_phases`."""
         grouped = {
             'schedule': self.schedule.name,
@@ -129,7 +44,7 @@ class PretrainingSettings(PretrainingKeys):
             keys = {key: f'phases[{i}].{key}' if key in set_keys else key for key in INHERITED}
             keys |= {key: f'phases[{i}].{key}' for key in ('batch_ramp', 'batch_size_start')}
             ramp = (phase.batch_ramp, phase.batch_size_start)
-            specs.append(_PhaseSpec(phase.steps, phase.reset_optimizer, *ramp, values, keys))
+            specs.append(PhaseSpec(phase.steps, phase.reset_optimizer, *ramp, values, keys))
         return tuple(specs)
 
     @property
@@ -198,7 +113,8 @@ class PretrainingSettings(PretrainingKeys):
         Raises:
           UserError: The phases do not add up to `total`, or a phase has an impossible value.
         """
-        self._check_shapes()
+        for phase in self.phase_specs:
+            phase.check(self.masking, self.packing)
         specs = self.phase_specs
         lengths = [in_steps(phase.steps, f'phases[{i}].steps', total=total) for i, phase in enumerate(specs)]
         if all(str(phase.steps).endswith('%') for phase in specs):
@@ -233,44 +149,6 @@ class PretrainingSettings(PretrainingKeys):
             )
             first += length
         return resolved
-
-    def _check_shapes(self) -> None:
-        for phase in self.phase_specs:
-            values, start = phase.values, phase.batch_size_start
-            check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], phase.keys['grad_accum_steps'])
-            if bool(phase.batch_ramp) != bool(start):
-                found, fix = f'{phase.batch_ramp:g} with batch_size_start={start}', 'set both keys, or none'
-                raise UserError(f'config.{phase.keys["batch_ramp"]}', found, 'two values above 0, or two of 0', fix)
-            if start and (start == values['batch_size'] or values['batch_size'] % start):
-                expected, fix = f'a divisor of batch_size = {values["batch_size"]} below it', 'change one of the two'
-                raise UserError(f'config.{phase.keys["batch_size_start"]}', str(start), expected, fix)
-            if start % values['grad_accum_steps']:
-                expected, fix = (
-                    f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}',
-                    'change one of the two',
-                )
-                raise UserError(f'config.{phase.keys["batch_size_start"]}', str(start), expected, fix)
-            if values['max_predictions'] > values['seq_len']:
-                expected, fix = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
-                raise UserError(
-                    f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
-                )
-            rates = values['mask_rate'], values['final_mask_rate']
-            if self.masking.static and rates[0] != rates[1]:
-                found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
-                fix = 'set it to False, or config.masking.final_rate to -1'
-                raise UserError('config.masking.static', found, 'a constant mask rate', fix)
-            # A packed row is complete as soon as its predictions are used up, even if it has free positions. A lower
-            # limit would also hide the rate that a phase or a schedule sets.
-            minimum = int(max(rates) * values['seq_len'])
-            varies = set(rates) != {self.masking.rate}
-            if (self.packing or varies) and values['max_predictions'] < minimum:
-                why = 'this mask rate' if varies else 'config.packing'
-                expected = f'at least {minimum} with {why}: {max(rates):.0%} of seq_len'
-                fix = f'set --config.{phase.keys["max_predictions"]}={minimum}'
-                raise UserError(
-                    f'config.{phase.keys["max_predictions"]}', str(values['max_predictions']), expected, fix
-                )
 
     def _check_causal_share(self) -> None:
         share = self.masking.causal_share
@@ -332,7 +210,8 @@ class PretrainingSettings(PretrainingKeys):
             raise UserError('config.corpus_options.segments', found, expected, fix)
         trained = not self.tokenizer and not self.init
         check_formats(self.formats, model_config, vocabulary=self.vocab.family if trained else '')
-        self._check_shapes()
+        for phase in self.phase_specs:
+            phase.check(self.masking, self.packing)
         self._check_causal_share()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'

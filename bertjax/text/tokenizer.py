@@ -113,8 +113,8 @@ def _find_vocabulary(path: epath.Path) -> epath.Path:
     if path.is_dir():
         files = list(existing_files(path, names))
         # The SentencePiece model of a Gemma or a LLaMA lacks the special tokens that its tokenizer.json has.
-        lacking = [f for f in files[:-1] if f.suffix == '.model' and CLS.encode() not in _read_bytes(f)]
-        file = next((f for f in files if f not in lacking), None)
+        without_cls = [f for f in files[:-1] if f.suffix == '.model' and CLS.encode() not in _read_bytes(f)]
+        file = next((f for f in files if f not in without_cls), None)
         if file:
             return file
         raise UserError(

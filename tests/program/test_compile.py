@@ -11,7 +11,7 @@ from running import Program, assert_one_line
 
 from bertjax.cost import memory_search
 from bertjax.parallel.mesh import row_shards
-from bertjax.pretrain.settings import PretrainingPhase
+from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.train.setup import Setup
 
 KEYS = {'fits', 'hbm_bytes_per_chip', 'parameters_bytes', 'optimizer_bytes', 'temporary_bytes', 'flops', 'collectives'}

@@ -78,9 +78,9 @@ def test_another_training_that_is_killed_ends_in_the_same_bits(program: Program,
     assert_same_run(tmp_path / 'killed', tmp_path / 'whole')
     if RAMP[0] in changes:
         counts = [8] * 12 + [2] * 3 + [4] * 2 + [6] * 3 + [8] * 4
-        firsts = [sum(counts[:step]) if step < 12 else sum(counts[12:step]) for step in range(24)]
+        first_examples = [sum(counts[:step]) if step < 12 else sum(counts[12:step]) for step in range(24)]
         ledger = [(row['first'], row['count']) for row in rows(tmp_path / 'killed' / 'ledger.jsonl')]
-        assert ledger == list(zip(firsts, counts, strict=True))
+        assert ledger == list(zip(first_examples, counts, strict=True))
 
 
 def slow_to_seal(program: Program, folder: pathlib.Path, workdir: pathlib.Path, seconds: float) -> Program:

@@ -1,0 +1,130 @@
+"""The phases of a pre-training: entries of config.phases, and phases in which every value is resolved."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping
+from typing import Any
+
+from bertjax.data.batch import BatchSpec, pretraining_batch_spec
+from bertjax.data.masking import MaskOptions
+from bertjax.errors import UserError
+from bertjax.train.settings import check_grad_accum_steps
+from bertjax.train.setup import PhaseSettings
+
+_RAMP_STAGES = 8  # the most batch sizes before the last one, because each needs a compiled step
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingPhase(PhaseSettings):
+    """A phase of a pre-training, in which every value is resolved."""
+
+    seq_len: int
+    max_predictions: int
+    packed: bool
+    causal: bool
+    learning_rate: float
+    mask_rate: float
+    final_mask_rate: float
+    batch_ramp: float = 0.0
+    batch_size_start: int = 0
+
+    @property
+    def batches(self) -> dict[int, BatchSpec]:
+        """{S: the shapes and dtypes of the batches of this length}."""
+        shape = (self.batch_size, self.seq_len, self.max_predictions)
+        return {self.seq_len: pretraining_batch_spec(*shape, packed=self.packed, causal=self.causal)}
+
+    @property
+    def num_examples(self) -> int:
+        """The number of examples (rows if packed) that the phase trains on."""
+        return sum((part.last_step - part.first_step) * part.batch_size for part in self.split())
+
+    def split(self) -> list['PretrainingPhase']:
+        """Splits the phase into parts of one batch size, which share the schedule and the numbers of the examples.
+
+        The first `batch_ramp` of the steps has up to 8 stages of equal length. Their batch sizes are evenly spaced
+        multiples of `batch_size_start`; the rest of the steps has `batch_size`. For 32 to 128 rows these are 32, 64 and
+        96, then 128. The batch sizes of ModernBERT also have equally many steps each (AnswerDotAI/ModernBERT,
+        src/sequence_packer.py).
+        """
+        if not self.batch_ramp:
+            return [self]
+        first, last = self.first_step, self.last_step
+        ramp, multiple = round(self.batch_ramp * (last - first)), self.batch_size // self.batch_size_start
+        stages = min(multiple - 1, _RAMP_STAGES)
+        sizes = [self.batch_size_start * round(1 + i * (multiple - 1) / stages) for i in range(stages)]
+        bounds = [first + round(i * ramp / stages) for i in range(stages + 1)]
+        parts = zip([*sizes, self.batch_size], itertools.pairwise([*bounds, last]), strict=True)
+        return [
+            dataclasses.replace(
+                self,
+                first_step=begin,
+                last_step=end,
+                batch_size=size,
+                reset_optimizer=self.reset_optimizer and begin == first,
+                schedule_steps=(first, last),
+            )
+            for size, (begin, end) in parts
+            if begin < end
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseSpec:
+    """An entry of config.phases, before its length is resolved to steps.
+
+    Attributes:
+      steps: The length of the phase in the form of the config, such as '90%'.
+      reset_optimizer: Whether the phase starts with a new optimizer state.
+      batch_ramp, batch_size_start: See `PretrainingPhase.split`.
+      values: {key: value} of the keys of INHERITED. The phase sets or inherits each value.
+      keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
+    """
+
+    steps: int | str
+    reset_optimizer: bool
+    batch_ramp: float
+    batch_size_start: int
+    values: Mapping[str, Any]
+    keys: Mapping[str, str]
+
+    @property
+    def smallest_batch(self) -> tuple[str, int]:
+        """The key and the rows of the smallest batch; all others have a multiple of these rows."""
+        start = self.batch_size_start
+        return (self.keys['batch_size_start'], start) if start else (self.keys['batch_size'], self.values['batch_size'])
+
+    def check(self, masking: MaskOptions, packing: bool) -> None:
+        """Checks that the values of the phase fit each other, the masks and the packing of the run.
+
+        Raises:
+          UserError: A value is impossible; the error names its key.
+        """
+        values, start = self.values, self.batch_size_start
+        check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], self.keys['grad_accum_steps'])
+        if bool(self.batch_ramp) != bool(start):
+            found, fix = f'{self.batch_ramp:g} with batch_size_start={start}', 'set both keys, or none'
+            raise UserError(f'config.{self.keys["batch_ramp"]}', found, 'two values above 0, or two of 0', fix)
+        if start and (start == values['batch_size'] or values['batch_size'] % start):
+            expected, fix = f'a divisor of batch_size = {values["batch_size"]} below it', 'change one of the two'
+            raise UserError(f'config.{self.keys["batch_size_start"]}', str(start), expected, fix)
+        if start % values['grad_accum_steps']:
+            expected = f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}'
+            raise UserError(f'config.{self.keys["batch_size_start"]}', str(start), expected, 'change one of the two')
+        if values['max_predictions'] > values['seq_len']:
+            expected, fix = f'at most seq_len = {values["seq_len"]}', 'use about 0.15 x seq_len'
+            raise UserError(f'config.{self.keys["max_predictions"]}', str(values['max_predictions']), expected, fix)
+        rates = values['mask_rate'], values['final_mask_rate']
+        if masking.static and rates[0] != rates[1]:
+            found = f'True with a mask rate from {rates[0]:g} to {rates[1]:g}'
+            fix = 'set it to False, or config.masking.final_rate to -1'
+            raise UserError('config.masking.static', found, 'a constant mask rate', fix)
+        # A packed row is complete as soon as its predictions are used up, even if it has free positions. A lower
+        # limit would also hide the rate that a phase or a schedule sets.
+        minimum = int(max(rates) * values['seq_len'])
+        varies = set(rates) != {masking.rate}
+        if (packing or varies) and values['max_predictions'] < minimum:
+            why = 'this mask rate' if varies else 'config.packing'
+            expected = f'at least {minimum} with {why}: {max(rates):.0%} of seq_len'
+            fix = f'set --config.{self.keys["max_predictions"]}={minimum}'
+            raise UserError(f'config.{self.keys["max_predictions"]}', str(values['max_predictions']), expected, fix)
