@@ -154,14 +154,14 @@ class PretrainingSettings(PretrainingKeys):
         share = self.masking.causal_share
         if not share:
             return
-        given = f'with config.masking.causal_share={share:g}'
+        context = f'with config.masking.causal_share={share:g}'
         if not self.model.shifted_predictions:
             expected, fix = 'True, for one head in all rows', 'set --config.model.shifted_predictions=True'
-            raise UserError('config.model.shifted_predictions', f'False {given}', expected, fix)
+            raise UserError('config.model.shifted_predictions', f'False {context}', expected, fix)
         if self.pair_options.paired:
             expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
             fix = 'set --config.pairs.mode=doc_sentences'
-            raise UserError('config.pairs.mode', f'{self.pair_options.mode} {given}', expected, fix)
+            raise UserError('config.pairs.mode', f'{self.pair_options.mode} {context}', expected, fix)
         if self.distill is not None:
             expected = '0 in a distillation, because the teacher would see the tokens to predict'
             raise UserError('config.masking.causal_share', f'{share:g}', expected, 'set it to 0')

@@ -71,9 +71,9 @@ class Template:
 class Fork(subprocess.Popen):
     """A process `python -m bertjax.main ARGUMENTS` that is a fork of `template`, not a child of this process."""
 
-    def __init__(self, template: Template, *given: object, **more: object):
+    def __init__(self, template: Template, *args: object, **options: object):
         self._template = template
-        super().__init__(*given, **more)
+        super().__init__(*args, **options)
 
     def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *others):
         pipes = others[
@@ -102,30 +102,30 @@ class Fork(subprocess.Popen):
             time.sleep(0.01)
 
 
-def serve(asked: socket.socket) -> Callable[[], None] | None:
+def serve(connection: socket.socket) -> Callable[[], None] | None:
     """Answers until nobody asks; in a fork, returns at once what to call."""
     while True:
-        message, descriptors, *_ = socket.recv_fds(asked, 1 << 20, 3)
+        message, descriptors, *_ = socket.recv_fds(connection, 1 << 20, 3)
         if not message:
             return None
         what, *about = json.loads(message)
         if what == 'wait':
-            asked.send(json.dumps(os.waitpid(about[0], os.WNOHANG)).encode())
+            connection.send(json.dumps(os.waitpid(about[0], os.WNOHANG)).encode())
             continue
         pid = os.fork()
         if not pid:
-            asked.close()
+            connection.close()
             return lambda: begin(*about, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        asked.send(json.dumps([pid]).encode())
+        connection.send(json.dumps([pid]).encode())
 
 
 def begin(arguments: list[str], folder: str, environment: dict[str, str], descriptors: list[int]) -> None:
     """Does what `python -m bertjax.main` does."""
-    for own, given in enumerate(descriptors):
-        os.dup2(given, own)
-        os.close(given)
+    for target, descriptor in enumerate(descriptors):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

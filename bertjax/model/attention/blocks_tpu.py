@@ -12,7 +12,7 @@ import functools
 
 import jax
 
-from bertjax.model.attention.fused_tpu import LANES, UNSUPPORTED_KINDS, heads_per_program
+from bertjax.model.attention.fused_tpu import LANES, UNSUPPORTED_KINDS, heads_per_program, split_reason
 from bertjax.model.attention.mask import AttentionMask
 from bertjax.model.dropout import Dropout
 from bertjax.parallel.partition import device_kind, over_mesh, platform, shard_count
@@ -26,7 +26,7 @@ MAX_LENGTH = {True: 8192, False: 2048}  # {whether there is a window: the longes
 
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
     """Supports TPUs from v4 on, no dropout, all positions as queries, both directions, multiples of a block."""
-    S, heads, width = key.shape[1:]
+    S = key.shape[1]
     if mask.causal_queries is not None:
         return 'it does not support causal rows'
     if platform() != PLATFORM:
@@ -44,13 +44,7 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     longest = MAX_LENGTH[mask.window > 0]
     if S % BLOCK or longest < S:
         return f'sequences of {S} tokens, but it needs multiples of {BLOCK} up to {longest}'
-    rows, chips = key.shape[0], shard_count('act_batch')
-    if rows % chips:
-        return f'{rows} rows cannot be split evenly over {chips} devices'
-    local_heads, rest = divmod(heads, shard_count('act_heads'))
-    if rest or not heads_per_program(local_heads, width):
-        return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
-    return None
+    return split_reason(key)
 
 
 def attend(

@@ -28,7 +28,7 @@ LANES = 128  # width of a vector register
 def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
     """The kernel supports TPU v4 and later, if all positions are queries and S is a multiple of LANES."""
     del mask, dropout_rate
-    S, heads, width = key.shape[1:]
+    S = key.shape[1]
     if platform() != PLATFORM:
         return 'it is a kernel for TPUs'
     if device_kind() in UNSUPPORTED_KINDS:
@@ -37,9 +37,14 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
         return f'it computes all {S} positions, not the first {query.shape[1]}'
     if S % LANES or S > MAX_LENGTH:
         return f'sequences of {S} tokens, but it needs multiples of {LANES} up to {MAX_LENGTH}'
-    rows, chips = key.shape[0], shard_count('act_batch')
-    if rows % chips:
-        return f'{rows} rows cannot be split evenly over {chips} devices'
+    return split_reason(key)
+
+
+def split_reason(key: jax.Array) -> str | None:
+    """Returns why key [B, S, H, K] cannot be split over the devices into heads that fill registers; None if it can."""
+    B, _, heads, width = key.shape
+    if B % shard_count('act_batch'):
+        return f'{B} rows cannot be split evenly over {shard_count("act_batch")} devices'
     local_heads, rest = divmod(heads, shard_count('act_heads'))
     if rest or not heads_per_program(local_heads, width):
         return f'{heads} heads of width {width} do not form groups of {LANES} columns on each device'
