@@ -139,6 +139,9 @@ def test_the_same_of_google(google):
     assert cache.copy_object(found[0].path).read_bytes() == TEXTS['text/a/c.txt']
     assert bucket.info('b.txt').checksum == content_checksum(TEXTS['text/b.txt'], 'crc32c')
     assert bucket.info('nothing') is None and not RemoteFolder('gs://bucket/nothing').find()
+    for data in (b'\r', b'\n', b'\r\n', b'one\r', b'\x00\r\n\r', bytes(range(256))):
+        bucket.write('binary', data)
+        assert bucket.read('binary') == data
     with pytest.raises(UserError, match='no bucket gs://none'):
         resolve_sources('gs://none/text')
 
