@@ -3,17 +3,21 @@
 import pathlib
 from collections.abc import Collection
 
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
 from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
 from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.budget import make_plan
 from bertjax.pretrain.chance_baselines import compute_chance_baselines
 from bertjax.pretrain.run import Pretraining
-from bertjax.pretrain.settings import pretraining_settings
+from bertjax.pretrain.settings import PretrainingSettings, pretraining_settings
 from bertjax.pretrain.summary import finish_pretraining
 from bertjax.pretrain.warm_start import with_architecture
 from bertjax.train.health.gradient_check import training_devices
+from bertjax.train.state import TrainState
+from bertjax.train.time_limit import PhaseTimeError
 from bertjax.train.trainer import fit
 from bertjax.workdir.exports import check_push_to
 from bertjax.workdir.lock import has_checkpoints, lock_workdir
@@ -45,9 +49,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     mesh = make_mesh(settings.mesh_axes, training_devices())
     settings.check_memory(mesh)
     with lock_workdir(folder):
-        with primary_first():
-            training = Pretraining(settings, folder, mesh)
-        state, _ = fit(folder, training)
+        training, state = _train(settings, folder, mesh, flag_keys)
         finish_pretraining(
             folder,
             training.resolved,
@@ -56,5 +58,27 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
             fetch_to_all_hosts(state.eval_params),
             training.heldout,
             recipe,
-            compute_chance_baselines(settings, training.stores, training.examples, training.settings.steps),
+            compute_chance_baselines(training.settings, training.stores, training.examples, training.settings.steps),
         )
+
+
+def _train(
+    settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]
+) -> tuple[Pretraining, TrainState]:
+    """Trains to the last step, or, with config.budget, until the budget is used up."""
+    if not settings.budget:
+        with primary_first():
+            training = Pretraining(settings, folder, mesh)
+        return training, fit(folder, training)[0]
+    with primary_first():
+        plan = make_plan(settings, folder, mesh, flag_keys)
+    print(plan.describe(settings))
+    while True:
+        with primary_first():
+            training = Pretraining(plan.apply(settings), folder, mesh)
+        limit = plan.time_limit(settings)
+        try:
+            return training, fit(folder, training, time_limit=limit)[0]
+        except PhaseTimeError as error:
+            with primary_first():
+                plan = plan.decide(folder, error.step, limit.elapsed)

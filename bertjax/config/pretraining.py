@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from bertjax.config.distillation import DistillationKeys
-from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special
+from bertjax.config.ranges import COUNT, MANY, Range, duration, either, integer, number, one_of, special, word
 from bertjax.config.run import EPOCHS, FRACTION, RATE, ROWS, TEXT, WARMUP, Optimizer, RunKeys
 from bertjax.config.schema import STATE, TRAINING, VERB, group, key, override, subset
 from bertjax.corpus.sources import CorpusOptions
@@ -14,6 +14,7 @@ from bertjax.model.config import BertConfig
 from bertjax.optim.schedules import SCHEDULES
 
 _LENGTH = integer(8, MANY)
+_BUDGET = word(r'|\d+(\.\d+)?([smhd]|e\d{1,2})', 'a time such as 25m, operations such as 3e15, or empty')
 _FAMILIES = ('wordpiece', 'sentencepiece', 'bpe', 'symbols')
 
 
@@ -95,8 +96,9 @@ class PretrainingKeys(RunKeys):
     vocab: Vocab = group(Vocab())
     architecture_from: str = key(
         'model',
-        one_of(('model', 'init')),
-        'the source of the architecture: the keys of `model`, or the model of `init`',
+        one_of(('model', 'init', 'budget')),
+        'the source of the architecture: the keys of `model`; the model of `init`; or `model`, of the size that '
+        'suits `budget`',
     )
     embeddings: str = key('', TEXT, 'a .npy or .safetensors file with the matrix of initial token embeddings')
     heldout_texts: str = key(
@@ -122,6 +124,10 @@ class PretrainingKeys(RunKeys):
     )
     steps: int | str = key(1_000_000, duration('epochs'), 'the length of the run')
     epochs: float = key(0.0, EPOCHS, 'the length of the run in passes over the corpus, instead of `steps`; 0: `steps`')
+    budget: str = key(
+        '', _BUDGET, 'the wall time or the floating-point operations of the run, instead of `steps`', change=STATE
+    )
+    replay: str = key('', TEXT, 'a finished workdir: repeat what its clock decided about `budget`', change=VERB)
     warmup_fraction: float = override(RunKeys, 'warmup_fraction', 0.01)
     optimizer: Optimizer = group(Optimizer(name='bert_adam'), change=TRAINING)
     phases: tuple[PhaseKeys, ...] = group(

@@ -126,6 +126,26 @@ def parse_duration(value: int | float | str) -> tuple[float, str]:
     return amount, 'epochs' if unit == 'epoch' else unit
 
 
+_SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
+
+
+def parse_budget(text: str) -> tuple[float, float]:
+    """Parses a value of config.budget, a time such as '25m' or a number of operations such as '3e15'.
+
+    Returns:
+      (seconds, infinity) or (infinity, operations).
+
+    Raises:
+      UserError: `text` has another form.
+    """
+    match = re.fullmatch(r'(\d+(?:\.\d+)?)(?:([smhd])|e(\d{1,2}))', text)
+    amount = float(match[1]) if match else 0.0
+    if not match or amount == 0:
+        expected = 'a time such as 90s, 25m, 2h or 1d, or operations such as 3e15'
+        raise UserError('config.budget', repr(text), expected, 'for example --config.budget=25m')
+    return (amount * _SECONDS[match[2]], math.inf) if match[2] else (math.inf, amount * 10.0 ** int(match[3]))
+
+
 def in_steps(
     value: int | float | str, key: str, *, total: int | None = None, steps_per_epoch: float | None = None
 ) -> int:

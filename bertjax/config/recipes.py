@@ -1,6 +1,7 @@
 """Make the base configs of recipes, for pre-training, tasks, distillation and the use of finished models."""
 
 import dataclasses
+import math
 import types
 from typing import Any, get_args
 
@@ -10,6 +11,7 @@ from bertjax.config.distillation import DistillationKeys, TaskDistillationKeys
 from bertjax.config.finetuning import FinetuningKeys, SweepKeys
 from bertjax.config.inference import INFERENCE_KEYS
 from bertjax.config.pretraining import PhaseKeys, PretrainingKeys
+from bertjax.config.ranges import parse_budget
 from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
 from bertjax.model.config import MODERN_FORM, MODERN_SIZES, SIZES
@@ -75,6 +77,35 @@ def modern_config(size: str, *, learning_rate: float, weight_decay: float = 1e-5
 def modern_phase(seq_len: int, **values: Any) -> ConfigDict:
     """Returns a phase of ModernBERT's pre-training: `phase` with room for 30 % masks in rows of `seq_len`."""
     return phase(seq_len=seq_len, max_predictions=-(-3 * seq_len // 80) * 8, **values)
+
+
+_LEAST_PIECES = 2048
+# The vocabulary of a model that trains for up to so many seconds or operations.
+_VOCABULARIES = ((300, 1e13, _LEAST_PIECES), (3600, 3e14, 4096), (8 * 3600, 3e15, 8192), (math.inf, math.inf, 16384))
+
+
+def vocabulary_size(budget: str) -> int:
+    """Returns the number of pieces of a vocabulary that suits a value of config.budget."""
+    seconds, operations = parse_budget(budget)
+    return next(size for time, work, size in _VOCABULARIES if seconds <= time or operations <= work)
+
+
+def budget_config(budget: str) -> ConfigDict:
+    """Returns the config of configs/budget.py, which explains it, for a value of config.budget."""
+    config = pretraining_config('tiny', budget=budget, architecture_from='budget', corpus='pydoc:')
+    # ModernBERT's form, so that the model exports to its class; rows are too short for local attention.
+    config.model.update(MODERN_FORM | {'attention_window': 0, 'rope_theta': 10_000.0, 'max_positions': 512})
+    config.model.update(mlp_dim=352, init='zero_output', dropout=0.0, scan_layers=False)
+    config.vocab.size = vocabulary_size(budget)
+    config.corpus_options.heldout = 0.02 if config.vocab.size > _LEAST_PIECES else 0.1
+    config.pairs.mode = 'full_sentences'
+    config.masking.rate = 0.4
+    config.update(seq_len=64, max_predictions=26, batch_size=16 if config.vocab.size == _LEAST_PIECES else 64)
+    config.optimizer.update(name='muon', b2=0.98, weight_decay=0.01)
+    config.schedule.update(name='wsd', decay='linear', decay_fraction=0.6)
+    config.update(learning_rate=2e-2, warmup_fraction=0.05, log_every=50)
+    config.update(eval_every=0, eval_examples=1024, checkpoint_every=0, checkpoint_minutes=10.0)
+    return config
 
 
 def finetuning_config(kind: str, **task: Any) -> ConfigDict:

@@ -235,7 +235,7 @@ class Pretraining:
                 for name, split in self.examples.texts.items()
             ),
         ]
-        for phase in self._phases:
+        for phase in () if self.settings.budget else self._phases:  # `Plan.describe` describes a budget
             rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size
             lines.append(
                 f'phase {phase.number}: {phase.last_step - phase.first_step:,} steps '

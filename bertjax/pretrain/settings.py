@@ -150,6 +150,14 @@ class PretrainingSettings(PretrainingKeys):
             first += length
         return resolved
 
+    def _check_budget(self) -> None:
+        for key in ('architecture_from', 'replay') if not self.budget else ():
+            if getattr(self, key) in ('budget', self.replay or 'budget'):
+                fix = 'for example --config.budget=25m'
+                raise UserError('config.budget', f"'' with config.{key}={getattr(self, key)}", 'a budget', fix)
+        if self.budget and self.distill is not None:
+            raise UserError('config.budget', self.budget, 'none in a distillation', 'set config.steps instead')
+
     def _check_causal_share(self) -> None:
         share = self.masking.causal_share
         if not share:
@@ -213,6 +221,7 @@ class PretrainingSettings(PretrainingKeys):
         for phase in self.phase_specs:
             phase.check(self.masking, self.packing)
         self._check_causal_share()
+        self._check_budget()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
             found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
             raise UserError('config.vocab.unused', found, 'room for words', fix)

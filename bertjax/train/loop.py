@@ -17,6 +17,7 @@ from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase, TrainStep
 from bertjax.train.record import Recorder
 from bertjax.train.state import TrainState
+from bertjax.train.time_limit import PhaseTimeError, TimeLimit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Loop:
       intervals: The intervals of evaluation and saving.
       interrupt: The signal handler, which records requests to stop.
       early_stopping: The early stopping of the last phase; with a limit, each new best state is saved.
+      time_limit: The limit that ends a phase by the clock; None for none.
     """
 
     def __init__(
@@ -57,9 +59,11 @@ class Loop:
         intervals: Intervals,
         interrupt: Interrupt,
         early_stopping: EarlyStopping,
+        time_limit: TimeLimit | None = None,
     ):
         self._phases, self._recorder, self._checkpoints, self._config = phases, recorder, checkpoints, config
         self._intervals, self._interrupt, self._early_stopping = intervals, interrupt, early_stopping
+        self._time_limit = time_limit
         self._clock, self._any_process, self._saved_at = recorder.run_clock, AnyProcessFlags(), time.perf_counter()
 
     def run(self, state: TrainState, position: Position) -> TrainState:
@@ -67,6 +71,7 @@ class Loop:
 
         Raises:
           PreemptedError: The user asked to stop, and the state is saved.
+          PhaseTimeError: The time of a phase is used up, and the state is saved.
           NonFiniteError: Three steps in a row were not finite.
         """
         self._state, self._position, stopping = state, position, self._early_stopping
@@ -112,10 +117,11 @@ class Loop:
     def _evaluate_and_save_if_due(self, phase: Phase) -> None:
         step, last = self._position.step, self._position.step == self._phases[-1].settings.last_step
         late = 0 < 60 * self._intervals.checkpoint_minutes <= time.perf_counter() - self._saved_at
-        stop, late = self._any_process(self._interrupt.requested(), late)
+        over = self._time_limit is not None and self._time_limit.ends_phase(phase.settings.number)
+        stop, late, over = self._any_process(self._interrupt.requested(), late, over)
         must_evaluate = last or _is_due(step, self._intervals.eval_every)
         may_save = late or _is_due(step, self._intervals.checkpoint_every)
-        if not (last or stop or must_evaluate or may_save):
+        if not (last or stop or over or must_evaluate or may_save):
             return
         self._recorder.drain()  # Waits for the devices before `start`, because this time belongs to training.
         start = time.perf_counter()
@@ -125,10 +131,12 @@ class Loop:
             may_save |= self._early_stopping.note(cost)
             last |= self._early_stopping.should_stop
         # The parameters after a step that was not finite are suspect and must not replace a good checkpoint.
-        if last or stop or (may_save and not self._recorder.suspect):
-            self._save(cost if phase.may_be_best else None, last=last, stop=stop)
+        if last or stop or over or (may_save and not self._recorder.suspect):
+            self._save(cost if phase.may_be_best else None, last=last, stop=stop or over)
         if stop and not last:
             raise self._stopped()
+        if over and not last:
+            raise PhaseTimeError(step)
         self._recorder.pause(time.perf_counter() - start)
 
     def _evaluate(self, phase: Phase) -> float | None:

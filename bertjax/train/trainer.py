@@ -26,6 +26,7 @@ from bertjax.train.phase import Phase
 from bertjax.train.record import Recorder
 from bertjax.train.setup import Setup
 from bertjax.train.state import TrainState
+from bertjax.train.time_limit import TimeLimit
 from bertjax.workdir.lock import TRIALS
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.tracker import Tracker
@@ -69,13 +70,20 @@ class Experiment(Protocol):
         ...
 
 
-def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = 'last') -> tuple[TrainState, int]:
+def fit(
+    folder: pathlib.Path,
+    experiment: Experiment,
+    *,
+    use_checkpoint: str = 'last',
+    time_limit: TimeLimit | None = None,
+) -> tuple[TrainState, int]:
     """Trains a run to the end, from the newest complete checkpoint of its workdir or from the start.
 
     Args:
       folder: The workdir.
       experiment: The training of a single run.
       use_checkpoint: The state to return: 'last' for the last step, 'best' for the saved step with the best dev score.
+      time_limit: The limit that decides the steps of the run; None if the config decides them.
 
     Returns:
       The state and the number of the last trained step, which is below config.steps if config.patience ended the run.
@@ -89,10 +97,10 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = '
     with Interrupt() as interrupt, contextlib.closing(Checkpoints(folder / 'checkpoints', keep=keep)) as checkpoints:
         saved = checkpoints.latest()
         if saved is not None:
-            _check_same_run(saved, experiment.settings, resolved, folder)
+            _check_same_run(saved, experiment.settings, resolved, folder, quiet=time_limit is not None)
         for name, text in {'config.json': dump(resolved), **experiment.files}.items():
             write_atomic(folder / name, text)
-        state, _ = resume_or_start(experiment, checkpoints, saved, interrupt)
+        state, _ = resume_or_start(experiment, checkpoints, saved, interrupt, time_limit)
         last = int(state.step)
         if use_checkpoint == 'best':
             checkpoints.wait()
@@ -105,9 +113,9 @@ def fit(folder: pathlib.Path, experiment: Experiment, *, use_checkpoint: str = '
 
 
 def _check_same_run(
-    saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path
+    saved: SavedCheckpoint, settings: RunKeys, resolved: Mapping[str, Any], folder: pathlib.Path, *, quiet: bool = False
 ) -> None:
-    """Raises a UserError if the checkpoint is from another or a longer run; prints allowed config changes."""
+    """Raises a UserError if the checkpoint is from another or a longer run; prints allowed changes unless `quiet`."""
     step, total = saved.position.step, settings.steps
     saved_config = {key: value for key, value in saved.config.items() if key != STATE_KEY}
     if step > total:
@@ -115,7 +123,8 @@ def _check_same_run(
         raise UserError('config.steps', f'a run of {total} steps', f'{step} or more, as {folder} has', fix)
     finished = step == total or make_early_stopping(settings, saved).should_stop
     for line in check_resume(saved_config, resolved, str(folder), finished=finished):
-        print(f'changed since the checkpoint: {line}')
+        if not quiet:
+            print(f'changed since the checkpoint: {line}')
 
 
 def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> EarlyStopping:
@@ -124,7 +133,11 @@ def make_early_stopping(settings: RunKeys, saved: SavedCheckpoint | None) -> Ear
 
 
 def resume_or_start(
-    experiment: Experiment, checkpoints: Checkpoints, saved: SavedCheckpoint | None, interrupt: Interrupt
+    experiment: Experiment,
+    checkpoints: Checkpoints,
+    saved: SavedCheckpoint | None,
+    interrupt: Interrupt,
+    time_limit: TimeLimit | None = None,
 ) -> tuple[TrainState, list[bool]]:
     """Trains to the end of the last phase.
 
@@ -133,6 +146,7 @@ def resume_or_start(
       checkpoints: The checkpoints to save to.
       saved: The checkpoint to resume from; None to start.
       interrupt: The signal handler, whose context has been entered.
+      time_limit: See `fit`.
 
     Returns:
       The final state, and a list of whether each run has failed (see `Recorder`).
@@ -144,6 +158,8 @@ def resume_or_start(
         fix = f'for example --config.profile={max(total - 5, 1)}:{total}'
         raise UserError('config.profile', repr(settings.profile), f'steps of a run that has {total}', fix)
     folder = experiment.folders[0]
+    if time_limit is not None:
+        time_limit.begin(folder, position.step)
     with (
         contextlib.closing(GoodputClock(folder, position.step)) as run_clock,
         watch_for_hangs(run_clock, settings.hang_minutes, folder),
@@ -154,7 +170,8 @@ def resume_or_start(
                 with run_clock.during(RESTORE):
                     state = checkpoints.restore(position.step, experiment.template)
                 done = position.step == total
-                print(f'all {total} steps are done' if done else f'continuing at step {position.step} of {total}')
+                of_total = '' if time_limit is not None else f' of {total}'
+                print(f'all {total} steps are done' if done else f'continuing at step {position.step}{of_total}')
             else:
                 state = experiment.init_state()
         description = experiment.describe()
@@ -165,7 +182,9 @@ def resume_or_start(
         phases, early_stopping = experiment.phases(), make_early_stopping(settings, saved)
         recorder = Recorder(
             experiment.folders,
-            stack.enter_context(TrainingConsole(total, position.step)),
+            stack.enter_context(
+                TrainingConsole(total, position.step, describe_time=time_limit.describe if time_limit else None)
+            ),
             values=experiment.values,
             log_every=settings.log_every,
             total=total,
@@ -187,6 +206,7 @@ def resume_or_start(
                 intervals=Intervals(settings.eval_every, settings.checkpoint_every, settings.checkpoint_minutes),
                 interrupt=interrupt,
                 early_stopping=early_stopping,
+                time_limit=time_limit,
             ).run(state, position)
         finally:
             recorder.close()

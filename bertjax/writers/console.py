@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.progress import MofNCompleteColumn, TextColumn
 
@@ -19,18 +19,33 @@ _SHORT_NAMES = {'mlm_accuracy': 'accuracy', 'nsp_accuracy': 'accuracy', 'sop_acc
 
 
 class TrainingConsole:
-    """A writer that shows the progress of a run: step, loss, sequences/s, time left."""
+    """A writer that shows the progress of a run: step, loss, sequences/s, time left.
 
-    def __init__(self, total_steps: int, first_step: int, silent: bool = False):
+    Args:
+      total_steps: The last step.
+      first_step: The step from which the run goes on.
+      silent: Whether to show nothing.
+      describe_time: A function that describes what the run has used of its time, for a run whose last step depends on
+        the time; None for any other.
+    """
+
+    def __init__(
+        self,
+        total_steps: int,
+        first_step: int,
+        silent: bool = False,
+        describe_time: Callable[[], str] | None = None,
+    ):
         self.console = Console(soft_wrap=True, highlight=False, quiet=silent)
+        done = MofNCompleteColumn() if describe_time is None else TextColumn('{task.completed:,}')
         self._progress = make_bar(
-            MofNCompleteColumn(),
+            done,
             TextColumn('{task.fields[status]}'),
             console=self.console,
             disable=not self.console.is_terminal or silent,
         )
         self._task = self._progress.add_task('[bold]step', total=total_steps, completed=first_step, status='')
-        self._total = total_steps
+        self._total, self._describe_time = total_steps, describe_time
 
     def __str__(self) -> str:
         return 'the console'
@@ -77,11 +92,13 @@ class TrainingConsole:
         """Shows a row: training rows in the bar (as a line without a terminal), other rows as a line."""
         if row['split'] == 'train':
             speed, loss = f'{row["sequences_per_s"]:,.0f} seq/s', format_value(row['loss'])
-            self._progress.update(self._task, status=f'loss {loss}  {speed}')
+            time = '' if self._describe_time is None else f'  {self._describe_time()}'
+            self._progress.update(self._task, status=f'loss {loss}  {speed}{time}')
             if not self.console.is_terminal:
                 left = (self._total - row['step']) * row['seconds_per_step']
                 until = f'  left {format_duration(left)}' if row['step'] < self._total else ''
-                self.log(f'step {row["step"]}/{self._total}  loss {loss}  {speed}{until}')
+                total, until = (f'/{self._total}', until) if not time else ('', time)
+                self.log(f'step {row["step"]}{total}  loss {loss}  {speed}{until}')
             return
         hidden = ('loss', 'perplexity') if 'mlm_loss' in row else ()  # derived from the other values
         values = {name: x for name, x in row.items() if name not in (*_POSITION, *hidden) and x is not None}

@@ -56,31 +56,39 @@ class Goodput:
         return f'{self.share:.1%} of {format_duration(self.total)}{processes}' + (f'; the rest: {rest}' if rest else '')
 
 
-def read_goodput(folder: pathlib.Path) -> Goodput | None:
+def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
     """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
 
     Steps that a later process repeated are lost. If the later process resumes within the steps of a row, the lost share
-    of the row's seconds is the lost share of its steps.
+    of the row's seconds is the lost share of its steps. `until` is the step from which the run will go on: the steps
+    after it are lost, too; None if all steps count.
     """
     rows = _rows(folder / TIMES)
     seconds: dict[str, float] = {}
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
     processes = 0
+
+    def lose_after(step: int) -> None:
+        nonlocal spans
+        retained = [_until(span, step) for span in spans]
+        lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
+        seconds[LOST] = seconds.get(LOST, 0.0) + lost
+        spans = retained
+
     for row in rows:
         if 'slow' in row:
             continue
         after, step = row['after'], row['step']
         if 'began' in row:
             processes += 1
-            retained = [_until(span, after) for span in spans]
-            lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
-            seconds[LOST] = seconds.get(LOST, 0.0) + lost
-            spans = retained
+            lose_after(after)
         for kind, each in row['seconds'].items():
             if kind == STEP:
                 spans.append((after, step, each))
             else:
                 seconds[kind] = seconds.get(kind, 0.0) + each
+    if until is not None:
+        lose_after(until)
     seconds = {STEP: sum(span[2] for span in spans), **{kind: x for kind, x in seconds.items() if x > 0}}
     slow = [row for row in rows if 'slow' in row]
     goodput = Goodput(seconds, processes, slow)

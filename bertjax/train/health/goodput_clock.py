@@ -34,6 +34,13 @@ _MIN_STEPS, _MAX_STEPS = 10, 100  # a median needs this many steps of one shape,
 _recorded_until: float | None = None  # the end of the previous training in this process, or None
 
 
+def recorded_until() -> float:
+    """Returns when the previous training of this process ended, or the process began, by time.perf_counter."""
+    if _recorded_until is not None:
+        return _recorded_until
+    return time.perf_counter() - max(time.time() - psutil.Process().create_time(), 0.0)
+
+
 class GoodputClock:
     """Measures the wall time of each activity of a run. The main thread is always in one of KINDS, at first in START.
 
@@ -53,10 +60,8 @@ class GoodputClock:
     def __init__(self, folder: pathlib.Path, step: int):
         self._log = Writers([JsonLines(folder / TIMES)])
         self._log.truncate_after(sys.maxsize)  # removes only a line that a kill has cut off
-        now = time.perf_counter()
-        running = max(time.time() - psutil.Process().create_time(), 0.0)
-        self._since = self._row_since = now - running if _recorded_until is None else _recorded_until
-        self._began: float | None = time.time() - (now - self._since)
+        self._since = self._row_since = recorded_until()
+        self._began: float | None = time.time() - (time.perf_counter() - self._since)
         self.doing, self.moves = START, 0
         self._of_row: dict[str, float] = {}
         self._of_step: dict[str, float] = {}

@@ -1,0 +1,221 @@
+"""The ladder from BERT's recipe to that of configs/budget.py: one change at a time, in equal processor time.
+
+    python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=blimp.jsonl.gz --minutes=20
+
+A rung keeps the changes of the rungs below it, except those of side steps, which only apply to themselves. Every rung
+is a run of `python -m bertjax.main` with the number of steps that fits the processor time, computed from two short
+runs. A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
+held-out text with 15 % masks, in nats per piece and in bits per byte (so that vocabularies compare), and the accuracy
+on the minimal pairs.
+
+    python benchmarks/ladder.py --report
+
+prints the table of what is finished. The text and the pairs do not come with bertjax.
+"""
+
+import dataclasses
+import datetime
+import json
+import math
+import os
+import pathlib
+import resource
+import subprocess
+import sys
+from typing import Any
+
+from absl import app, flags
+
+from bertjax.files.atomic import write_atomic
+from bertjax.pretrain.heldout_texts import split_name
+from bertjax.text.tokenizer import load_tokenizer
+
+_CORPUS = flags.DEFINE_string('corpus', None, 'The text to train on, see config.corpus.')
+_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of other text.')
+_PAIRS = flags.DEFINE_string('pairs', '', 'A file of minimal pairs, see configs/minimal_pairs.py; empty: none.')
+_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run.')
+_SEEDS = flags.DEFINE_list('seeds', ['0'], 'The seeds.')
+_ONLY = flags.DEFINE_list('only', [], 'The names of rungs; default: all.')
+_OUT = flags.DEFINE_string('out', 'out/ladder', 'The folder of the runs.')
+_KEPT = flags.DEFINE_string('kept', 'docs/results/ladder', 'The folder of the results.')
+_REPORT = flags.DEFINE_bool('report', False, 'Print the table of the finished runs, and run nothing.')
+
+REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
+Keys = dict[str, Any]
+_PROBE = (10, 60)  # the steps of the two short runs
+
+# BERT's recipe (arXiv 1810.04805) at a size for minutes: 3 layers of width 192.
+BERT: Keys = {
+    'vocab.size': 4096, 'seq_len': 64, 'max_predictions': 10, 'batch_size': 64, 'learning_rate': 1e-3,
+    'warmup_fraction': 0.1, 'corpus_options.heldout': 0.02, 'model.num_layers': 3, 'model.width': 192,
+    'model.num_heads': 3, 'model.mlp_dim': 768, 'model.dropout': 0.1, 'model.attention_dropout': 0.1,
+    'model.max_positions': 256, 'model.scan_layers': False, 'export_formats': 'orbax',
+}  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """One change: its name, its keys, and whether the next rungs keep it."""
+
+    name: str
+    keys: Keys
+    kept: bool = True
+
+
+LADDER = (
+    Rung('bert', {}),
+    Rung('no dropout', {'model.dropout': 0.0, 'model.attention_dropout': 0.0}),
+    Rung('no next sentence', {'pairs.mode': 'full_sentences', 'model.num_segments': 0}),
+    Rung('pre-norm', {'model.pre_norm': True, 'model.first_attention_norm': False}),
+    Rung('rope', {'model.position': 'rope'}),
+    Rung('geglu', {'model.mlp': 'geglu', 'model.mlp_dim': 512}),
+    Rung('no biases', {'model.projection_bias': False, 'model.norm_bias': False}),
+    Rung('qk-norm', {'model.qk_norm': True}, kept=False),
+    Rung('zero init', {'model.init': 'zero_output'}),
+    Rung('adam 3e-3', {'learning_rate': 3e-3, 'optimizer.b2': 0.98}),
+    Rung('stable adamw', {'optimizer.name': 'stable_adamw'}, kept=False),
+    Rung('muon', {'optimizer.name': 'muon', 'learning_rate': 2e-2}),
+    Rung('masks 40 %', {'masking.rate': 0.4, 'max_predictions': 26}),
+    # Side steps from the final recipe.
+    Rung('muon 1e-2', {'learning_rate': 1e-2}, kept=False),
+    Rung('muon 4e-2', {'learning_rate': 4e-2}, kept=False),
+    Rung('masks 30 %', {'masking.rate': 0.3, 'max_predictions': 20}, kept=False),
+    Rung('masks 50 %', {'masking.rate': 0.5, 'max_predictions': 32}, kept=False),
+    Rung('masks 40 to 15 %', {'masking.rate': 0.4, 'masking.final_rate': 0.15}, kept=False),
+    Rung('[MASK] only', {'masking.mask': 1.0, 'masking.random': 0.0}, kept=False),
+    Rung('masked and causal', {'model.shifted_predictions': True, 'masking.causal_share': 0.25}, kept=False),
+    Rung('sentences', {'pairs.mode': 'sentences'}, kept=False),
+    Rung('packed sentences', {'pairs.mode': 'sentences', 'packing': True}, kept=False),
+    Rung('rows of 32', {'seq_len': 32, 'batch_size': 128, 'max_predictions': 13}, kept=False),
+    Rung('rows of 128', {'seq_len': 128, 'batch_size': 32, 'max_predictions': 52}, kept=False),
+    Rung('rows of 256', {'seq_len': 256, 'batch_size': 16, 'max_predictions': 103}, kept=False),
+    Rung('batch of 32', {'batch_size': 32}, kept=False),
+    Rung('batch of 128', {'batch_size': 128}, kept=False),
+    Rung('vocabulary of 8192', {'vocab.size': 8192}, kept=False),
+    Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
+    Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
+    Rung('average of weights', {'ema_decay': 0.995}, kept=False),
+    Rung('2 layers', {'model.num_layers': 2}, kept=False),
+    Rung('6 layers', {'model.num_layers': 6}, kept=False),
+    Rung('width 256', {'model.width': 256, 'model.num_heads': 4, 'model.mlp_dim': 683}, kept=False),
+    Rung('width 128', {'model.width': 128, 'model.num_heads': 2, 'model.mlp_dim': 342}, kept=False),
+)  # fmt: skip
+
+
+def rung_keys(rung: Rung) -> Keys:
+    """Returns the keys of a rung with those that it builds on: of the kept rungs below it."""
+    below = LADDER[: LADDER.index(rung)]
+    return BERT | {name: value for kept in below if kept.kept for name, value in kept.keys.items()} | rung.keys
+
+
+class Run:
+    """A run of a rung with a seed."""
+
+    def __init__(self, rung: Rung, seed: int):
+        self.rung, self.seed, self.keys = rung, seed, rung_keys(rung)
+        slug = ''.join(c if c.isalnum() else '_' for c in rung.name)
+        self.name = f'{slug}-{seed}-{_MINUTES.value:g}m'
+        self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
+
+    def train(self, folder: pathlib.Path, steps: int, **more: Any) -> float:
+        """Trains in `folder` unless it is finished, and returns the processor time in seconds."""
+        vocabulary = pathlib.Path(_OUT.value) / f'text-{self.keys["vocab.size"]}'
+        shared = {'tokenizer': vocabulary / 'tokenizer', 'data': vocabulary / 'store'}
+        if folder != vocabulary and not (shared['data'] / 'manifest.json').exists():
+            self.train(vocabulary, 0, run='corpus')
+        keys = self.keys | {
+            'corpus': _CORPUS.value, 'heldout_texts': f'other={_HELDOUT.value}', 'seed': self.seed, 'steps': steps or 1,
+            'eval_every': 0, 'checkpoint_every': 0, 'checkpoint_minutes': 10, 'eval_examples': 2048,
+            'pair_plans': 2, **({} if folder == vocabulary else shared), **more,
+        }  # fmt: skip
+        command = [
+            sys.executable,
+            '-m',
+            'bertjax.main',
+            '--config=configs/pretrain_tiny.py:adam',
+            f'--workdir={folder}',
+        ]
+        return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
+
+    def finish(self) -> dict[str, Any]:
+        """Trains for the processor time, measures, and writes the result."""
+        plan = self.folder.with_name(f'{self.name}.plan.json')
+        if not plan.exists():
+            spent = [self.train(self.folder.with_name(f'{self.name}.probe{n}'), n, eval_examples=64) for n in _PROBE]
+            per_step = (spent[1] - spent[0]) / (_PROBE[1] - _PROBE[0])
+            write_atomic(plan, json.dumps({'steps': round(60 * _MINUTES.value / per_step), 'per_step': per_step}))
+        planned = json.loads(plan.read_text())
+        seconds = self.train(self.folder, planned['steps'])
+        rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]
+        (loss,) = [row['mlm_loss'] for row in rows if row['split'] == split_name('other') and row['step'] > 0]
+        result = {
+            'name': self.rung.name, 'seed': self.seed, 'minutes': _MINUTES.value, **planned, 'seconds': seconds,
+            'mlm_loss': loss, 'bits_per_byte': self._bits_per_byte(loss), 'keys': self.keys,
+            'date': f'{datetime.date.today()}',
+        }  # fmt: skip
+        if _PAIRS.value:
+            result['pairs'] = self._pairs()
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(self.kept, json.dumps(result, indent=1) + '\n')
+        return result
+
+    def _bits_per_byte(self, loss: float) -> float:
+        tokenizer = load_tokenizer(self.folder / 'tokenizer')
+        lines = pathlib.Path(_HELDOUT.value).read_text(encoding='utf-8').splitlines()
+        pieces = sum(map(len, tokenizer.encode(lines)))
+        return loss / math.log(2) * pieces / sum(len(line.encode()) for line in lines)
+
+    def _pairs(self) -> dict[str, float]:
+        arguments = ['--config=configs/minimal_pairs.py', f'--workdir={self.folder}', f'--config.input={_PAIRS.value}']
+        _processor_time([sys.executable, '-m', 'bertjax.main', *arguments])
+        (path,) = (self.folder / 'minimal_pairs').glob('*.json')
+        return {name: json.loads(path.read_text())[name] for name in ('accuracy', 'standard_error')}
+
+
+def _processor_time(command: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=REPOSITORY, env=os.environ | {'JAX_PLATFORMS': 'cpu'}, capture_output=True)
+    if done.returncode:
+        raise SystemExit(f'{" ".join(command)}\n{done.stderr.decode()[-2000:]}')
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return sum(getattr(after, kind) - getattr(before, kind) for kind in ('ru_utime', 'ru_stime'))
+
+
+def report() -> None:
+    """Prints a table of the finished runs in Markdown."""
+    results = [json.loads(path.read_text()) for path in pathlib.Path(_KEPT.value).glob('*.json')]
+    print(
+        '| change | minutes | seed | steps | MLM loss | bits per byte | minimal pairs |\n|---|---|---|---|---|---|---|'
+    )
+    order = [rung.name for rung in LADDER]
+    for result in sorted(results, key=lambda each: (order.index(each['name']), each['minutes'], each['seed'])):
+        pairs = result.get('pairs')
+        right = f'{100 * pairs["accuracy"]:.1f} ± {100 * pairs["standard_error"]:.1f}' if pairs else ''
+        name = (
+            result['name']
+            if next(rung for rung in LADDER if rung.name == result['name']).kept
+            else f'({result["name"]})'
+        )
+        figures = f'{result["mlm_loss"]:.3f} | {result["bits_per_byte"]:.3f}'
+        print(f'| {name} | {result["minutes"]:g} | {result["seed"]} | {result["steps"]:,} | {figures} | {right} |')
+
+
+def main(_: Any) -> None:
+    """Runs the rungs, or prints the table."""
+    if _REPORT.value:
+        report()
+        return
+    for seed in map(int, _SEEDS.value):
+        for rung in LADDER:
+            run = Run(rung, seed)
+            if run.kept.exists() or (_ONLY.value and rung.name not in _ONLY.value):
+                continue
+            result = run.finish()
+            print(
+                f'{run.name}: {result["steps"]} steps, {result["seconds"]:.0f} s, loss {result["mlm_loss"]:.3f}',
+                flush=True,
+            )
+
+
+if __name__ == '__main__':
+    app.run(main)

@@ -1,0 +1,60 @@
+"""A limit on the wall time of a training, over all processes that it takes."""
+
+import datetime
+import math
+import pathlib
+import time
+
+from bertjax.errors import StoppedError
+from bertjax.train.health.goodput import LOST, read_goodput
+from bertjax.train.health.goodput_clock import recorded_until
+
+
+class TimeLimit:
+    """The wall time of a run, and the time at which one of its phases ends whatever its number of steps.
+
+    The time of a run counts from the start of its process, with the preparation of the text. Time between a kill and
+    the next start does not count, and neither do steps that a kill has lost.
+
+    Args:
+      seconds: The time of the whole run.
+      phase: The number of the phase that ends by the clock; -1 for none.
+      ends: The time of the run at which the phase ends, in seconds.
+      expected_loss: The expected held-out MLM loss at the end of the run; None if unknown.
+    """
+
+    def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf, expected_loss: float | None = None):
+        self.seconds, self._phase, self._ends, self._expected_loss = seconds, phase, ends, expected_loss
+        self._spent, self._since = 0.0, time.perf_counter()
+
+    def begin(self, folder: pathlib.Path, step: int) -> None:
+        """Reads what the run in a workdir, which now goes on from `step`, has taken so far."""
+        goodput = read_goodput(folder, until=step)
+        self._spent = goodput.total - goodput.seconds.get(LOST, 0.0) if goodput else 0.0
+        self._since = recorded_until()
+
+    @property
+    def elapsed(self) -> float:
+        """The time of the run until now, in seconds."""
+        return self._spent + time.perf_counter() - self._since
+
+    def ends_phase(self, number: int) -> bool:
+        """Returns whether the phase `number` must end now."""
+        return number == self._phase and self.elapsed >= self._ends
+
+    def describe(self) -> str:
+        """Returns the share of the time that has passed, the time of day at which it ends, and the expected loss."""
+        left = datetime.timedelta(seconds=max(self.seconds - self.elapsed, 0.0))
+        end = (datetime.datetime.now() + left).strftime(
+            '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'
+        )
+        loss = '' if self._expected_loss is None else f'  expected loss {self._expected_loss:.1f}'
+        return f'{min(self.elapsed / self.seconds, 1):.0%} of the budget  ends {end}{loss}'
+
+
+class PhaseTimeError(StoppedError):
+    """The time of a phase is used up, and its last state is saved."""
+
+    def __init__(self, step: int):
+        super().__init__(f'the time of a phase ended at step {step}')
+        self.step = step

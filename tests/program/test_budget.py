@@ -1,0 +1,121 @@
+"""config.budget: the time or the operations of a run decide its size, its steps and the end of its decay."""
+
+import json
+import pathlib
+import signal
+
+import jax
+import pytest
+from running import Program, wait_for_step
+
+from bertjax.config.recipes import budget_config, vocabulary_size
+from bertjax.errors import UserError
+from bertjax.parallel.mesh import make_mesh
+from bertjax.pretrain.budget import make_plan
+from bertjax.pretrain.settings import pretraining_settings
+
+SMALL = (
+    '--config.vocab.size=400', '--config.seq_len=32', '--config.max_predictions=13', '--config.batch_size=8',
+    '--config.pair_plans=2', '--config.eval_examples=32', '--config.log_every=4', '--config.corpus_options.workers=1',
+)  # fmt: skip
+WIDTH = ('--config.model.width=32', '--config.model.mlp_dim=64', '--config.model.num_heads=2')
+
+
+def _arguments(program: Program, folder: pathlib.Path, *more: str) -> tuple[str, ...]:
+    return (f'--workdir={folder}', f'--config.corpus={program.corpus}', *SMALL, *WIDTH, *more)
+
+
+def _plan(folder: pathlib.Path) -> dict:
+    return json.loads((folder / 'budget.json').read_text())
+
+
+def _spawn(program: Program, folder: pathlib.Path, *more: str, budget: str = '6s', **options) -> str:
+    arguments = _arguments(program, folder, *more)
+    return program.spawn(*arguments, recipe=f'configs/budget.py:{budget}', small=False, **options).stdout
+
+
+@pytest.fixture(scope='module')
+def timed(program: Program, once) -> pathlib.Path:
+    """The workdir of a run of six seconds."""
+    return once('budget', lambda folder: _spawn(program, folder / 'run')) / 'run'
+
+
+def test_the_clock_ends_the_constant_rate_and_decides_the_decay(timed):
+    plan, config = _plan(timed), json.loads((timed / 'config.json').read_text())
+    lengths = [plan['warmup'], plan['stable'], plan['decay']]
+    assert min(lengths) >= 1 and config['steps'] == sum(lengths)
+    assert [phase['steps'] for phase in config['phases']] == lengths
+    assert (timed / 'export' / 'hf' / 'model.safetensors').exists()
+
+
+def test_a_replay_has_the_same_bits(program, timed, tmp_path):
+    out = _spawn(program, tmp_path / 'again', f'--config.replay={timed}')
+    assert _plan(tmp_path / 'again') == _plan(timed) and 'budget 6s: ' in out
+    for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'config.json'):
+        mine, first = ((folder / name).read_bytes() for folder in (tmp_path / 'again', timed))
+        assert mine.replace(str(timed).encode(), b'') == first, name
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_with_the_time_that_is_left(program, tmp_path):
+    arguments = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=4')
+    process = program.start(*arguments, recipe='configs/budget.py:20s', small=False)
+    wait_for_step(process, tmp_path / 'run', 12)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert _plan(tmp_path / 'run')['stable'] is None
+    out = _spawn(program, tmp_path / 'run', '--config.checkpoint_every=4', budget='20s')
+    assert 'continuing at step' in out and '% of the budget  ends ' in out
+    _spawn(
+        program, tmp_path / 'again', '--config.checkpoint_every=4', f'--config.replay={tmp_path / "run"}', budget='20s'
+    )
+    assert _plan(tmp_path / 'again') == _plan(tmp_path / 'run')
+    ledgers = [(tmp_path / name / 'ledger.jsonl').read_bytes() for name in ('run', 'again')]
+    weights = [(tmp_path / name / 'export/hf/model.safetensors').read_bytes() for name in ('run', 'again')]
+    assert ledgers[0] == ledgers[1] and weights[0] == weights[1]
+
+
+def test_operations_fix_the_steps(program, tmp_path):
+    """Two runs of one budget in operations are equal, and a finished one trains no more."""
+    program.run(*_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9', small=False)
+    plan = _plan(tmp_path / 'run')
+    assert plan['warmup'] + plan['stable'] + plan['decay'] == plan['estimate'] and plan['model'] == {}
+    again = program.run(*_arguments(program, tmp_path / 'run'), recipe='configs/budget.py:2e9', small=False)
+    assert f'all {plan["estimate"]} steps are done' in again.stdout
+
+
+def test_the_size_follows_from_the_operations(tmp_path):
+    """More operations train a larger model, and a size that a flag sets stays."""
+    mesh, plans = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1}, jax.local_devices()[:1]), []
+    for number, budget in enumerate(('1e11', '1e15', '1e20')):
+        settings = pretraining_settings(budget_config(budget))
+        plans.append(make_plan(settings, tmp_path / str(number), mesh, ()))
+    widths = [plan.model['width'] for plan in plans]
+    assert widths == sorted(set(widths)) and plans[0].expected_loss > plans[1].expected_loss > plans[2].expected_loss
+    assert not make_plan(settings, tmp_path / 'set', mesh, ('model.width',)).model
+
+
+@pytest.mark.parametrize(
+    ('more', 'found'),
+    [
+        (('--config.steps=10',), 'config.steps'),
+        (('--config.epochs=2',), 'config.epochs'),
+        (('--config.schedule.name=linear',), 'config.schedule.name'),
+        (('--config.replay=/nowhere',), '/nowhere/budget.json'),
+    ],
+)
+def test_what_does_not_fit_a_budget_is_refused(program, tmp_path, more, found):
+    message = program.error(*_arguments(program, tmp_path, *more), recipe='configs/budget.py:1m', small=False)
+    assert message.startswith(f'error: {found}: found ')
+    assert not (tmp_path / 'checkpoints').exists()
+
+
+def test_another_budget_in_a_workdir_is_refused(program, timed):
+    message = program.error(*_arguments(program, timed), recipe='configs/budget.py:7s', small=False)
+    assert message.startswith("error: config.budget: found '7s', expected 6s, as in ")
+
+
+@pytest.mark.parametrize('budget', ['', '25', '25x', 'm', '0m', '3e', '-3m', '1e999'])
+def test_a_budget_is_a_time_or_operations(budget):
+    with pytest.raises(UserError, match='a time such as 90s, 25m, 2h or 1d, or operations such as 3e15'):
+        vocabulary_size(budget)
