@@ -208,7 +208,7 @@ def _filled_masks(
         masked = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
         if not masked:
             continue
-        probabilities = softmax(logits[row, masked])  # [masks, V]
+        probabilities = softmax(logits[row, masked])[:, : tokenizer.vocab_size]  # [masks, V]
         most_certain = int(probabilities.max(-1).argmax())
         p, best = masked[most_certain], int(probabilities[most_certain].argmax())
         position = positions[p]

@@ -24,7 +24,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 # Fields of the architecture that depend on the tokenizer, the pairs and the precision of the run, not on config.init.
 _DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
 # Fields of the architecture that must equal those of config.init, and those that no longer matter for its weights.
-_SIZES = ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+_SIZES = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
 _OF_NEW_WEIGHTS = ('init', 'init_stddev')
 
 
@@ -86,6 +86,39 @@ def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, A
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
+    """Returns the rows V of the token embedding: at least one for each piece, and at least those of config.init.
+
+    Published models have more rows than pieces (ModernBERT: 50,368 and 50,280). The run trains and exports all of them.
+    A resumed run takes the number from its config.json.
+
+    Args:
+      settings: The settings of the pre-training.
+      folder: The workdir.
+      tokenizer: The tokenizer of the run, with the words of config.vocab.add.
+
+    Raises:
+      UserError: The pieces are not those of config.init.
+    """
+    recorded = _recorded_fields(folder, {'vocab_size': 0})
+    if recorded:
+        return max(tokenizer.vocab_size, recorded['vocab_size'])
+    if not settings.init:
+        return tokenizer.vocab_size
+    directory = huggingface_directory(settings.init)
+    rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
+    if pieces > rows or (settings.tokenizer and pieces != rows):  # another tokenizer should fit exactly
+        fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
+        fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if settings.tokenizer else fix
+        raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
+    return max(tokenizer.vocab_size, rows)
+
+
+def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer of the run without the words of config.vocab.add."""
+    return load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
+
+
 def initial_params(
     settings: PretrainingSettings, model_config: BertConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, Any], str]:
@@ -97,13 +130,12 @@ def initial_params(
     directory = huggingface_directory(settings.init)
     shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
-    old_tokenizer = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
+    old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
     params, lines = imported.params, [imported.describe(directory)]
     for name in _SIZES:
         theirs, ours = getattr(imported.config, name), getattr(model_config, name)
-        ours = old_tokenizer.vocab_size if name == 'vocab_size' else ours
         if theirs != ours:
-            fix = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
+            fix = f'set --config.model.{name}={theirs}'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
