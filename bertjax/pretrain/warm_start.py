@@ -62,6 +62,7 @@ def with_architecture(
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
     if not theirs['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+        print(f'config.pairs.mode is doc_sentences: the model in {source} has no segment ids, which pairs need')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_fields(settings, theirs)
 
