@@ -48,6 +48,12 @@ class PretrainingSettings(PretrainingKeys):
         return tuple(specs)
 
     @property
+    def copied_teacher(self) -> str:
+        """config.distill.teacher if the student starts from its blocks, else ''."""
+        copies = self.distill is not None and self.distill.student_init not in ('init', 'random')
+        return self.distill.teacher if copies else ''
+
+    @property
     def first_shape(self) -> tuple[int, int]:
         """The sequence length S and the number of predictions P of the first phase."""
         first = self.phase_specs[0].values

@@ -1,4 +1,4 @@
-"""The warm start of a pre-training: the architecture and the weights of config.init.
+"""The warm start of a pre-training: the architecture and the weights of config.init, the architecture of a teacher.
 
 Words of config.vocab.add get new rows in the token embedding.
 """
@@ -33,6 +33,9 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
+    A student that starts from blocks of its teacher gets the teacher's architecture, except for the sizes and for the
+    keys that the recipe or the command line sets. `Teacher.check_copies` compares these later.
+
     A resumed run takes the architecture from its config.json, so config.init need not exist any more. It also keeps the
     layout of its parameter tree, even if the recipe has changed. A model without segment ids gets no pairs, unless the
     command line sets config.pairs.mode.
@@ -49,13 +52,9 @@ def with_architecture(
     layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
     settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
     if settings.architecture_from != 'init':
-        return settings
-    defaults = {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in _DECIDED_BY_RUN}
-    theirs, source = _recorded_fields(folder, defaults), str(folder / 'config.json')
-    if theirs is None:
-        source = huggingface_directory(settings.init)
-        config = read_config(source)
-        theirs = {name: getattr(config, name) for name in defaults}
+        return _with_form_of_teacher(settings, folder, flag_keys) if settings.copied_teacher else settings
+    defaults = _architecture_without(_DECIDED_BY_RUN)
+    theirs, source = _read_fields(folder, defaults, settings.init, 'config.init')
     for name, value in theirs.items():
         ours = getattr(settings.model, name)
         if ours != value and (ours != defaults[name] or f'model.{name}' in flag_keys):
@@ -67,11 +66,40 @@ def with_architecture(
     return _with_fields(settings, theirs)
 
 
+def _with_form_of_teacher(
+    settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
+) -> PretrainingSettings:
+    defaults = _architecture_without({*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS} - {'num_segments'})
+    theirs, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
+    return _with_fields(
+        settings,
+        {
+            name: value
+            for name, value in theirs.items()
+            if getattr(settings.model, name) == defaults[name] and f'model.{name}' not in flag_keys
+        },
+    )
+
+
+def _architecture_without(names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in names}
+
+
+def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where: str) -> tuple[dict[str, Any], str]:
+    """Returns fields of the config.json of a resumed run, else of a model, and the file or folder they are from."""
+    recorded = _recorded_fields(folder, names)
+    if recorded is not None:
+        return recorded, str(folder / 'config.json')
+    directory = huggingface_directory(model, where)
+    config = read_config(directory)
+    return {name: getattr(config, name) for name in names}, directory
+
+
 def _with_fields(settings: PretrainingSettings, theirs: dict[str, Any]) -> PretrainingSettings:
     return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **theirs))
 
 
-def _recorded_fields(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, Any] | None:
+def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, Any] | None:
     if not has_checkpoints(folder):
         return None
     return read_json_or_none(folder / 'config.json', lambda facts: {name: facts['model'][name] for name in names})
@@ -82,13 +110,12 @@ def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, A
     ignored = {*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS}
     if not ours.nsp and 'transform' not in (ours.pooler, theirs.pooler):
         ignored.add('pooler')  # neither model uses it
-    names = [name for name in fields_of(FieldKind.ARCHITECTURE) if name not in ignored]
-    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
+    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _architecture_without(ignored)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns the rows V of the token embedding: at least one for each piece, and at least those of config.init.
+    """Returns the rows V of the token embedding: at least the number of pieces, and that of the initial weights.
 
     Published models have more rows than pieces (ModernBERT: 50,368 and 50,280). The run trains and exports all of them.
     A resumed run takes the number from its config.json.
@@ -101,14 +128,16 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     Raises:
       UserError: The pieces are not those of config.init.
     """
-    recorded = _recorded_fields(folder, {'vocab_size': 0})
+    recorded = _recorded_fields(folder, ['vocab_size'])
     if recorded:
         return max(tokenizer.vocab_size, recorded['vocab_size'])
-    if not settings.init:
+    if not (settings.copied_teacher or settings.init):
         return tokenizer.vocab_size
-    directory = huggingface_directory(settings.init)
+    where = 'config.distill.teacher' if settings.copied_teacher else 'config.init'
+    directory = huggingface_directory(settings.copied_teacher or settings.init, where)
     rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
-    if pieces > rows or (settings.tokenizer and pieces != rows):  # another tokenizer should fit exactly
+    # Another tokenizer should fit exactly. A teacher's is compared by its fingerprint.
+    if pieces > rows or (settings.tokenizer and settings.init and pieces != rows):
         fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
         fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if settings.tokenizer else fix
         raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
