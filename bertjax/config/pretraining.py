@@ -41,7 +41,7 @@ class Vocab:
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
     """Declares a key of a phase; `unset` means the value of the run, of the same key or of `run_key`."""
-    about = f'as {f"`{run_key}` " if run_key else ""}for the run; {unset!r}: the value of the run'
+    about = f'as {f"`{run_key}` " if run_key else ""}for the run'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 
 
