@@ -91,9 +91,11 @@ class JsonTokenizer:
         self.vocab_size = len(self.pieces)
         if CLS not in ids_of and ids_of.keys() >= set(ROBERTA_NAMES.values()):
             self._names = {**ROBERTA_NAMES, **self._names}
-        if UNK not in self._names.keys() | ids_of and model.get('unk_token') is model.get('unk_id') is None:
-            self._names[UNK] = self._names.get(MASK, MASK)
-        ids = check_pieces(self.pieces, where, self._names)
+        mask = self._names.get(MASK, MASK)
+        has_unk = UNK in self._names.keys() | ids_of or model.get('unk_token') or model.get('unk_id') is not None
+        if mask in ids_of and not has_unk:
+            self._names[UNK] = mask
+        ids = check_pieces(self.pieces, where, self._names, kind)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
         self.special_ids = find_special_ids(self.pieces, ids, added)
