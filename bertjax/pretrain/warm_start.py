@@ -137,9 +137,10 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     directory = huggingface_directory(settings.copied_teacher or settings.init, where)
     rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
     # Another tokenizer should fit exactly. A teacher's is compared by its fingerprint.
-    if pieces > rows or (settings.tokenizer and settings.init and pieces != rows):
+    another = settings.tokenizer and settings.init
+    if pieces > rows or (another and pieces != rows):
         fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
-        fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if settings.tokenizer else fix
+        fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if another else fix
         raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
     return max(tokenizer.vocab_size, rows)
 
