@@ -1,0 +1,51 @@
+"""The figures of rankings equal the definitions of trec_eval, written out rank by rank."""
+
+import math
+import random
+
+import pytest
+
+from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
+
+
+def by_definition(ranking: list[int], relevant: dict[int, int]) -> dict[str, float]:
+    gain = sum(relevant.get(d, 0) / math.log2(rank + 1) for rank, d in enumerate(ranking, 1) if rank <= 10)
+    best = sum(
+        g / math.log2(rank + 1) for rank, g in enumerate(sorted(relevant.values(), reverse=True), 1) if rank <= 10
+    )
+    found = {k: len([d for d in ranking[:k] if d in relevant]) / (len(relevant) or 1) for k in (1, 10, 100)}
+    first = next((rank for rank, d in enumerate(ranking, 1) if d in relevant), 11)
+    return {
+        'ndcg_10': gain / best if best else 0.0,
+        'mrr_10': 1 / first if first <= 10 else 0.0,
+        **{f'recall_{k}': share for k, share in found.items()},
+    }
+
+
+def rankings():
+    draw = random.Random(0)
+    for documents in (3, 15, 300):
+        for count in (0, 1, 2, 12):
+            relevant = {d: draw.randint(1, 3) for d in draw.sample(range(documents), min(count, documents))}
+            yield draw.sample(range(documents), min(documents, 120)), relevant
+
+
+def test_figures_are_the_definitions():
+    cases = list(rankings())
+    rows = [by_definition(*case) for case in cases]
+    figures = retrieval_figures(*zip(*cases, strict=True))
+    assert figures.keys() == CUTOFFS.keys()
+    for name, value in figures.items():
+        assert value == pytest.approx(sum(row[name] for row in rows) / len(rows), abs=1e-12)
+    assert set(retrieval_figures([], []).values()) == {None}
+
+
+def test_figures_are_those_of_pytrec_eval():
+    pytrec_eval = pytest.importorskip('pytrec_eval', reason='compares with trec_eval')
+    cases = list(rankings())
+    run = {str(q): {str(d): -float(rank) for rank, d in enumerate(ranking)} for q, (ranking, _) in enumerate(cases)}
+    truth = {str(q): {str(d): grade for d, grade in relevant.items()} for q, (_, relevant) in enumerate(cases)}
+    theirs = pytrec_eval.RelevanceEvaluator(truth, {'ndcg_cut_10', 'recall_1', 'recall_10', 'recall_100'}).evaluate(run)
+    figures = retrieval_figures(*zip(*cases, strict=True))
+    for ours, name in {'ndcg_10': 'ndcg_cut_10', **{x: x for x in ('recall_1', 'recall_10', 'recall_100')}}.items():
+        assert figures[ours] == pytest.approx(sum(row[name] for row in theirs.values()) / len(cases), abs=1e-9)
