@@ -112,6 +112,8 @@ class Objective:
       init_aux: key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
+      whole_batch: Whether `losses` compares the rows of a batch with each other, and therefore gets the outputs of all
+        rows, of all devices and parts, with the arrays of the batch that are not inputs (train/whole_batch.py).
     """
 
     inputs: tuple[str, ...]
@@ -123,6 +125,7 @@ class Objective:
     teacher_fn: Callable[[Any, Mapping[str, jax.Array]], Any] | None = None
     init_aux: Callable[[jax.Array], Any] | None = None
     keywords: tuple[str, ...] = ()
+    whole_batch: bool = False
 
 
 AUX = 'objective'  # the key of the objective's parameters among those of the model

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from bertjax.convert.huggingface.sentence_transformers import module_files
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
@@ -167,8 +168,9 @@ def export_task(
         }
         for name, values in results['splits'].items()
     }
+    modules, module = data.task.sentence_modules(), task_model.setup.module
     content = ExportContent(
-        module=task_model.setup.module,
+        module=module,
         params=params,
         tokenizer=data.tokenizer,
         card=card,
@@ -176,6 +178,7 @@ def export_task(
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
+        files=module_files(modules, module.config.width) if modules else {},
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}
             for name, values in results['splits'].items()

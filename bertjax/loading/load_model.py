@@ -79,7 +79,8 @@ class LoadedModel:
       unused: The names of tensors in the files that the module does not use.
       summary: One or two lines about the loaded, newly initialized and unused parameters.
       origin: The content of the model's files other than the parameters.
-      sentence_modules: The modules of a sentence-transformers folder; None for other models.
+      sentence_modules: The modules of a sentence-transformers folder, or of a task that trains vectors of texts;
+        None for other models.
     """
 
     where: str
@@ -212,6 +213,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
     origin = Origin(loaded.dtype, task_text, values, files)
     modules = read_sentence_modules(directory)
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
+    modules = modules or (task.sentence_modules() if task else None)
     return LoadedModel(where, module, params, tokenizer, task, mesh, missing, unused, summary, origin, modules)
 
 
@@ -273,4 +275,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''
     summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
     origin = Origin(module.config.param_dtype, task_text)
-    return LoadedModel(where, module, params, tokenizer, task, mesh, summary=summary, origin=origin)
+    modules = task.sentence_modules() if task else None
+    return LoadedModel(
+        where, module, params, tokenizer, task, mesh, summary=summary, origin=origin, sentence_modules=modules
+    )

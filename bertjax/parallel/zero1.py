@@ -149,6 +149,15 @@ class GradientExchange:
         """Sums values over all devices."""
         return jax.lax.psum(values, AXIS)
 
+    def gather_rows(self, rows: Any) -> Any:
+        """Gathers arrays with the rows of each device along the first axis, in the order of the devices."""
+        return jax.tree.map(lambda x: jax.lax.all_gather(x, AXIS, axis=0, tiled=True), rows)
+
+    def own_rows(self, rows: Any, count: int) -> Any:
+        """Returns this device's `count` rows of arrays as `gather_rows` returns them."""
+        first = jax.lax.axis_index(AXIS) * count
+        return jax.tree.map(lambda x: jax.lax.dynamic_slice_in_dim(x, first, count), rows)
+
     def reduce_scatter(self, grads: Any, specs: Any) -> Any:
         """Sums gradients over all devices and returns each device's shard; unsharded gradients stay full."""
 

@@ -18,6 +18,7 @@ KINDS = {
     'relation': 'bertjax.tasks.relation.task:RelationTask',
     'squad': 'bertjax.tasks.squad.task:SquadTask',
     'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
+    'embed': 'bertjax.tasks.embedding.task:EmbeddingTask',
     'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',
 }
 

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertjax.convert.heads import Head
+from bertjax.convert.huggingface.sentence_transformers import SentenceModules
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
@@ -131,6 +132,10 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def huggingface(self) -> dict[str, Any]:
         """Returns the task's fields of config.json, such as `id2label`, for an export to transformers."""
         return {}
+
+    def sentence_modules(self) -> SentenceModules | None:
+        """Returns the steps from a text to its vector, for a task that trains vectors of texts, else None."""
+        return None
 
 
 class ReportableTask(abc.ABC, Generic[Record, Prediction]):

@@ -18,6 +18,7 @@ from bertjax.optim.trainable import Selection, combine, layer_rates, partition, 
 from bertjax.parallel.partition import platform
 from bertjax.parallel.zero1 import GradientExchange, ShardedMoments
 from bertjax.train.state import TrainState, update_ema
+from bertjax.train.whole_batch import split_rows, whole_batch_gradients
 
 Batch = Mapping[str, jax.Array]
 Sums = dict[str, tuple[jax.Array, jax.Array]]
@@ -111,7 +112,8 @@ def make_gradients(
 
     The minimised loss is the sum of the losses, each a weighted mean over the whole batch times its factor. The weights
     depend on the batch alone. Therefore, with `grad_accum_steps` = A, the batch is processed in A parts whose gradients
-    add up to the gradients of the full batch, in a fraction of the memory.
+    add up to the gradients of the full batch, in a fraction of the memory. This also holds for objectives that compare
+    the rows of a batch, see whole_batch.py.
 
     Args:
       model: The module, which takes `objective.inputs`.
@@ -131,6 +133,9 @@ def make_gradients(
         trained_params: Any, frozen: Any, rows: Batch, dropout: Dropout, weights: Mapping[str, jax.Array]
     ) -> tuple[jax.Array, Sums]:
         outputs = _apply(packed_model, objective, combine(trained_params, frozen), rows, dropout=dropout)
+        return mean_loss(outputs, rows, weights)
+
+    def mean_loss(outputs: Any, rows: Batch, weights: Mapping[str, jax.Array]) -> tuple[jax.Array, Sums]:
         sums = objective.losses(outputs, rows)
         # The weight of a batch of padding is 0.
         divisors = {name: jnp.where(weight > 0, weight, 1.0) for name, weight in weights.items()}
@@ -155,15 +160,30 @@ def make_gradients(
             # Kernels may be gathered in bfloat16, but the gradients of the parts add up in the dtype of the parameters.
             return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
 
+        if objective.whole_batch:
+
+            def forward(trained_params: Any, rows: tuple[Batch, jax.Array]) -> Any:
+                row_dropout = dropout.replace(example_ids=rows[1])
+                return _apply(packed_model, objective, combine(trained_params, frozen), rows[0], dropout=row_dropout)
+
+            sums, grads = whole_batch_gradients(
+                forward,
+                lambda outputs, rows: mean_loss(outputs, rows, weights),
+                trained_params,
+                (dict(batch), dropout.example_ids),
+                {name: x for name, x in batch.items() if name not in objective.inputs},
+                grad_accum_steps,
+                exchange,
+            )
+            return sums, jax.tree.map(lambda g, x: g.astype(x.dtype), grads, stored)
+
         if grad_accum_steps == 1:
             return value_and_grad(batch, dropout.example_ids)
 
         def part(totals: Any, numbered: tuple[Batch, jax.Array]) -> tuple[Any, None]:
             return jax.tree.map(jnp.add, totals, value_and_grad(*numbered)), None
 
-        # Row r goes to part r % A, so that each device keeps its rows; r // (B / A) would move rows between devices.
-        numbered_batch = (dict(batch), dropout.example_ids)
-        parts = jax.tree.map(lambda x: x.reshape(-1, grad_accum_steps, *x.shape[1:]).swapaxes(0, 1), numbered_batch)
+        parts = split_rows((dict(batch), dropout.example_ids), grad_accum_steps)
         shapes = jax.eval_shape(value_and_grad, *jax.tree.map(lambda x: x[0], parts))
         totals, _ = jax.lax.scan(part, jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes), parts)
         return totals
@@ -173,7 +193,10 @@ def make_gradients(
     ) -> tuple[tuple[jax.Array, Sums], Any]:
         batch, numbers = rows
         sums, grads = gradients(params, batch, Dropout(seed, numbers), weights, *teacher)
-        return exchange.sum(sums), exchange.reduce_scatter(grads, partition(exchange.specs, trained)[0])
+        # The sums of a loss of the whole batch are equal on all devices.
+        return sums if objective.whole_batch else exchange.sum(sums), exchange.reduce_scatter(
+            grads, partition(exchange.specs, trained)[0]
+        )
 
     def step_gradients(params: Any, batch: Batch, first: jax.Array, *teacher: Any) -> Gradients:
         numbers = first + jnp.arange(len(batch['attention_mask']), dtype=jnp.uint32)  # [B]

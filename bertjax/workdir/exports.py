@@ -28,8 +28,8 @@ class ExportContent:
       task: The fields of the task for config.json (`id2label` ...).
       extra_files: {name: text} of further files of the model.
       card, about, figures: The content of the model card, see `convert/huggingface/card.py`.
-      dtype, values, files: Details of the Hugging Face directory that the model was loaded from, see
-        `export_huggingface`.
+      dtype, values: Details of the Hugging Face directory that the model was loaded from, see `export_huggingface`.
+      files: Additional files of a Hugging Face directory, {relative path: content}.
     """
 
     module: BertForPreTraining | BertForTask

@@ -1,10 +1,11 @@
-"""Reads the modules of a sentence-transformers model, which compute the vector of a text.
+"""Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
 The modules are defined by modules.json and the files that it names. The formats are those of sentence-transformers 2
 to 6 (base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -98,6 +99,31 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
         return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_read_pooling(folder, encoder))
     except UserError as error:
         return SentenceModules(max_length, refusal=error)
+
+
+def module_files(modules: SentenceModules, width: int) -> dict[str, bytes]:
+    """Returns the files that make a folder of transformers a folder of sentence-transformers: {relative path: content}.
+
+    The form is that of versions before 6, which all versions read.
+
+    Args:
+      modules: The modules, without Dense layers.
+      width: The width of the encoder.
+    """
+    pooling = {'word_embedding_dimension': width, **{flag: mode == modules.pool for flag, mode in _FLAGS.items()}}
+    folders = {'': 'Transformer', '1_Pooling': 'Pooling', **({'2_Normalize': 'Normalize'} if modules.normalize else {})}
+    listed = [
+        {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.models.{kind}'}
+        for i, (path, kind) in enumerate(folders.items())
+    ]
+    contents: dict[str, Any] = {
+        MODULES: listed,
+        _ENCODER[0]: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
+        _PROMPTS: {'prompts': {}, 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
+        '1_Pooling/config.json': pooling,
+        **({'2_Normalize/config.json': {}} if modules.normalize else {}),
+    }
+    return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
 
 
 def _object(path: epath.Path) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""Embeddings: vectors of texts whose cosine similarity ranks related texts first."""

@@ -1,0 +1,56 @@
+"""Converts texts to sequences of at most S tokens, in groups for training, or each text once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bertjax.data.features import FeatureBuilder, Features
+from bertjax.tasks.embedding.losses import TEXT_IDS
+from bertjax.text.tokenizer import Tokenizer
+
+
+def group_features(
+    groups: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int
+) -> Features:
+    """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts; missing texts are empty sequences.
+
+    Args:
+      groups: The texts of each record, at most C.
+      labels: float32 [N] for the row array `labels`; None for no such array.
+      tokenizer: The tokenizer.
+      seq_len: The maximum sequence length S; longer texts lose their end.
+
+    Returns:
+      Features with the row array `text_ids`, int32 [N, C]: equal for equal sequences, 0 for a missing text.
+    """
+    sequences, notes = _tokenise([text for group in groups for text in group], tokenizer, seq_len)
+    choices, builder, remaining = max(map(len, groups)), FeatureBuilder(max(map(len, groups))), iter(sequences)
+    numbers: dict[bytes, int] = {}
+    for record, group in enumerate(groups):
+        ids = np.zeros(choices, np.int32)
+        for i in range(choices):
+            tokens = next(remaining) if i < len(group) else np.zeros(0, np.int32)
+            builder.add_sequence(tokens)
+            if i < len(group):
+                ids[i] = numbers.setdefault(tokens.tobytes(), len(numbers) + 1)
+        builder.add_row(record, **{TEXT_IDS: ids}, **({} if labels is None else {'labels': labels[record]}))
+    return builder.build(notes)
+
+
+def text_features(texts: Sequence[str], tokenizer: Tokenizer, *, seq_len: int) -> Features:
+    """Builds a row `[CLS] … [SEP]` for each text."""
+    builder = FeatureBuilder()
+    sequences, notes = _tokenise(texts, tokenizer, seq_len)
+    for i, tokens in enumerate(sequences):
+        builder.add_sequence(tokens)
+        builder.add_row(i)
+    return builder.build(notes)
+
+
+def _tokenise(texts: Sequence[str], tokenizer: Tokenizer, seq_len: int) -> tuple[list[np.ndarray], list[str]]:
+    encoded = tokenizer.encode(texts)
+    ends = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
+    longer = sum(len(tokens) > seq_len - 2 for tokens in encoded)
+    notes = [f'{longer:,} of {len(texts):,} texts are longer than config.seq_len={seq_len} and lose their end']
+    sequences = [np.concatenate([ends[0], tokens[: seq_len - 2], ends[1]]) for tokens in encoded]
+    return sequences, notes if longer else []

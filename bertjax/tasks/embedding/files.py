@@ -1,0 +1,201 @@
+"""Readers of texts to embed: pairs with or without hard negatives, scored pairs, single texts, and BEIR folders."""
+
+import dataclasses
+import functools
+import hashlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from etils import epath
+
+from bertjax.errors import UserError
+from bertjax.tasks.reading.json_rows import convert_to_text
+from bertjax.tasks.reading.layout import Column, Record, TableLayout
+from bertjax.tasks.reading.records import read_records
+from bertjax.tasks.reading.texts import check_text, quote_names
+
+# {form of the records: the roles of the columns that it needs}. The first form whose columns exist is read.
+FORMS = {'pairs': ('anchor', 'positive'), 'scored': ('text_a', 'text_b'), 'texts': ('text',)}
+ROLES = ('anchor', 'positive', 'negative', 'text_a', 'text_b', 'label', 'text')
+
+
+@dataclasses.dataclass(frozen=True)
+class TextExample:
+    """The texts of a training record, or a scored pair.
+
+    Attributes:
+      form: a key of FORMS.
+      texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
+      score: the similarity of a scored pair; None if unknown.
+      where: the location, 'file:line'.
+      fields: all fields of the row, if the record is read for prediction.
+    """
+
+    form: str
+    texts: tuple[str, ...]
+    score: float | None = None
+    where: str = dataclasses.field(default='', repr=False, compare=False)
+    fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class Corpus:
+    """The documents that queries search. Its repr identifies the texts, because it is part of the features' key."""
+
+    ids: Sequence[str]
+    texts: Sequence[str]
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(repr(self.texts).encode()).hexdigest()
+
+    def __repr__(self) -> str:
+        return f'Corpus({self._digest})'
+
+
+@dataclasses.dataclass(frozen=True)
+class Query:
+    """A query, its relevant documents, and the corpus that it searches.
+
+    Attributes:
+      id: the name of the query.
+      text: the text of the query.
+      relevant: {index of a document in the corpus: its relevance, at least 1}.
+      corpus: the corpus.
+    """
+
+    id: str
+    text: str
+    relevant: Mapping[int, int]
+    corpus: Corpus
+
+
+def parse_examples(
+    records: Iterable[Record], columns: Mapping[str, str], *, keep_fields: bool = False
+) -> Iterator[TextExample]:
+    """Yields the examples of the rows of a file. The columns of the first row decide the form of all.
+
+    Args:
+      records: The rows.
+      columns: {role of ROLES: name of the column}.
+      keep_fields: Whether to keep all fields of a row.
+
+    Raises:
+      UserError: No form fits the columns, a text is missing or empty, or a score is not a number.
+    """
+    records = iter(records)
+    first = next(records, None)
+    if first is None:
+        return
+    form = find_form(first, columns)
+    for where, fields in itertools.chain([first], records):
+        texts = [_text(fields, columns[role], where) for role in FORMS[form]]
+        if form == 'pairs':
+            texts += _negatives(fields.get(columns['negative']), where, columns['negative'])
+        score = _score(fields.get(columns['label']), where) if form == 'scored' else None
+        yield TextExample(form, tuple(texts), score, where, fields if keep_fields else None)
+
+
+def find_form(record: Record, columns: Mapping[str, str]) -> str:
+    """Returns the form of a row, a key of FORMS.
+
+    Raises:
+      UserError: The row lacks the columns of every form.
+    """
+    for form, roles in FORMS.items():
+        if all(columns[role] in record.fields for role in roles):
+            return form
+    expected = ', or '.join(' and '.join(columns[role] for role in roles) for roles in FORMS.values())
+    fix = 'name the columns, for example --config.task.anchor=question'
+    raise UserError(record.where, f'the columns {quote_names(record.fields)}', expected, fix)
+
+
+def _text(fields: Mapping[str, Any], name: str, where: str) -> str:
+    text = convert_to_text(fields.get(name), f'{where}, field {name}', join_list=False)
+    if not (text or '').strip():
+        raise UserError(where, f'no text in the column {name}', 'a text', 'correct or remove the record')
+    return text
+
+
+def _negatives(value: Any, where: str, name: str) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    texts = [convert_to_text(item, f'{where}, field {name}', join_list=False) for item in values]
+    if any(text is not None and not text.strip() for text in texts) and isinstance(value, list):
+        raise UserError(where, f'an empty text in the list {name}', 'texts', 'correct the record')
+    return [text for text in texts if (text or '').strip()]
+
+
+def _score(value: Any, where: str) -> float | None:
+    text = convert_to_text(value, where, join_list=False)
+    if not (text or '').strip():
+        return None
+    try:
+        score = float(text)
+    except ValueError:
+        score = math.nan
+    if not math.isfinite(score):
+        raise UserError(where, f'the score {text[:40]!r}', 'a finite number', 'correct the record')
+    return score
+
+
+def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
+    """Returns the anchors as queries over all positives and negatives; equal anchors are one query."""
+    documents: dict[str, int] = {}
+    relevant: dict[str, dict[int, int]] = {}
+    for example in examples:
+        anchor, positive, *negatives = example.texts
+        numbers = [documents.setdefault(text, len(documents)) for text in (positive, *negatives)]
+        relevant.setdefault(anchor, {})[numbers[0]] = 1
+    corpus = Corpus([f'd{i}' for i in range(len(documents))], list(documents))
+    return [Query(f'q{i}', anchor, grades, corpus) for i, (anchor, grades) in enumerate(relevant.items())]
+
+
+def queries_as_pairs(queries: Sequence[Query]) -> list[TextExample]:
+    """Returns a pair for each relevant document of each query."""
+    texts = [(query.text, query.corpus.texts[i]) for query in queries for i in query.relevant]
+    return [TextExample('pairs', pair) for pair in texts]
+
+
+def is_beir(folder: epath.Path) -> bool:
+    """Whether a folder has the layout of BEIR: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv (arXiv 2104.08663)."""
+    return (folder / 'corpus.jsonl').is_file()
+
+
+def read_beir(folder: epath.Path, split: str) -> list[Query]:
+    """Reads the judged queries of a split of a BEIR folder. The text of a document is its title and its text.
+
+    Raises:
+      UserError: A file is missing or malformed, or qrels names an unknown query or document.
+    """
+    documents = _entries(folder / 'corpus.jsonl', ('title', 'text'))
+    texts = _entries(folder / 'queries.jsonl', ('text',))
+    corpus = Corpus(list(documents), list(documents.values()))
+    index = {name: i for i, name in enumerate(corpus.ids)}
+    relevant: dict[str, dict[int, int]] = {}
+    names = ('query-id', 'corpus-id', 'score')
+    layout = TableLayout(tuple(Column((name,)) for name in names), headerless_columns=names)
+    for where, fields in read_records([folder / 'qrels' / f'{split}.tsv'], layout=layout):
+        query, document, score = (fields[name] for name in names)
+        for name, ids, file in ((query, texts, 'queries.jsonl'), (document, index, 'corpus.jsonl')):
+            if name not in ids:
+                raise UserError(where, f'{name!r}, which {file} lacks', f'an _id of {file}', 'correct the file')
+        if not score.lstrip('-').isdigit():
+            raise UserError(where, f'the score {score[:40]!r}', 'an integer', 'correct the row')
+        grades = relevant.setdefault(query, {})
+        grades |= {index[document]: int(score)} if int(score) > 0 else {}
+    return [Query(name, texts[name], grades, corpus) for name, grades in relevant.items()]
+
+
+def _entries(path: epath.Path, names: Sequence[str]) -> dict[str, str]:
+    """Returns {_id: text} of the rows of a BEIR file. A text joins the fields `names`; only the last must exist."""
+    entries: dict[str, str] = {}
+    for where, fields in read_records([path]):
+        name, parts = fields.get('_id'), [fields.get(name) or '' for name in names]
+        if not isinstance(name, str) or name in entries or not all(isinstance(part, str) for part in parts):
+            raise UserError(where, f'the _id {name!r}', f'a new _id, and {" and ".join(names)}', 'correct the row')
+        if names[-1] not in fields:
+            raise UserError(where, f'the fields {quote_names(fields)}', names[-1], 'correct the row')
+        entries[name] = check_text(' '.join(filter(None, parts)), where)
+    return entries

@@ -1,0 +1,135 @@
+"""Losses of embeddings, which compare the texts of a whole batch. Similarity is the cosine of the angle of two vectors.
+
+The rows of a batch are groups of C texts. An entry of `text_ids` is equal for equal texts, and 0 for no text.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.data.features import INPUTS
+from bertjax.losses import Objective
+
+TEXT_IDS = 'text_ids'
+Batch = Mapping[str, jax.Array]
+
+
+def normalize(x: jax.Array) -> jax.Array:
+    """Scales vectors [..., D] to length 1; a zero vector, of an absent text, stays zero and has no gradient."""
+    return x * jax.lax.rsqrt(jnp.maximum(jnp.square(x).sum(-1, keepdims=True), 1e-24))
+
+
+def _pair_similarity(x: jax.Array) -> jax.Array:
+    return (x[:, 0] * x[:, 1]).sum(-1)
+
+
+def info_nce(
+    x: jax.Array, batch: Batch, *, scale: float = 20.0, symmetric: bool = False, false_negative_margin: float = 0.0
+) -> jax.Array:
+    """Computes the cross entropy of each anchor's positive among the texts of all rows (arXiv 1807.03748, 1705.00652).
+
+    A text is not a negative of an anchor if it equals the anchor or its positive, or is the positive of a row with an
+    equal anchor.
+
+    Args:
+      x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
+      batch: `text_ids`, int32 [B, C].
+      scale: The factor of the similarities, an inverse temperature.
+      symmetric: Whether to average with the cross entropy of each positive's anchor among all anchors (CLIP,
+        arXiv 2103.00020).
+      false_negative_margin: If > 0, texts that are more similar to an anchor than its positive is, by more than this
+        margin, are not negatives either (arXiv 2506.05176, equation 2).
+
+    Returns:
+      float32 [B].
+    """
+    ids, B = batch[TEXT_IDS], len(x)
+    texts, text_ids = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1]), ids[:, 1:].T.reshape(-1)  # positives first
+    similarity = jnp.einsum('id,jd->ij', x[:, 0], texts, precision='highest')  # [B, (C - 1)·B]
+    same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
+    same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
+    entropy = functools.partial(_cross_entropy, scale=scale, margin=false_negative_margin)
+    forward = entropy(similarity, same | (text_ids == 0))
+    if not symmetric:
+        return forward
+    return (forward + entropy(similarity[:, :B].T, same[:, :B].T | (ids[:, 0] == 0))) / 2
+
+
+def _cross_entropy(similarity: jax.Array, excluded: jax.Array, *, scale: float, margin: float) -> jax.Array:
+    """Computes the cross entropy [B] of column i among the columns of row i that are not excluded, of [B, M]."""
+    own = jnp.eye(*similarity.shape, dtype=bool)
+    positive = jnp.where(own, similarity, 0.0).sum(-1)
+    if margin:
+        excluded |= similarity > positive[:, None] + margin
+    logits = jnp.where(excluded & ~own, -jnp.inf, scale * similarity)
+    return jax.nn.logsumexp(logits, axis=-1) - scale * positive
+
+
+def cosent(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
+    """Computes log(1 + Σ exp(scale · (s_j - s_i))) over the pairs i, j of rows with score i > score j.
+
+    Source: CoSENT (Su 2022, kexue.fm/archives/8847).
+
+    Args:
+      x: float32 [B, 2, D], unit vectors.
+      batch: `labels`, the scores, and `weights`, 0 for padding; float32 [B].
+      scale: The factor of the similarities s.
+
+    Returns:
+      float32 [B], the loss of the batch for every row.
+    """
+    similarity, scores, real = scale * _pair_similarity(x), batch['labels'], batch['weights'] > 0
+    wrong = (scores[:, None] > scores) & real[:, None] & real
+    differences = jnp.where(wrong, similarity - similarity[:, None], -jnp.inf)
+    loss = jax.nn.logsumexp(jnp.append(differences.reshape(-1), 0.0))
+    return jnp.broadcast_to(loss, scores.shape)
+
+
+def cosine(x: jax.Array, batch: Batch) -> jax.Array:
+    """Computes the squared error [B] of the similarities of pairs, x [B, 2, D], against `labels` [B] from -1 to 1."""
+    return jnp.square(_pair_similarity(x) - batch['labels'])
+
+
+@dataclasses.dataclass(frozen=True)
+class EmbeddingLoss:
+    """A loss of embeddings.
+
+    Attributes:
+      rows: (unit vectors [B, C, D], batch, **options) -> float32 [B].
+      forms: the forms of the records that it takes.
+      options: the options of the task that it takes.
+    """
+
+    rows: Callable[..., jax.Array]
+    forms: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+LOSSES = {
+    'info_nce': EmbeddingLoss(info_nce, ('pairs', 'texts'), ('scale', 'symmetric', 'false_negative_margin')),
+    'cosent': EmbeddingLoss(cosent, ('scored',), ('scale',)),
+    'cosine': EmbeddingLoss(cosine, ('scored',)),
+}
+
+
+def build_objective(loss: str, dims: Sequence[int] = (), **options: Any) -> Objective:
+    """Builds the objective of a loss of LOSSES on the model's `embeddings` [B, C, D].
+
+    Args:
+      loss: The name of the loss.
+      dims: The numbers of leading dimensions at which the loss is computed and added up (Matryoshka, arXiv 2205.13147);
+        () for all dimensions once.
+      **options: The options of the loss.
+    """
+    rows = functools.partial(LOSSES[loss].rows, **options)
+
+    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        x, weights = outputs['embeddings'].astype(jnp.float32), batch['weights']
+        total = sum((rows(normalize(x[..., :width]), batch) * weights).sum() for width in dims or (x.shape[-1],))
+        return {'loss': (total, weights.sum())}
+
+    return Objective(INPUTS, losses, lambda batch: {'loss': batch['weights'].sum()}, whole_batch=True)

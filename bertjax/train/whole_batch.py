@@ -1,0 +1,69 @@
+"""Exact gradients of losses that compare the rows of a batch, with the outputs of all parts and devices.
+
+Source: gradient caching (Gao et al. 2021, arXiv 2101.06983). The parts of a batch are computed twice: first their
+outputs, which are small; then, with the gradient of the loss by all outputs, the gradient of the parameters. Dropout
+depends on the example number alone, so both passes drop the same values.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.parallel.zero1 import GradientExchange
+
+Rows = tuple[Mapping[str, jax.Array], jax.Array]  # the arrays of a batch, and the numbers of its examples
+
+
+def split_rows(rows: Any, parts: int) -> Any:
+    """Splits arrays [B, ...] into A parts [A, B/A, ...].
+
+    Row r goes to part r % A, so that each device keeps its rows; r // (B / A) would move rows between devices.
+    """
+    return jax.tree.map(lambda x: x.reshape(-1, parts, *x.shape[1:]).swapaxes(0, 1), rows)
+
+
+def join_rows(parts: Any) -> Any:
+    """Inverts `split_rows`."""
+    return jax.tree.map(lambda x: x.swapaxes(0, 1).reshape(-1, *x.shape[2:]), parts)
+
+
+def whole_batch_gradients(
+    forward: Callable[[Any, Rows], Any],
+    loss: Callable[[Any, Mapping[str, jax.Array]], tuple[jax.Array, Any]],
+    params: Any,
+    rows: Rows,
+    compared: Mapping[str, jax.Array],
+    parts: int,
+    exchange: GradientExchange | None,
+) -> tuple[tuple[jax.Array, Any], Any]:
+    """Computes ((loss, sums) of the whole batch, gradients of this device's rows).
+
+    Args:
+      forward: (parameters, rows) -> outputs of these rows.
+      loss: (outputs of all rows, `compared` of all rows) -> (loss, sums).
+      params: The trained parameters.
+      rows: The rows, or inside `exchange.over_devices` the rows of this device.
+      compared: The arrays of the rows that the loss reads.
+      parts: The number of parts A in which the rows are computed.
+      exchange: The exchange between the devices; None if the arrays hold the rows of all devices.
+    """
+    if parts == 1:
+        outputs, pull = jax.vjp(lambda params: forward(params, rows), params)
+    else:
+        split = split_rows(rows, parts)
+        outputs = join_rows(jax.lax.map(lambda part: forward(params, part), split))
+    everything = exchange.gather_rows((outputs, dict(compared))) if exchange else (outputs, compared)
+    loss_and_sums, cotangents = jax.value_and_grad(loss, has_aux=True)(*everything)
+    cotangents = exchange.own_rows(cotangents, len(rows[1])) if exchange else cotangents
+    if parts == 1:
+        return loss_and_sums, pull(cotangents)[0]
+
+    def add_part(total: Any, part: tuple[Rows, Any]) -> tuple[Any, None]:
+        part_rows, part_cotangents = part
+        _, pull = jax.vjp(lambda params: forward(params, part_rows), params)
+        return jax.tree.map(jnp.add, total, pull(part_cotangents)[0]), None
+
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    return loss_and_sums, jax.lax.scan(add_part, zeros, (split, split_rows(cotangents, parts)))[0]

@@ -1,0 +1,179 @@
+"""Embeddings from files to figures, vectors and a folder of sentence-transformers."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+from running import Program, results, rows
+
+import bertjax
+from bertjax.metrics.classification import spearman
+
+SHORT = (
+    '--config.seq_len=24', '--config.max_padded_lengths=1', '--config.batch_size=8', '--config.packing=off',
+    '--config.steps=6', '--config.learning_rate=1e-3', '--config.log_every=2', '--config.export_formats=hf',
+)  # fmt: skip
+WORDS = 'river stone bird light house field wind old green red slow near over under sings runs falls'
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = np.random.default_rng(seed)
+    return [f'the {" ".join(draw.choice(WORDS.split(), draw.integers(3, 7)))}.' for _ in range(count)]
+
+
+def write_rows(path: pathlib.Path, records: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(''.join(json.dumps(record) + '\n' for record in records), encoding='utf-8')
+
+
+def pairs(count: int, seed: int) -> list[dict]:
+    """Pairs in which the positive has the words of the anchor in another order; some have negatives."""
+    draw, texts = np.random.default_rng(seed), sentences(count, seed)
+    records = [{'anchor': text, 'positive': ' '.join(draw.permutation(text[:-1].split())) + '.'} for text in texts]
+    for i in range(0, count, 3):
+        records[i]['negative'] = sentences(1 + i % 2, seed + i) if i % 2 else texts[i - 1]
+    return records
+
+
+def embed(program: Program, trained: pathlib.Path, data: pathlib.Path, *changes: str, recipe='configs/embed.py'):
+    workdir = data.parent / 'run'
+    given = (f'--workdir={workdir}', f'--config.init={trained}', f'--config.data={data}', *SHORT)
+    return workdir, program.run(*given, *changes, recipe=recipe, small=False).stdout
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = tmp_path / 'data'
+    write_rows(data / 'train.jsonl', pairs(24, 1))
+    dev = [*pairs(12, 2), {'anchor': 'the bird.', 'positive': 'the wind.'}, {'anchor': 'the bird.', 'positive': 'a'}]
+    write_rows(data / 'dev.jsonl', dev)
+    workdir, _ = embed(
+        program, trained, data, '--config.task.matryoshka_dims=(32,8)', '--config.task.symmetric=True',
+        '--config.grad_accum_steps=2', '--config.task.pool=max', '--config.task.normalize=False', '--config.steps=30',
+    )  # fmt: skip
+    found = results(workdir)
+    assert found['score'] == 'ndcg_10' and set(found['splits']['dev']) == {
+        'ndcg_10', 'mrr_10', 'recall_1', 'recall_10', 'recall_100',
+    }  # fmt: skip
+    losses = [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
+    assert losses[-1] < 0.8 * losses[0]
+    predicted = rows(workdir / 'predictions' / 'dev.jsonl')
+    assert [row['text'] for row in predicted] == list(dict.fromkeys(record['anchor'] for record in dev))
+    assert sum(row['relevance'] for row in predicted[-1]['documents']) == 2  # both positives of one anchor
+
+    # The finished model, read by Python, ranks the texts with the same cosines.
+    bert = bertjax.load(workdir)
+    texts = []
+    for record in dev:
+        negative = record.get('negative', [])
+        texts += [record['positive'], *([negative] if isinstance(negative, str) else negative)]
+    texts = list(dict.fromkeys(texts))
+    vectors = bert.encode(texts)
+    assert not np.allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-2)  # normalize=False
+    np.testing.assert_allclose(vectors, bert.encode(texts, pool='max'), atol=1e-6)
+    np.testing.assert_allclose(vectors, bertjax.load(workdir, step=30).encode(texts), atol=1e-6)
+    cosines = unit(bert.encode([row['text'] for row in predicted])) @ unit(vectors).T
+    for row, own in zip(predicted, cosines, strict=True):
+        best = np.sort(own)[::-1]
+        scores = [document['score'] for document in row['documents']]
+        np.testing.assert_allclose(scores, best[: len(scores)], atol=1e-5)
+        assert all(abs(own[int(x['id'][1:])] - x['score']) < 1e-5 for x in row['documents'])
+    lines = (workdir / 'predictions' / 'dev' / 'dev.trec').read_text().splitlines()
+    assert len(lines) == len(predicted) * len(texts) and lines[0].split()[::3] == ['q0', '1']
+    evaluated = program.run(
+        f'--workdir={workdir}', f'--config.data={data}', '--config.run=evaluate', recipe='configs/embed.py', small=False
+    )
+    assert 'ndcg_10 *' in evaluated.stdout and results(workdir)['splits'] == found['splits']
+
+
+def test_scored_pairs_of_stsb(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = tmp_path / 'data'
+    data.mkdir()
+    header = 'index\tgenre\tsentence1\tsentence2\tscore\n'
+    for split, seed in (('train', 1), ('dev', 2), ('test', 3)):
+        draw = np.random.default_rng(seed)
+        texts = zip(sentences(16, seed), sentences(16, seed + 9), strict=True)
+        lines = [f'{i}\tnews\t{a}\t{b}\t{draw.integers(0, 11) / 2:.3f}\n' for i, (a, b) in enumerate(texts)]
+        if split == 'test':
+            lines = [line.rpartition('\t')[0] + '\n' for line in lines]
+        (data / f'{split}.tsv').write_text((header if split != 'test' else header[:-7] + '\n') + ''.join(lines))
+    workdir, stdout = embed(program, trained, data, recipe='configs/embed.py:stsb')
+    assert 'with the loss cosent' in stdout
+    found, predicted = results(workdir), rows(workdir / 'predictions' / 'dev.jsonl')
+    assert found['score'] == 'spearman' and set(found['splits']) == {'dev'}
+    similar, true = ([row[name] for row in predicted] for name in ('similarity', 'true'))
+    assert found['splits']['dev']['spearman'] == spearman(true, similar)
+    bert, texts = bertjax.load(workdir), (sentences(16, 2), sentences(16, 11))
+    vectors = [bert.encode(side) for side in texts]
+    np.testing.assert_allclose(np.linalg.norm(vectors[0], axis=-1), 1, atol=1e-6)
+    np.testing.assert_allclose((vectors[0] * vectors[1]).sum(-1), similar, atol=1e-6)
+    (tmp_path / 'mine.txt').write_text('the bird.\tthe wind.\n')
+    for changes in (['--config.split=test'], [f'--config.input={tmp_path / "mine.txt"}']):
+        program.run(
+            f'--workdir={workdir}', f'--config.data={data}', '--config.run=predict', *changes,
+            recipe='configs/embed.py:stsb', small=False,
+        )  # fmt: skip
+    assert len(rows(workdir / 'predictions' / 'test.jsonl')) == 16
+    (mine,) = rows(workdir / 'predictions' / 'input' / 'mine.jsonl')
+    assert mine['similarity'] == pytest.approx(float(np.dot(*bert.encode(['the bird.', 'the wind.']))), abs=1e-6)
+
+
+def test_a_beir_folder(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = tmp_path / 'beir'
+    documents, queries = sentences(40, 5), sentences(12, 6)
+    write_rows(data / 'corpus.jsonl', [{'_id': f'c{i}', 'title': 'a', 'text': x} for i, x in enumerate(documents)])
+    write_rows(data / 'queries.jsonl', [{'_id': 'c3' if i == 3 else f'x{i}', 'text': x} for i, x in enumerate(queries)])
+    (data / 'qrels').mkdir()
+    for split, numbers in (('train', range(8, 12)), ('test', range(8))):
+        lines = [
+            f'{"c3" if i == 3 else f"x{i}"}\tc{j}\t{g}\n' for i in numbers for j, g in ((i, 2), (i + 9, 1), (i + 20, 0))
+        ]
+        (data / 'qrels' / f'{split}.tsv').write_text('query-id\tcorpus-id\tscore\n' + ''.join(lines))
+    workdir, stdout = embed(program, trained, data)
+    assert '8 records for training with the loss info_nce' in stdout
+    found, predicted = results(workdir)['splits'], rows(workdir / 'predictions' / 'test.jsonl')
+    assert set(found) == {'test'} and len(predicted) == 8
+    assert 'c3' not in [x['id'] for x in predicted[3]['documents']]  # its own name, which BEIR ignores
+    bert = bertjax.load(workdir)
+    scores = bert.encode(queries[:8]) @ bert.encode([f'a {x}' for x in documents]).T
+    scores[3, 3] = -2
+    order = np.argsort(-scores, axis=1)
+    gains = [{i: 2, i + 9: 1} for i in range(8)]
+    discounts = 1 / np.log2(np.arange(10) + 2)
+    ndcg = [
+        sum(g.get(d, 0) * w for d, w in zip(row, discounts, strict=False)) for row, g in zip(order, gains, strict=True)
+    ]
+    assert found['test']['ndcg_10'] == pytest.approx(np.mean(ndcg) / (2 + discounts[1]), abs=1e-9)
+    recall = np.mean([len({*row[:10]} & {*g}) / 2 for row, g in zip(order, gains, strict=True)])
+    assert found['test']['recall_10'] == pytest.approx(recall, abs=1e-9)
+
+
+def test_plain_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    write_rows(tmp_path / 'data' / 'train.jsonl', [{'text': text} for text in sentences(24, 4)])
+    workdir, stdout = embed(program, trained, tmp_path / 'data', recipe='configs/embed.py:simcse')
+    assert 'with the loss info_nce' in stdout and 'nothing will be evaluated' in stdout
+    losses = [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
+    assert all(0 < loss < np.log(8) for loss in losses)  # dropout makes two vectors of a text
+
+
+@pytest.mark.slow
+def test_the_export_is_read_by_sentence_transformers(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    package = pytest.importorskip('sentence_transformers', reason='reads the export')
+    write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
+    texts = [*sentences(5, 8), 'bird', ' '.join(sentences(12, 9))]  # the last is longer than 24 tokens
+    for pool, normalized in (('mean', True), ('cls', False)):
+        data = tmp_path / pool / 'data'
+        write_rows(data / 'train.jsonl', pairs(16, 1))
+        changes = (f'--config.task.pool={pool}', f'--config.task.normalize={normalized}', '--config.steps=2')
+        workdir, _ = embed(program, trained, data, *changes)
+        bert = bertjax.load(workdir)
+        bertjax.load(workdir, step=2).save(workdir / 'saved')
+        for folder in (workdir / 'export' / 'hf', workdir / 'saved'):
+            theirs = package.SentenceTransformer(str(folder), device='cpu')
+            kinds = [type(module).__name__ for module in theirs]
+            assert kinds == ['Transformer', 'Pooling', *['Normalize'][: int(normalized)]]
+            np.testing.assert_allclose(theirs.encode(texts), bert.encode(texts), atol=1e-6)

@@ -1,0 +1,129 @@
+"""The forms of the records of embeddings, their features, and what is refused with file and line."""
+
+import json
+import pathlib
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
+from bertjax.tasks.embedding.files import Query
+from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.text.tokenizer import Tokenizer
+
+PAIRS = [
+    {'anchor': 'a', 'positive': 'b'},
+    {'anchor': 'a', 'positive': 'c', 'negative': 'd'},
+    {'anchor': 'e', 'positive': 'b', 'negative': ['d', 'a b c d e f']},
+]
+
+
+def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+
+def task(folder: pathlib.Path, **options) -> EmbeddingTask:
+    return EmbeddingTask(str(folder), options.pop('seq_len', 6), **options)
+
+
+def test_groups_have_ids_of_their_texts(tmp_path: pathlib.Path, tokenizer: Tokenizer):
+    write(tmp_path, 'train.jsonl', PAIRS)
+    one = task(tmp_path)
+    features = one.features(one.records('train'), tokenizer, training=True)
+    np.testing.assert_array_equal(features.row['text_ids'], [[1, 2, 0, 0], [1, 3, 4, 0], [5, 2, 4, 6]])
+    assert features.sequence_lengths.tolist() == [3, 3, 0, 0, 3, 3, 3, 0, 3, 3, 3, 6]
+    assert features.notes == ('1 of 9 texts are longer than config.seq_len=6 and lose their end',)
+    batch = features.batch(np.array([1, -1]), 8, tokenizer.pad_id)
+    assert batch['input_ids'].shape == (2, 4, 8)
+    assert not batch['text_ids'][1].any() and not batch['attention_mask'][1].any()
+
+
+def test_other_formats_and_column_names(tmp_path: pathlib.Path):
+    (tmp_path / 'train.csv').write_text('question,answer\na,"b, c"\nd,e\n')
+    one = task(tmp_path, anchor='question', positive='answer')
+    assert [record.texts for record in one.records('train')] == [('a', 'b, c'), ('d', 'e')]
+    (tmp_path / 'dev.tsv').write_text('text_a\ttext_b\tscore\na\tb\t0.5\n')
+    assert (one.splits(), one.score) == (['train', 'dev'], 'spearman')
+    assert one.records('dev')[0].score == 0.5
+
+
+@pytest.mark.slow
+def test_parquet(tmp_path: pathlib.Path):
+    arrow = pytest.importorskip('pyarrow', reason='writes Parquet')
+    from pyarrow import parquet
+
+    table = arrow.table({'anchor': ['a', 'b'], 'positive': ['c', 'd'], 'negative': [['e', 'f'], []]})
+    parquet.write_table(table, tmp_path / 'train.parquet')
+    assert [record.texts for record in task(tmp_path).records('train')] == [('a', 'c', 'e', 'f'), ('b', 'd')]
+
+
+def test_pairs_of_dev_are_a_search(tmp_path: pathlib.Path):
+    write(tmp_path, 'dev.jsonl', PAIRS)
+    queries = task(tmp_path).records('dev')
+    assert [(query.text, query.relevant) for query in queries] == [('a', {0: 1, 1: 1}), ('e', {0: 1})]
+    assert queries[0].corpus.texts == ['b', 'c', 'd', 'a b c d e f'] and isinstance(queries[0], Query)
+
+
+SCORED = {'text_a': 'a', 'text_b': 'b', 'score': 5}
+REFUSED = {
+    'no form': ([{'a': 'b'}], {}, r":1: found the columns 'a', expected anchor and positive, or text_a and text_b, or"),
+    'no text': ([*PAIRS, {'anchor': 'a', 'positive': ' '}], {}, r':4: found no text in the column positive'),
+    'no column': ([*PAIRS, {'anchor': 'a'}], {}, r':4: found no text in the column positive'),
+    'an object': ([{'anchor': 'a', 'positive': {}}], {}, r':1, field positive: found a JSON dict'),
+    'empty negative': ([{**PAIRS[0], 'negative': ['']}], {}, r':1: found an empty text in the list'),
+    'no number': ([{**SCORED, 'score': 'x'}], {}, r":1: found the score 'x'"),
+    'no score': ([{**SCORED, 'score': None}], {}, r':1: found no score in the column score'),
+    'range': ([SCORED], {'loss': 'cosine'}, r':1: found the score 5, expected within ±1; set config.task.max_score'),
+    'loss': (PAIRS, {'loss': 'cosent'}, r"config.task.loss: found 'cosent' with .* pairs, expected one of info_nce"),
+    'option': ([SCORED], {'symmetric': True}, r'config.task.symmetric: found True with the loss cosent'),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, case: str):
+    rows, options, said = REFUSED[case]
+    write(tmp_path, 'train.jsonl', rows)
+    one = task(tmp_path, **options)
+    with pytest.raises(UserError, match=said):
+        one.learn(one.records('train'))
+
+
+BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl': [{'_id': 'q', 'text': 'b'}]}
+
+
+@pytest.mark.parametrize(
+    'name, content, said',
+    [
+        ('qrels/dev.tsv', 'q\ty\t1\n', r"dev.tsv:1: found 'y', which corpus.jsonl lacks"),
+        ('qrels/dev.tsv', 'query-id\tcorpus-id\tscore\nz\tx\t1\n', r"dev.tsv:2: found 'z', which queries.jsonl lacks"),
+        ('qrels/dev.tsv', 'q\tx\t0.5\n', r"dev.tsv:1: found the score '0.5', expected an integer"),
+        ('corpus.jsonl', '{"_id": "x"}\n', r"corpus.jsonl:1: found the fields '_id', expected text"),
+        (
+            'queries.jsonl',
+            '{"_id": "q", "text": "a"}\n{"_id": "q", "text": "a"}\n',
+            r"queries.jsonl:2: found the _id 'q'",
+        ),
+    ],
+)
+def test_a_wrong_beir_folder(tmp_path: pathlib.Path, name: str, content: str, said: str):
+    for file, rows in BEIR.items():
+        write(tmp_path, file, rows)
+    (tmp_path / 'qrels').mkdir()
+    (tmp_path / 'qrels' / 'dev.tsv').write_text('q\tx\t1\n')
+    one = task(tmp_path)
+    assert one.splits() == ['dev'] and one.records('dev')[0].relevant == {0: 1}
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=said):
+        one.records('dev')
+
+
+def test_what_the_model_cannot_do():
+    with pytest.raises(UserError, match=r'config.task.matryoshka_dims: found \(64, 8\), expected at most 32'):
+        task(pathlib.Path(), matryoshka_dims=(64, 8)).build_module(
+            BertConfig(vocab_size=9, num_layers=1, width=32, num_heads=2)
+        )
+    with pytest.raises(UserError, match=r"config.trainable: found 'head'"):
+        task(pathlib.Path()).check_training('head')

@@ -1,0 +1,121 @@
+"""Losses of embeddings equal plain loops in float64, with the gradients of finite differences."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.tasks.embedding.losses import LOSSES, build_objective
+
+B, D = 5, 6
+# Row 1 has the anchor of row 0, row 2 the positive of row 0, a negative of row 3 is the anchor of row 1; row 2 lacks a
+# negative; row 4 is padding.
+IDS = np.array([[1, 2, 3, 4], [1, 5, 6, 7], [8, 2, 9, 0], [10, 11, 1, 12], [0, 0, 0, 0]], np.int32)
+WEIGHTS = np.float32([1, 1, 1, 1, 0])
+SCORES = np.float32([0.2, 0.9, 0.2, 0.5, 0.7])
+
+
+def unit(x):
+    return x / max(math.sqrt((x * x).sum()), 1e-12)
+
+
+def entropy(row, own, candidates, scale):
+    """-log of the share of `own` among `candidates`, numbers of columns."""
+    return math.log(sum(math.exp(scale * row[j]) for j in candidates)) - scale * row[own]
+
+
+def info_nce(x, ids, scale=20.0, symmetric=False, false_negative_margin=0.0):
+    count, choices = ids.shape
+    texts = [(r, c) for c in range(1, choices) for r in range(count)]
+    total, rows = 0.0, [r for r in range(count) if ids[r, 0]]
+    sim = lambda a, b: float(unit(x[a]) @ unit(x[b]))  # noqa: E731
+
+    def near(value, positive):
+        return false_negative_margin and value > positive + false_negative_margin
+
+    def is_same(i, text):
+        row, column = text
+        return ids[text] in ids[i, :2] or (column == 1 and ids[row, 0] == ids[i, 0])
+
+    for i in rows:
+        row = {text: sim((i, 0), text) for text in texts}
+        kept = [
+            text
+            for text in texts
+            if text == (i, 1) or (ids[text] and not is_same(i, text) and not near(row[text], row[i, 1]))
+        ]
+        forward = entropy(row, (i, 1), kept, scale)
+        back = {r: sim((r, 0), (i, 1)) for r in rows}
+        kept = [r for r in rows if r == i or not (is_same(r, (i, 1)) or near(back[r], back[i]))]
+        total += (forward + entropy(back, i, kept, scale)) / 2 if symmetric else forward
+    return total / len(rows)
+
+
+def cosent(x, scores, scale=20.0):
+    sims = [float(unit(a) @ unit(b)) for a, b in x[:, :2]]
+    pairs = [(i, j) for i, j in itertools.product(range(B - 1), repeat=2) if scores[i] > scores[j]]
+    return math.log(1 + sum(math.exp(scale * (sims[j] - sims[i])) for i, j in pairs))
+
+
+def cosine(x, scores):
+    return float(np.mean([(unit(a) @ unit(b) - score) ** 2 for (a, b), score in zip(x[:4, :2], scores, strict=False)]))
+
+
+CASES = {
+    'one negative each': ('info_nce', {}, 3),
+    'several': ('info_nce', {}, 4),
+    'pairs, another scale': ('info_nce', {'scale': 5.0}, 2),
+    'symmetric': ('info_nce', {'symmetric': True}, 4),
+    'margin': ('info_nce', {'false_negative_margin': 0.1}, 4),
+    'symmetric with margin': ('info_nce', {'false_negative_margin': 0.05, 'symmetric': True}, 2),
+    'cosent': ('cosent', {'scale': 20.0}, 2),
+    'cosine': ('cosine', {}, 2),
+}
+
+
+@pytest.mark.parametrize('dims', [(), (6, 3)], ids=['whole', 'matryoshka'])
+@pytest.mark.parametrize('case', CASES)
+def test_value_and_gradient(case, dims):
+    name, options, choices = CASES[case]
+    x = np.random.default_rng(3).standard_normal((B, choices, D))
+    x[IDS[:, :choices] == 0] = 0  # an absent text has no vector, and must not give nan
+
+    def reference(x):
+        second = IDS[:, :choices] if name == 'info_nce' else SCORES
+        function = {'info_nce': info_nce, 'cosent': cosent, 'cosine': cosine}[name]
+        return sum(function(x[..., :width], second, **options) for width in dims or (D,))
+
+    objective = build_objective(name, dims, **options)
+    batch = {'text_ids': jnp.asarray(IDS[:, :choices]), 'weights': jnp.asarray(WEIGHTS), 'labels': jnp.asarray(SCORES)}
+
+    def mean(x):
+        total, weight = objective.losses({'embeddings': x}, batch)['loss']
+        return total / weight
+
+    value, gradient = jax.jit(jax.value_and_grad(mean))(jnp.asarray(x, jnp.float32))
+    assert value == pytest.approx(reference(x), rel=2e-6)
+    assert objective.weights(batch) == {'loss': 4}
+    step, expected = 1e-5, np.zeros_like(x)
+    for index in zip(*np.nonzero(x), strict=True):
+        up, down = x.copy(), x.copy()
+        up[index] += step
+        down[index] -= step
+        expected[index] = (reference(up) - reference(down)) / (2 * step)
+    np.testing.assert_allclose(gradient, expected, atol=2e-5 * np.abs(expected).max())
+
+
+def test_only_the_text_itself_is_never_a_false_negative():
+    """A text with its own copy, as in SimCSE, and two rows with the same texts, which have no negatives at all."""
+    objective = build_objective('info_nce')
+    x = np.random.default_rng(0).standard_normal((2, 2, D)).astype(np.float32)
+    same = {'text_ids': jnp.ones((2, 2), jnp.int32), 'weights': jnp.ones(2)}
+    assert float(objective.losses({'embeddings': x}, same)['loss'][0]) == pytest.approx(0, abs=1e-6)
+    other = {**same, 'text_ids': jnp.array([[1, 1], [2, 2]])}
+    assert float(objective.losses({'embeddings': x}, other)['loss'][0]) > 0.1
+
+
+def test_every_loss_is_tested():
+    assert {name for name, _, _ in CASES.values()} == set(LOSSES)

@@ -1,0 +1,84 @@
+"""Losses over a whole batch: the gradients of parts and of meshes are those of the batch on one device."""
+
+import jax
+import numpy as np
+import optax
+import pytest
+
+from bertjax.data.loader import global_arrays
+from bertjax.model.config import BertConfig
+from bertjax.parallel import zero1
+from bertjax.parallel.mesh import make_mesh
+from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.tasks.embedding.head import BertForEmbedding
+from bertjax.tasks.embedding.losses import build_objective
+from bertjax.train.setup import build_setup
+from bertjax.train.step import make_gradients
+
+B, C, S = 32, 3, 8
+MODEL = BertConfig(vocab_size=60, num_layers=2, width=32, num_heads=4, mlp_dim=64, max_positions=S, dropout=0.1)
+
+
+def make_batch():
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(3, S + 1, (B, C))
+    lengths[5, 2] = 0  # no negative
+    mask = (np.arange(S) < lengths[..., None]).astype(np.int32)
+    ids = draw.integers(5, 60, (B, C, S)).astype(np.int32) * mask
+    text_ids = (np.arange(B * C, dtype=np.int32).reshape(B, C) + 1) * (lengths > 0)
+    text_ids[9, 1] = text_ids[0, 1]  # the same positive on another device
+    weights = np.ones(B, np.float32)
+    weights[-1], text_ids[-1] = 0, 0
+    batch = {'input_ids': ids, 'segment_ids': np.zeros_like(ids), 'attention_mask': mask}
+    return {**batch, 'text_ids': text_ids.astype(np.int32), 'weights': weights, 'labels': draw.random(B, np.float32)}
+
+
+def gradients(axes, parts=1, sharded='off', loss='info_nce', **options):
+    """Returns ((loss, sums), gradients) on a mesh, on the host."""
+    count = int(np.prod(list(axes.values())))
+    mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
+    batch = make_batch()
+    spec = {name: (x.shape, x.dtype) for name, x in batch.items()}
+    objective = build_objective(loss, **options)
+    setup = build_setup(BertForEmbedding(MODEL), objective, optax.identity(), mesh, spec, zero1=sharded)
+    compute = make_gradients(setup.module, objective, grad_accum_steps=parts, dropout_seed=7, exchange=setup.exchange)
+    assert (setup.exchange is not None) == (sharded == 'on')
+    arrays = global_arrays(batch, batch_sharding(mesh), B)
+    with mesh_context(mesh):
+        params = setup.create(0).params
+        found = jax.jit(compute)(params, arrays, jax.device_put(np.uint32(0), replicated(mesh)))
+    return jax.device_get(found)
+
+
+def check(found, wanted, tolerance):
+    np.testing.assert_allclose(found.loss, wanted.loss, rtol=tolerance)
+    assert found.sums['loss'][1] == wanted.sums['loss'][1]
+    np.testing.assert_allclose(found.sums['loss'][0], wanted.sums['loss'][0], rtol=tolerance)
+    grads = [jax.tree.leaves(one.grads) for one in (found, wanted)]
+    largest = max(np.abs(x).max() for x in grads[1])
+    for x, y in zip(*grads, strict=True):
+        np.testing.assert_allclose(x, y, atol=tolerance * largest)
+
+
+@pytest.fixture(scope='module')
+def plain():
+    return gradients({}, symmetric=True)
+
+
+@pytest.mark.parametrize('parts', [2, 8])
+def test_parts_give_the_gradients_of_the_batch(plain, parts):
+    check(gradients({}, parts, symmetric=True), plain, 1e-6)
+
+
+@pytest.mark.parametrize(
+    'axes, parts, sharded',
+    [
+        ({'data': 8}, 1, 'off'),
+        ({'data': 8}, 1, 'on'),
+        ({'data': 8}, 2, 'on'),
+        ({'data': 2, 'fsdp': 2, 'tensor': 2}, 2, 'off'),
+    ],
+)
+def test_negatives_are_those_of_all_devices(plain, monkeypatch, axes, parts, sharded):
+    monkeypatch.setattr(zero1, 'SMALL', 0)
+    check(gradients(axes, parts, sharded, symmetric=True), plain, 1e-5)
