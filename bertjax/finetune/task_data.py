@@ -77,6 +77,8 @@ class TaskData:
         self.finished = facts is not None and facts.get('finished', True)
         if facts is not None:
             self.task.restore(facts['learned'])
+        elif source:
+            self.task.adopt(source)
         self._cache = folder / 'features'
         self._splits: dict[str, TaskSplit] = {}
         self._records: dict[str, Sequence[Any]] = {}  # The records that `split` has not tokenised yet.

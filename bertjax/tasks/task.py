@@ -119,6 +119,13 @@ class TrainableTask(abc.ABC, Generic[Record]):
           UserError: An option contradicts config.trainable.
         """
 
+    def adopt(self, source: str) -> None:
+        """Adopts settings of the model in the directory `source`, from which a new run starts.
+
+        Raises:
+          UserError: The task cannot represent the model.
+        """
+
     def learn(self, records: Sequence[Record]) -> None:
         """Collects the labels from the training records, which set the size of the head, and prints statistics."""
 

@@ -14,6 +14,7 @@ SHORT = (
     '--config.seq_len=24', '--config.max_padded_lengths=1', '--config.batch_size=8', '--config.packing=off',
     '--config.steps=6', '--config.learning_rate=1e-3', '--config.log_every=2', '--config.export_formats=hf',
 )  # fmt: skip
+ENDS = [('the bird sings.', 'a bird runs.'), ('the stone falls.', 'the wind.'), ('slow river', 'old river')]
 WORDS = 'river stone bird light house field wind old green red slow near over under sings runs falls'
 
 
@@ -177,3 +178,12 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
             kinds = [type(module).__name__ for module in theirs]
             assert kinds == ['Transformer', 'Pooling', *['Normalize'][: int(normalized)]]
             np.testing.assert_allclose(theirs.encode(texts), bert.encode(texts), atol=1e-6)
+        # Their folder is a start, whose pooling a run adopts.
+        theirs.save(str(tmp_path / pool / 'theirs'))
+        data = tmp_path / pool / 'again' / 'data'
+        write_rows(data / 'test.jsonl', [{'text_a': a, 'text_b': b, 'score': i} for i, (a, b) in enumerate(ENDS)])
+        scored = ('--config.run=evaluate', '--config.split=test')
+        again, _ = embed(program, tmp_path / pool / 'theirs', data, *scored)
+        similar = [row['similarity'] for row in rows(again / 'predictions' / 'test.jsonl')]
+        vectors = [unit(theirs.encode([pair[i] for pair in ENDS])) for i in (0, 1)]
+        np.testing.assert_allclose(similar, (vectors[0] * vectors[1]).sum(-1), atol=1e-6)

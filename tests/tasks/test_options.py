@@ -27,6 +27,19 @@ READING = {
     'tagging': ['word_column', 'tag_column', 'comment', 'words', 'tags', 'tag_names', 'input_format'],
     'multiple_choice': [],
     'relation': ['text_a', 'label'],
+    'embed': [
+        'normalize',
+        'anchor',
+        'positive',
+        'negative',
+        'text_a',
+        'text_b',
+        'label',
+        'text',
+        'train',
+        'dev',
+        'test',
+    ],
 }
 MODEL = {
     'glue': ['bilstm_units'],
@@ -36,6 +49,7 @@ MODEL = {
     'tagging': ['layers', 'bilstm_units', 'frozen'],
     'multiple_choice': [],
     'relation': ['markers', 'pool'],
+    'embed': ['pool'],
 }
 NAMED = {'glue': ['task'], 'squad': ['version'], 'multiple_choice': ['layout']}
 

@@ -6,7 +6,9 @@ import optax
 import pytest
 
 from bertjax.data.loader import global_arrays
+from bertjax.data.strata import choose_layout
 from bertjax.model.config import BertConfig
+from bertjax.model.row_packing import PackedLayout
 from bertjax.parallel import zero1
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
@@ -33,7 +35,7 @@ def make_batch():
     return {**batch, 'text_ids': text_ids.astype(np.int32), 'weights': weights, 'labels': draw.random(B, np.float32)}
 
 
-def gradients(axes, parts=1, sharded='off', loss='info_nce', **options):
+def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, **options):
     """Returns ((loss, sums), gradients) on a mesh, on the host."""
     count = int(np.prod(list(axes.values())))
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
@@ -41,7 +43,9 @@ def gradients(axes, parts=1, sharded='off', loss='info_nce', **options):
     spec = {name: (x.shape, x.dtype) for name, x in batch.items()}
     objective = build_objective(loss, **options)
     setup = build_setup(BertForEmbedding(MODEL), objective, optax.identity(), mesh, spec, zero1=sharded)
-    compute = make_gradients(setup.module, objective, grad_accum_steps=parts, dropout_seed=7, exchange=setup.exchange)
+    compute = make_gradients(
+        setup.module, objective, grad_accum_steps=parts, dropout_seed=7, exchange=setup.exchange, layout=layout
+    )
     assert (setup.exchange is not None) == (sharded == 'on')
     arrays = global_arrays(batch, batch_sharding(mesh), B)
     with mesh_context(mesh):
@@ -82,3 +86,24 @@ def test_parts_give_the_gradients_of_the_batch(plain, parts):
 def test_negatives_are_those_of_all_devices(plain, monkeypatch, axes, parts, sharded):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     check(gradients(axes, parts, sharded, symmetric=True), plain, 1e-5)
+
+
+@pytest.mark.parametrize('axes, sharded', [({}, 'off'), ({'data': 8}, 'on')], ids=str)
+def test_packed_rows(plain, monkeypatch, axes, sharded):
+    monkeypatch.setattr(zero1, 'SMALL', 0)
+    rows = B // axes.get('data', 1)
+    layout = choose_layout(
+        np.full(rows, S), C, cost=lambda length: 1.0, another=1.0, most=1, longest=S, shared=True
+    )  # several texts in a row of twice the length
+    assert len(layout.slots) == rows * C and layout.row_groups[0][1] == 2 * S
+    packed = PackedLayout(layout.row_groups, layout.slots)
+    check(gradients(axes, 1, sharded, layout=packed, symmetric=True), plain, 1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('loss', ['cosent', 'cosine'])
+def test_other_losses(monkeypatch, loss):
+    monkeypatch.setattr(zero1, 'SMALL', 0)
+    wanted = gradients({}, loss=loss)
+    check(gradients({}, 4, loss=loss), wanted, 1e-6)
+    check(gradients({'data': 8}, 2, 'on', loss=loss), wanted, 1e-5)

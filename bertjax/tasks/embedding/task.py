@@ -10,7 +10,7 @@ import numpy as np
 
 from bertjax.config.ranges import COUNT, integer, list_of, number, one_of, text
 from bertjax.config.schema import check_fields
-from bertjax.convert.huggingface.sentence_transformers import SentenceModules
+from bertjax.convert.huggingface.sentence_transformers import SentenceModules, read_sentence_modules
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
@@ -66,7 +66,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
       false_negative_margin: if > 0, 'info_nce' ignores texts that are more similar than the positive by this margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       max_score: the divisor of scores, such as 5 for STS-B.
-      pool: the pooling, named as in sentence-transformers.
+      pool: the pooling, named as in sentence-transformers; 'auto' for that of config.init if it has one, else 'mean'.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
       anchor, positive, text_a, text_b, text: the column.
       negative: the column, which may be missing or have lists.
@@ -82,7 +82,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
     false_negative_margin: float = option(0.0, number(0, 2))
     matryoshka_dims: Sequence[int] = option((), list_of(integer(1, COUNT)))
     max_score: float = option(1.0, number(0, 1e9, above=True))
-    pool: str = option('mean', one_of(SENTENCE_POOL), affects='model')
+    pool: str = option('auto', one_of(('auto', *SENTENCE_POOL)), affects='model')
     normalize: bool = option(True, affects='reading')
     anchor: str = option('anchor', _NAME, affects='reading')
     positive: str = option('positive', _NAME, affects='reading')
@@ -103,7 +103,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
             raise UserError('config.seq_len', str(self.seq_len), 'at least 4', 'use 128')
         self.matryoshka_dims = tuple(self.matryoshka_dims)
         self.name = pathlib.PurePath(self.data).name or 'embeddings'
-        self._form = ''
+        self._form, self._pool = '', 'mean' if self.pool == 'auto' else self.pool
 
     @functools.cached_property
     def _splits(self) -> EmbeddingSplits:
@@ -177,11 +177,24 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
 
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
-        return {'form': self._form}
+        return {'form': self._form, 'pool': self._pool}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        self._form = state['form']
+        self._form, self._pool = state['form'], state['pool']
+
+    def adopt(self, source: str) -> None:
+        """See Task; a folder of sentence-transformers determines the pooling that `pool` leaves open."""
+        modules = read_sentence_modules(source)
+        if modules is None or self.pool != 'auto':
+            return
+        if modules.refusal:
+            raise modules.refusal
+        for found, given in (('a prompt', modules.prompt), ('Dense layers', modules.dense)):
+            if given:
+                fix = 'name a pooling with config.task.pool, to train the encoder without them'
+                raise UserError('config.init', f'{found} in {source}', 'a pooling of the encoder only', fix)
+        self._pool = modules.pool
 
     def check_training(self, train: str) -> None:
         """See Task."""
@@ -208,11 +221,11 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         if max(self.matryoshka_dims, default=0) > model_config.width:
             expected = f'at most {model_config.width}, the width of the encoder'
             raise UserError('config.task.matryoshka_dims', str(self.matryoshka_dims), expected, 'correct the widths')
-        return self.head.module(model_config, pool=self.pool)
+        return self.head.module(model_config, pool=self._pool)
 
     def sentence_modules(self) -> SentenceModules:
         """See Task."""
-        return SentenceModules(self.seq_len, pool=self.pool, normalize=self.normalize)
+        return SentenceModules(self.seq_len, pool=self._pool, normalize=self.normalize)
 
     def predictions(
         self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
