@@ -96,6 +96,9 @@ def _check_initial_weights(settings: PretrainingSettings, distill: DistillationS
 def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: pathlib.Path, recipe: str) -> None:
     settings = finetuning_settings(config)
     settings.check()
+    if settings.build_task().objective.distill_loss is None:
+        found, expected = repr(settings.task['kind']), 'a kind of task whose outputs have a distillation loss'
+        raise UserError('config.task.kind', found, expected, 'train it without a teacher')
     check_push_to(settings.push_to, settings.formats)
     if make_trials(settings) or (folder / TRIALS).exists():
         raise UserError('config.sweep', 'a sweep', 'a single run, as distill needs', 'start one run per combination')

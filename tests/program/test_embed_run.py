@@ -187,3 +187,30 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
         similar = [row['similarity'] for row in rows(again / 'predictions' / 'test.jsonl')]
         vectors = [unit(theirs.encode([pair[i] for pair in ENDS])) for i in (0, 1)]
         np.testing.assert_allclose(similar, (vectors[0] * vectors[1]).sum(-1), atol=1e-6)
+
+
+def test_what_cannot_be_trained(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    write_rows(tmp_path / 'train.jsonl', pairs(8, 1))
+    given = (f'--workdir={tmp_path / "run"}', f'--config.data={tmp_path}')
+    student = f'--config.init={trained}'
+    said = program.error(*given, student, '--config.trainable=head', recipe='configs/embed.py', small=False)
+    assert "config.trainable: found 'head'" in said
+    teacher = f'--config.distill.teacher={trained}'
+    said = program.error(*given, teacher, recipe='configs/distilbert.py:embed', small=False)
+    assert "config.task.kind: found 'embed', expected a kind of task whose outputs have a distillation loss" in said
+
+
+@pytest.mark.slow
+def test_runs_that_train_together(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Their batches are not mixed: a run has the losses that it has alone."""
+    losses = []
+    for together in (1, 2):
+        data = tmp_path / str(together) / 'data'
+        write_rows(data / 'train.jsonl', pairs(24, 1))
+        write_rows(data / 'dev.jsonl', pairs(8, 2))
+        sweep = ('--config.sweep.seeds=(0,1)', f'--config.sweep.together={together}', '--config.grad_accum_steps=2')
+        workdir, _ = embed(program, trained, data, *sweep, '--config.export=False')
+        files = sorted((workdir / 'cells').glob('*/metrics.jsonl'))
+        losses.append([[row['loss'] for row in rows(file) if row.get('split') == 'train'] for file in files])
+    assert np.shape(losses) == (2, 2, 3) and losses[0][0] != losses[0][1]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)

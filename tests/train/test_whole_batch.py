@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import optax
 import pytest
+from flax import linen as nn
 
 from bertjax.data.loader import global_arrays
 from bertjax.data.strata import choose_layout
@@ -107,3 +108,16 @@ def test_other_losses(monkeypatch, loss):
     wanted = gradients({}, loss=loss)
     check(gradients({}, 4, loss=loss), wanted, 1e-6)
     check(gradients({'data': 8}, 2, 'on', loss=loss), wanted, 1e-5)
+
+
+def test_parts_need_the_memory_of_a_part():
+    """The similarities of all rows are small beside the activations of the texts."""
+    objective, batch = build_objective('info_nce'), make_batch()
+    model = BertForEmbedding(MODEL)
+    params = nn.unbox(jax.eval_shape(model.init, jax.random.key(0), *[batch['input_ids']] * 3)['params'])
+    used = []
+    for parts in (1, 8):
+        compute = make_gradients(model, objective, grad_accum_steps=parts, dropout_seed=0)
+        compiled = jax.jit(compute).lower(params, batch, np.uint32(0)).compile()
+        used.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert used[1] < used[0] / 3
