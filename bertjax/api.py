@@ -107,7 +107,8 @@ class Bert(EncodeMethods, MaskedMethods, TaskMethods):
         arrays from the method `batch`. Dropout is active only with rngs={'dropout': key}. A model that was only
         pre-trained returns `hidden` [B, S, D]; `pooled` [B, D] and `nsp_logits` [B, 2] if it has a pair head (class 0:
         B follows A); and `mlm_logits` [B, P, V] if the batch has `masked_positions` [B, P]. A model for a task returns
-        the outputs of its head (model/heads.py): `logits`, `token_logits`, or `start_logits` and `end_logits`.
+        the outputs of its head (model/heads.py): `logits`, `token_logits`, `start_logits` and `end_logits`, or
+        `embeddings`, which are not normalized.
     """
 
     def __init__(self, model: LoadedModel, *, batch_size: int = 64, max_length: int = 0):

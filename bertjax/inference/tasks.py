@@ -11,6 +11,7 @@ from bertjax.inference.arguments import as_text_list
 from bertjax.inference.runner import Runner
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.embedding.task import EmbeddingTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
@@ -135,6 +136,7 @@ _KINDS: tuple[tuple[type[Task], str, str], ...] = (
     (SquadTask, 'answer', 'answers to questions'),
     (TaggingTask, 'tag', 'tags of words'),
     (MultipleChoiceTask, 'choose', 'the best of several endings'),
+    (EmbeddingTask, 'encode', 'vectors of texts'),
 )
 
 

@@ -260,9 +260,9 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         return {name: VALUE_METRICS[name](scores, predictions) if known else None for name in ('spearman', 'pearson')}
 
     def collapsed(self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]) -> bool:
-        """Whether all pairs have nearly the same cosine, or all queries find the same document first."""
+        """Whether all pairs have nearly the same cosine, or all queries the same ranking."""
         if isinstance(records[0], Query):
-            return len(records) > 1 and len({ranking.documents[0] for ranking in predictions}) == 1
+            return len(records) > 1 and len({tuple(ranking.documents) for ranking in predictions}) == 1
         return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
 
     def rows(
