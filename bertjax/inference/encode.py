@@ -83,13 +83,16 @@ class Encoding:
         return config.width * (len(self.layers) if self.combine == 'concat' else 1)
 
 
-def resolve_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, **options: Any) -> Encoding:
+def resolve_encoding(
+    model: LoadedModel, *, pool: str, normalize: bool | None, prompt: str | None = None, **options: Any
+) -> Encoding:
     """Makes an Encoding from options and, with pool='auto', the modules of a sentence-transformers folder.
 
     Args:
       model: The model with its `sentence_modules`.
       pool: The pooling. 'auto' uses the pooling, prompt, Dense layers and normalization of the folder; for other models
         it means 'mean'. Other values are those of `Encoding.pool`; they disable the prompt and the Dense layers.
+      prompt: The name of one of the folder's prompts, or a prefix of every text; None for the default prompt.
       normalize: Whether to normalize. None uses the setting of the folder if `pool` is 'auto', else False.
       **options: The fields `layers`, `combine` and `weights` of the Encoding.
 
@@ -97,8 +100,11 @@ def resolve_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, *
       UserError: The modules of the folder are not supported or need other layers, or the Encoding is invalid.
     """
     modules = model.sentence_modules if pool == 'auto' else None
+    if prompt is not None and model.sentence_modules:
+        prompt = model.sentence_modules.prompts.get(prompt, prompt)
     if modules is None:
-        return Encoding(pool='mean' if pool == 'auto' else pool, normalize=bool(normalize), **options)
+        pool = 'mean' if pool == 'auto' else pool
+        return Encoding(pool=pool, normalize=bool(normalize), prompt=prompt or '', **options)
     if modules.refusal:
         raise modules.refusal
     if modules.lowercase and not model.tokenizer.lowercase:
@@ -125,7 +131,8 @@ def resolve_encoding(model: LoadedModel, *, pool: str, normalize: bool | None, *
                 fix='copy the directory again',
             )
     normalize = modules.normalize if normalize is None else normalize
-    return Encoding(pool=modules.pool, normalize=normalize, prompt=modules.prompt, dense=modules.dense, **options)
+    prompt = modules.prompt if prompt is None else prompt
+    return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=modules.dense, **options)
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:

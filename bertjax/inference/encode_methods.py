@@ -31,6 +31,7 @@ class EncodeMethods:
         combine: str = ...,
         weights: Sequence[float] = ...,
         normalize: bool | None = ...,
+        prompt: str | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -44,6 +45,7 @@ class EncodeMethods:
         combine: str = ...,
         weights: Sequence[float] = ...,
         normalize: bool | None = ...,
+        prompt: str | None = ...,
     ) -> np.ndarray: ...
 
     @overload
@@ -57,6 +59,7 @@ class EncodeMethods:
         combine: str = ...,
         weights: Sequence[float] = ...,
         normalize: bool | None = ...,
+        prompt: str | None = ...,
     ) -> list[np.ndarray]: ...
 
     def encode(
@@ -69,6 +72,7 @@ class EncodeMethods:
         combine: str = 'mean',
         weights: Sequence[float] = (),
         normalize: bool | None = None,
+        prompt: str | None = None,
     ) -> np.ndarray | list[np.ndarray]:
         """Computes features of texts.
 
@@ -85,6 +89,8 @@ class EncodeMethods:
           weights: One weight per layer.
           normalize: Whether to scale each vector to length 1. None uses the setting of the sentence-transformers folder
             if `pool` is 'auto', else False.
+          prompt: The name of a prompt of the model, such as 'query' or 'document', or a prefix of every text. None for
+            the default prompt of the sentence-transformers folder, if it has one.
 
         Returns:
           float32 [D] for one text, [N, D] for several. Without pooling, [S, D] for one text and a list of such arrays
@@ -97,7 +103,9 @@ class EncodeMethods:
         options = {'layers': layers if isinstance(layers, tuple) else (layers,), 'combine': combine, 'weights': weights}
         options |= {'pool': 'none' if pool is None else pool, 'normalize': normalize}
         values = check_values('extract', **{name: (name, value) for name, value in options.items()})
-        encoding, first_texts = resolve_encoding(self._model, **values), as_text_list(texts)
+        if prompt is not None:
+            as_text_list([prompt], 'prompt')
+        encoding, first_texts = resolve_encoding(self._model, prompt=prompt, **values), as_text_list(texts)
         rows = (
             encode(self._runner, self._features(encoding.add_prompt(first_texts), pairs), encoding)
             if first_texts

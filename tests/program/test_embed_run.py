@@ -76,6 +76,8 @@ def test_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path:
     vectors = bert.encode(texts)
     assert not np.allclose(np.linalg.norm(vectors, axis=-1), 1, atol=1e-2)  # normalize=False
     np.testing.assert_allclose(vectors, bert.encode(texts, pool='max'), atol=1e-6)
+    prompted = bert.encode([f'the wind {text}' for text in texts])
+    np.testing.assert_array_equal(bert.encode(texts, prompt='the wind '), prompted)
     np.testing.assert_allclose(vectors, bertjax.load(workdir, step=30).encode(texts), atol=1e-6)
     cosines = unit(bert.encode([row['text'] for row in predicted])) @ unit(vectors).T
     for row, own in zip(predicted, cosines, strict=True):
@@ -170,6 +172,7 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
         data = tmp_path / pool / 'data'
         write_rows(data / 'train.jsonl', pairs(16, 1))
         changes = (f'--config.task.pool={pool}', f'--config.task.normalize={normalized}', '--config.steps=2')
+        changes += ('--config.task.query_prompt=the ',)
         workdir, _ = embed(program, trained, data, *changes)
         bert = bertjax.load(workdir)
         bertjax.load(workdir, step=2).save(workdir / 'saved')
@@ -178,6 +181,10 @@ def test_the_export_is_read_by_sentence_transformers(program: Program, trained: 
             kinds = [type(module).__name__ for module in theirs]
             assert kinds == ['Transformer', 'Pooling', *['Normalize'][: int(normalized)]]
             np.testing.assert_allclose(theirs.encode(texts), bert.encode(texts), atol=1e-6)
+            query = bert.encode(texts, prompt='query')
+            np.testing.assert_allclose(theirs.encode_query(texts), query, atol=1e-6)
+            np.testing.assert_array_equal(query, bert.encode([f'the {text}' for text in texts]))
+            np.testing.assert_array_equal(bert.encode(texts, prompt='document'), bert.encode(texts))
         # Their folder is a start, whose pooling a run adopts.
         theirs.save(str(tmp_path / pool / 'theirs'))
         data = tmp_path / pool / 'again' / 'data'

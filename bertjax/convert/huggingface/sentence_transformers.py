@@ -60,6 +60,7 @@ class SentenceModules:
       max_length: The number of tokens to which longer texts are truncated; 0 if the model does not define it.
       lowercase: Whether texts are lowercased before tokenization.
       prompt: A prefix of every text.
+      prompts: Other prefixes, {name: prefix}, such as 'query' and 'document'.
       pool: The pooling, one of `model.pooling.SENTENCE_POOL`.
       dense: The layers that are applied to the pooled vector.
       normalize: Whether the result is scaled to length 1.
@@ -69,6 +70,7 @@ class SentenceModules:
     max_length: int = 0
     lowercase: bool = False
     prompt: str = ''
+    prompts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     pool: str = 'mean'
     dense: tuple[Dense, ...] = ()
     normalize: bool = False
@@ -119,7 +121,7 @@ def module_files(modules: SentenceModules, width: int) -> dict[str, bytes]:
     contents: dict[str, Any] = {
         MODULES: listed,
         _ENCODER[0]: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
-        _PROMPTS: {'prompts': {}, 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
+        _PROMPTS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
         '1_Pooling/config.json': pooling,
         **({'2_Normalize/config.json': {}} if modules.normalize else {}),
     }
@@ -158,10 +160,16 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
             if 'Normalize' in kinds[:number]:
                 raise UserError(module, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
             dense.append(_dense(folder / settings[number]['path'], settings[number]))
-    pool, prompt = _pool(where, settings[1]), _prompt(folder)
+    pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
     if prompt and settings[1].get('include_prompt') is False:
         raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
-    return {'prompt': prompt, 'pool': pool, 'dense': tuple(dense), 'normalize': 'Normalize' in kinds}
+    return {
+        'prompt': prompt,
+        'prompts': prompts,
+        'pool': pool,
+        'dense': tuple(dense),
+        'normalize': 'Normalize' in kinds,
+    }
 
 
 def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
@@ -192,12 +200,12 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
     return modes[0]
 
 
-def _prompt(folder: epath.Path) -> str:
-    """Returns the default prompt that `SentenceTransformer.encode` prepends to a text; '' if there is none."""
+def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
+    """Returns the default prompt that `SentenceTransformer.encode` prepends to a text, '' for none, and all prompts."""
     settings = _object(folder / _PROMPTS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
-    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
-    return prompt if isinstance(prompt, str) else ''
+    named = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
+    return named.get(name, '') if isinstance(name, str) else '', named
 
 
 def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:

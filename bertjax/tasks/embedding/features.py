@@ -10,7 +10,12 @@ from bertjax.text.tokenizer import Tokenizer
 
 
 def group_features(
-    groups: Sequence[Sequence[str]], labels: np.ndarray | None, tokenizer: Tokenizer, *, seq_len: int
+    groups: Sequence[Sequence[str]],
+    labels: np.ndarray | None,
+    tokenizer: Tokenizer,
+    *,
+    seq_len: int,
+    prompts: tuple[str, str] = ('', ''),
 ) -> Features:
     """Builds a row of C sequences `[CLS] … [SEP]` for each group of texts; missing texts are empty sequences.
 
@@ -19,20 +24,20 @@ def group_features(
       labels: float32 [N] for the row array `labels`; None for no such array.
       tokenizer: The tokenizer.
       seq_len: The maximum sequence length S; longer texts lose their end.
+      prompts: The prefixes of the first text of each group, and of the others.
 
     Returns:
-      Features with the row array `text_ids`, int32 [N, C]: equal for equal sequences, 0 for a missing text.
+      Features with the row array `text_ids`, int32 [N, C]: equal for equal texts, 0 for a missing text.
     """
-    sequences, notes = _tokenise([text for group in groups for text in group], tokenizer, seq_len)
+    texts = [prompts[i > 0] + text for group in groups for i, text in enumerate(group)]
+    sequences, notes = _tokenise(texts, tokenizer, seq_len)
     choices, builder, remaining = max(map(len, groups)), FeatureBuilder(max(map(len, groups))), iter(sequences)
-    numbers: dict[bytes, int] = {}
+    numbers: dict[str, int] = {}
     for record, group in enumerate(groups):
         ids = np.zeros(choices, np.int32)
         for i in range(choices):
-            tokens = next(remaining) if i < len(group) else np.zeros(0, np.int32)
-            builder.add_sequence(tokens)
-            if i < len(group):
-                ids[i] = numbers.setdefault(tokens.tobytes(), len(numbers) + 1)
+            builder.add_sequence(next(remaining) if i < len(group) else np.zeros(0, np.int32))
+        ids[: len(group)] = [numbers.setdefault(text, len(numbers) + 1) for text in group]
         builder.add_row(record, **{TEXT_IDS: ids}, **({} if labels is None else {'labels': labels[record]}))
     return builder.build(notes)
 

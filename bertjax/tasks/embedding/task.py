@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import pathlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,7 +16,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.metrics.classification import VALUE_METRICS
-from bertjax.metrics.retrieval import CUTOFFS, retrieval_figures
+from bertjax.metrics.retrieval import retrieval_figures
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
@@ -24,7 +25,7 @@ from bertjax.tasks.embedding.features import group_features, text_features
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.head import EMBEDDING
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
-from bertjax.tasks.embedding.search import search
+from bertjax.tasks.embedding.ranking import Ranking, rank_documents, ranking_row, trec_lines
 from bertjax.tasks.embedding.splits import EmbeddingSplits
 from bertjax.tasks.options import option
 from bertjax.tasks.reading.layout import Column, Record
@@ -36,17 +37,8 @@ from bertjax.tasks.task import Outputs, Task
 from bertjax.text.tokenizer import Tokenizer
 
 _NAME = text(empty=False)
-_SHOWN = 10  # the documents of a query in the predictions; the file for trec_eval has all
 # {form of the training records: the loss with config.task.loss='auto'}.
 _DEFAULT_LOSS = {form: next(name for name, loss in LOSSES.items() if form in loss.forms) for form in files.FORMS}
-
-
-@dataclasses.dataclass(frozen=True)
-class Ranking:
-    """The most similar documents of a query, the best first: their indices in the corpus, and the cosines."""
-
-    documents: Sequence[int]
-    scores: Sequence[float]
 
 
 @dataclasses.dataclass
@@ -67,6 +59,8 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       max_score: the divisor of scores, such as 5 for STS-B.
       pool: the pooling, named as in sentence-transformers; 'auto' for that of config.init if it has one, else 'mean'.
+      query_prompt: the prefix of anchors, queries, scored pairs and single texts; the prompt 'query' of the model.
+      document_prompt: the prefix of positives, negatives and documents; the prompt 'document' of the model.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
       anchor, positive, text_a, text_b, text: the column.
       negative: the column, which may be missing or have lists.
@@ -83,6 +77,8 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
     matryoshka_dims: Sequence[int] = option((), list_of(integer(1, COUNT)))
     max_score: float = option(1.0, number(0, 1e9, above=True))
     pool: str = option('auto', one_of(('auto', *SENTENCE_POOL)), affects='model')
+    query_prompt: str = ''
+    document_prompt: str = ''
     normalize: bool = option(True, affects='reading')
     anchor: str = option('anchor', _NAME, affects='reading')
     positive: str = option('positive', _NAME, affects='reading')
@@ -195,6 +191,8 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
                 fix = 'name a pooling with config.task.pool, to train the encoder without them'
                 raise UserError('config.init', f'{found} in {source}', 'a pooling of the encoder only', fix)
         self._pool = modules.pool
+        if any(modules.prompts.values()) and not (self.query_prompt or self.document_prompt):
+            print(f'{source} has the prompts {dict(modules.prompts)}: see config.task.query_prompt and document_prompt')
 
     def check_training(self, train: str) -> None:
         """See Task."""
@@ -205,12 +203,19 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
     def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
         """See Task; without `training`, there is a row for each text of `_texts`."""
         if not training:
-            return text_features(_texts(records), tokenizer, seq_len=self.seq_len)
+            return text_features(self._prompted_texts(records), tokenizer, seq_len=self.seq_len)
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
         scores = None
         if records[0].form == 'scored':
             scores = np.array([record.score for record in records], np.float32) / np.float32(self.max_score)
-        return group_features(groups, scores, tokenizer, seq_len=self.seq_len)
+        prompts = self.query_prompt, self.document_prompt if records[0].form == 'pairs' else self.query_prompt
+        return group_features(groups, scores, tokenizer, seq_len=self.seq_len, prompts=prompts)
+
+    def _prompted_texts(self, records: Sequence[TextExample | Query]) -> list[str]:
+        """Returns the texts to embed with their prompts, in the order of `_texts`."""
+        texts = _texts(records)
+        queries = len(records) if isinstance(records[0], Query) else len(texts)
+        return [(self.query_prompt if i < queries else self.document_prompt) + text for i, text in enumerate(texts)]
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task.
@@ -225,7 +230,8 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
 
     def sentence_modules(self) -> SentenceModules:
         """See Task."""
-        return SentenceModules(self.seq_len, pool=self._pool, normalize=self.normalize)
+        prompts = {'query': self.query_prompt, 'document': self.document_prompt}
+        return SentenceModules(self.seq_len, prompts=prompts, pool=self._pool, normalize=self.normalize)
 
     def predictions(
         self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
@@ -235,7 +241,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         vectors = np.stack(outputs['embeddings'])
         vectors /= np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
         if isinstance(records[0], Query):
-            return _rank(records, vectors[: len(records)], vectors[len(records) :])
+            return rank_documents(records, vectors[: len(records)], vectors[len(records) :])
         index = {text: i for i, text in enumerate(_texts(records))}
         first, second = zip(*((index[x.texts[0]], index[x.texts[:2][-1]]) for x in records), strict=True)
         return np.einsum('nd,nd->n', vectors[[*first]], vectors[[*second]], dtype=np.float64).tolist()
@@ -273,12 +279,8 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
             if isinstance(record, TextExample):
                 yield {'similarity': prediction, **({} if record.score is None else {'true': record.score})}
                 continue
-            found = zip(prediction.documents[:_SHOWN], prediction.scores, strict=False)
-            documents = [
-                {'id': record.corpus.ids[i], 'score': score, 'relevance': record.relevant.get(i, 0)}
-                for i, score in found
-            ]
-            yield {'query': record.id, 'text': record.text, 'documents': documents}
+            else:
+                yield ranking_row(record, prediction)
 
     def official_files(
         self, split: str, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
@@ -286,12 +288,8 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         """Returns the run file of trec_eval for a search."""
         if not isinstance(records[0], Query):
             return {}
-        lines = (
-            f'{query.id} Q0 {query.corpus.ids[i]} {rank} {score!r} bertjax\n'
-            for query, ranking in zip(records, predictions, strict=True)
-            for rank, (i, score) in enumerate(zip(ranking.documents, ranking.scores, strict=True), 1)
-        )
-        return {f'{split}.trec': ''.join(lines)}
+        lines = (trec_lines(query, ranking) for query, ranking in zip(records, predictions, strict=True))
+        return {f'{split}.trec': ''.join(itertools.chain.from_iterable(lines))}
 
 
 def _pair(row: Row) -> TextExample:
@@ -305,15 +303,3 @@ def _texts(records: Sequence[TextExample | Query]) -> list[str]:
     if isinstance(records[0], Query):
         return [query.text for query in records] + list(records[0].corpus.texts)
     return list(dict.fromkeys(text for record in records for text in record.texts))
-
-
-def _rank(queries: Sequence[Query], vectors: np.ndarray, documents: np.ndarray) -> list[Ranking]:
-    """Ranks the documents for each query, without the document that has the name of the query, as BEIR does."""
-    count = max(CUTOFFS.values())
-    rankings = []
-    for query, found, scores in zip(queries, *search(vectors, documents, count + 1), strict=True):
-        other = [
-            (i, s) for i, s in zip(found.tolist(), scores.tolist(), strict=True) if query.corpus.ids[i] != query.id
-        ]
-        rankings.append(Ranking(*map(list, zip(*other[:count], strict=True))))
-    return rankings

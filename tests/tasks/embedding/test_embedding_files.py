@@ -36,6 +36,11 @@ def test_groups_have_ids_of_their_texts(tmp_path: pathlib.Path, tokenizer: Token
     np.testing.assert_array_equal(features.row['text_ids'], [[1, 2, 0, 0], [1, 3, 4, 0], [5, 2, 4, 6]])
     assert features.sequence_lengths.tolist() == [3, 3, 0, 0, 3, 3, 3, 0, 3, 3, 3, 6]
     assert features.notes == ('1 of 9 texts are longer than config.seq_len=6 and lose their end',)
+    prompted = task(tmp_path, query_prompt='x ', document_prompt='y ')
+    tokens = prompted.features(prompted.records('train'), tokenizer, training=True)
+    pieces = [''.join(tokenizer.pieces[i] for i in x) for x in np.split(tokens.tokens, tokens.offsets[1:-1])]
+    assert pieces[:2] == ['[CLS]xa[SEP]', '[CLS]yb[SEP]']
+    np.testing.assert_array_equal(tokens.row['text_ids'], features.row['text_ids'])  # of the texts alone
     batch = features.batch(np.array([1, -1]), 8, tokenizer.pad_id)
     assert batch['input_ids'].shape == (2, 4, 8)
     assert not batch['text_ids'][1].any() and not batch['attention_mask'][1].any()
