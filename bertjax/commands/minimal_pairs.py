@@ -75,6 +75,8 @@ def run(config: ConfigDict, workdir: str) -> None:
             write_atomic(facts, json.dumps({**description, 'identity': identity}, indent=2) + '\n')
             shutil.rmtree(parts)
         Console(highlight=False).print(_table(pairs, results))
+        if results['ties']:
+            print(f'{results["ties"]:,} of {len(pairs):,} pairs have equal scores, and count as wrong')
         print(f'{target}\n{facts}')
 
 

@@ -94,7 +94,11 @@ def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> F
 
 
 def pseudo_log_likelihoods(
-    runner: Runner, sequences: Sequence[np.ndarray], advance: Advance | None = None
+    runner: Runner,
+    sequences: Sequence[np.ndarray],
+    advance: Advance | None = None,
+    *,
+    lengths: tuple[int, ...] | None = None,
 ) -> list[np.ndarray]:
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
@@ -106,11 +110,12 @@ def pseudo_log_likelihoods(
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
+      lengths: The result of `choose_score_lengths`, of these and further sequences; None to choose for these.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)
     copies = np.maximum(length - 2, 0)
-    shapes = runner.choose_lengths(np.repeat(length, copies))
+    lengths = choose_score_lengths(runner, sequences) if lengths is None else lengths
     order = np.argsort(length, kind='stable')
     order = order[copies[order] > 0]
     chunk = np.cumsum((length * copies)[order]) // _CHUNK
@@ -120,12 +125,18 @@ def pseudo_log_likelihoods(
         for rows in np.split(order, np.flatnonzero(np.diff(chunk)) + 1) if len(order) else []:
             features = masked_copies([sequences[row] for row in rows], runner.model.tokenizer.mask_id)
             outputs = runner.run(
-                'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=shapes, advance=step
+                'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=lengths, advance=step
             )
             scores = np.split(np.concatenate(outputs['log_probabilities']), np.cumsum(copies[rows])[:-1])
             for row, of_row in zip(rows.tolist(), scores, strict=True):
                 results[row] = of_row
     return results
+
+
+def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Chooses padded lengths for the masked copies of sequences, see `Runner.choose_lengths`."""
+    length = np.array([len(ids) for ids in sequences], np.int64)
+    return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 
 
 def next_sentence_probabilities(

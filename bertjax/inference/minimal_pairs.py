@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.files.atomic import write_atomic
-from bertjax.inference.masked import pseudo_log_likelihoods
+from bertjax.inference.masked import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
 from bertjax.tasks.minimal_pairs import first_of_equal
@@ -39,13 +39,13 @@ class PairScores:
         Args:
           advance: A function that is called with the number of newly finished pairs.
         """
-        scores = []
+        scores, lengths = [], choose_score_lengths(self.runner, self.sequences)
         for start in range(0, len(self.sequences), 2 * _PART):
             sequences = self.sequences[start : start + 2 * _PART]
             path = self.folder / f'{start // (2 * _PART):06d}-{self._key(sequences)}.npy'
             if not path.exists():
                 buffer = io.BytesIO()
-                np.save(buffer, score_pairs(self.runner, sequences, advance))
+                np.save(buffer, score_pairs(self.runner, sequences, lengths, advance))
                 write_atomic(path, buffer.getvalue())
             else:
                 advance(len(sequences) // 2)
@@ -59,9 +59,16 @@ class PairScores:
         return digest.hexdigest()[:32]
 
 
-def score_pairs(runner: Runner, sequences: Sequence[np.ndarray], advance: Advance) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2]; see `PairScores`."""
+def score_pairs(
+    runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
+) -> np.ndarray:
+    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2]; see `PairScores`.
+
+    Args:
+      runner, sequences, advance: As for `PairScores`.
+      lengths: The padded lengths, see `choose_score_lengths`.
+    """
     distinct, index = first_of_equal(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
-    scores = pseudo_log_likelihoods(runner, distinct, step)
+    scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
     return np.array([of_pieces.sum(dtype=np.float64) for of_pieces in scores])[index].reshape(-1, 2)

@@ -46,8 +46,8 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
       fields: {attribute of MinimalPair: field of the records}. Files without BLiMP's fields for groups have no groups.
 
     Raises:
-      UserError: The file does not exist, or a record is malformed, lacks a field, has an empty sentence or twice the
-        same. The message has the file and the line.
+      UserError: The file does not exist, or a record is malformed, lacks a field or has an empty sentence. The
+        message has the file and the line.
     """
     file = user_path(path, key)
     if not path or not file.exists():
@@ -65,8 +65,6 @@ def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) ->
         empty = [fields[name] for name in ('good', 'bad') if not getattr(pair, name).strip()]
         if empty:
             raise UserError(pair.where, f'an empty text in {empty[0]!r}', 'two sentences', 'correct the record')
-        if pair.good == pair.bad:
-            raise UserError(pair.where, 'twice the same sentence', 'two that differ', 'correct or remove the record')
     return pairs
 
 
