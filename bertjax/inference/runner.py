@@ -26,7 +26,7 @@ from bertjax.train.predict import Forward, Predictor, no_op
 # The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Consecutive
 # lengths differ by a third to a half, so 10 to 20 % of the positions are padding if lengths are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
-_MAX_CHOSEN = 16  # The maximum number of lengths that `Runner.choose_lengths` chooses.
+_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of about 32 lengths.
 _SMALL_SIZES = (1, 8)  # The batch sizes for small numbers of sequences.
 # The maximum positions per CPU core, because the activations of more do not fit in its cache (docs/performance.md).
 _CACHED_POSITIONS = 1536
@@ -112,12 +112,10 @@ class Runner:
         """
         if not len(lengths):
             return ()
-        cost, on_cpu = self._cost, self.model.mesh.devices.flat[0].platform == 'cpu'
-        options = {
-            'longest': self.model.config.max_positions,
-            # The choice takes time that grows with the square of the number of possible lengths.
-            'multiple': max(1 if on_cpu else 8, int(lengths.max()) // 32),
-        }
+        cost, unit = self._cost, 1 if self.model.mesh.devices.flat[0].platform == 'cpu' else 8
+        # The choice takes time that grows with the square of the number of possible lengths.
+        multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
+        options = {'longest': self.model.config.max_positions, 'multiple': multiple}
         row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
         count = best_length_count(lengths, row_cost, compile_cost=cost.shape, most=_MAX_CHOSEN, **options)
         chosen = choose_lengths(lengths, count=count, **options)
