@@ -36,14 +36,14 @@ def make_batch():
     return {**batch, 'text_ids': text_ids.astype(np.int32), 'weights': weights, 'labels': draw.random(B, np.float32)}
 
 
-def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, **options):
+def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='mean', **options):
     """Returns ((loss, sums), gradients) on a mesh, on the host."""
     count = int(np.prod(list(axes.values())))
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
     batch = make_batch()
     spec = {name: (x.shape, x.dtype) for name, x in batch.items()}
     objective = build_objective(loss, **options)
-    setup = build_setup(BertForEmbedding(MODEL), objective, optax.identity(), mesh, spec, zero1=sharded)
+    setup = build_setup(BertForEmbedding(MODEL, pool=pool), objective, optax.identity(), mesh, spec, zero1=sharded)
     compute = make_gradients(
         setup.module, objective, grad_accum_steps=parts, dropout_seed=7, exchange=setup.exchange, layout=layout
     )
@@ -121,3 +121,11 @@ def test_parts_need_the_memory_of_a_part():
         compiled = jax.jit(compute).lower(params, batch, np.uint32(0)).compile()
         used.append(compiled.memory_analysis().temp_size_in_bytes)
     assert used[1] < used[0] / 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('pool', ['cls', 'max', 'lasttoken'])
+def test_packed_rows_of_other_poolings(pool):
+    layout = choose_layout(np.full(B, S), C, cost=float, another=1.0, most=1, longest=S, shared=False)
+    packed = PackedLayout(layout.row_groups, layout.slots)
+    check(gradients({}, layout=packed, pool=pool), gradients({}, pool=pool), 1e-5)

@@ -36,6 +36,8 @@ class EmbeddingSplits:
     def names(self) -> list[str]:
         """Returns the training split, and the splits that a model can be evaluated on."""
         forms = {split: self.form_of(split) for split in STEMS}
+        if forms['dev'] == 'texts':
+            raise self._no_pairs('dev')
         if forms['test'] == 'scored' and next(self._examples('test')).score is None:
             forms['test'] = ''
         return [split for split, form in forms.items() if form and (split == 'train' or form != 'texts')]
@@ -54,15 +56,24 @@ class EmbeddingSplits:
             raise UserError('config.split', repr(split), 'one of ' + ', '.join(STEMS), 'choose one of them')
         if self._beir is not None:
             queries = files.read_beir(self._beir, split)
+            if not any(query.relevant for query in queries):
+                where = str(self._beir / 'qrels' / f'{split}.tsv')
+                raise UserError(where, 'no relevant document', 'rows with a score above 0', 'check the file')
             return files.queries_as_pairs(queries) if split == 'train' else queries
         examples = list(self._examples(split))
         if examples[0].form == 'pairs' and split != 'train':
             return files.pairs_as_queries(examples)
+        if examples[0].form == 'texts' and split != 'train':
+            raise self._no_pairs(split)
         unscored = [example.where for example in examples if example.form == 'scored' and example.score is None]
         if unscored and (split != 'test' or len(unscored) < len(examples)):
             found, fix = f'no score in the column {self._columns["label"]}', 'correct or remove the record'
             raise UserError(unscored[0], found, 'a number', fix)
         return examples
+
+    def _no_pairs(self, split: str) -> UserError:
+        found, expected = f'single texts as the {split} split', 'pairs or scored pairs, which can be evaluated'
+        return UserError(self._data, found, expected, 'give such a file, or move it away')
 
     def _examples(self, split: str) -> Iterator[TextExample]:
         paths = self._files.find(split)

@@ -105,6 +105,7 @@ BEIR = {'corpus.jsonl': [{'_id': 'x', 'title': '', 'text': 'a'}], 'queries.jsonl
         ('qrels/dev.tsv', 'q\ty\t1\n', r"dev.tsv:1: found 'y', which corpus.jsonl lacks"),
         ('qrels/dev.tsv', 'query-id\tcorpus-id\tscore\nz\tx\t1\n', r"dev.tsv:2: found 'z', which queries.jsonl lacks"),
         ('qrels/dev.tsv', 'q\tx\t0.5\n', r"dev.tsv:1: found the score '0.5', expected an integer"),
+        ('qrels/dev.tsv', 'q\tx\t0\n', r'dev.tsv: found no relevant document'),
         ('corpus.jsonl', '{"_id": "x"}\n', r"corpus.jsonl:1: found the fields '_id', expected text"),
         (
             'queries.jsonl',
@@ -123,6 +124,14 @@ def test_a_wrong_beir_folder(tmp_path: pathlib.Path, name: str, content: str, sa
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=said):
         one.records('dev')
+
+
+def test_single_texts_are_not_evaluated(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{'text': 'a'}])
+    assert task(tmp_path).splits() == ['train']
+    write(tmp_path, 'dev.jsonl', [{'text': 'a'}])
+    with pytest.raises(UserError, match='found single texts as the dev split, expected pairs or scored pairs'):
+        task(tmp_path).splits()
 
 
 def test_what_the_model_cannot_do():
