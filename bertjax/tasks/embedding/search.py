@@ -1,10 +1,9 @@
-"""Exact search of the most similar vectors, in blocks that bound the memory."""
-
-import functools
+"""Exact search of the most similar vectors on all devices of the process, in blocks that bound the memory."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, PartitionSpec
 
 QUERIES, DOCUMENTS = 1024, 16384  # the rows of a block of queries and of documents: 64 MiB of similarities
 
@@ -13,40 +12,51 @@ def search(queries: np.ndarray, documents: np.ndarray, count: int) -> tuple[np.n
     """Finds the documents with the largest inner products; of equal ones, those with the lowest index.
 
     Args:
-      queries: float32 [Q, D].
+      queries: float32 [Q, D], Q at least 1.
       documents: float32 [N, D], N at least 1.
       count: The number K of documents per query; at most N are found.
 
     Returns:
       The indices, int32 [Q, K], and the inner products, float32 [Q, K], in descending order.
     """
-    count = min(count, len(documents))
-    rows = min(DOCUMENTS, -(-len(documents) // 8) * 8)
+    count, devices = min(count, len(documents)), len(jax.local_devices())
+    rows = -(-min(DOCUMENTS, len(documents)) // devices) * devices
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for begin in range(0, len(queries), QUERIES):
-        block = _pad(queries[begin : begin + QUERIES], min(QUERIES, len(queries)))
-        scores = jnp.full((len(block), count), -jnp.inf)
-        indices = jnp.zeros((len(block), count), jnp.int32)
+        part = queries[begin : begin + QUERIES]
+        block = _pad(part, min(QUERIES, len(queries)))
+        best = jnp.full((len(block), count), -jnp.inf), jnp.zeros((len(block), count), jnp.int32)
         for first in range(0, len(documents), rows):
-            part = documents[first : first + rows]
-            scores, indices = _merge(scores, indices, block, _pad(part, rows), first, len(part), count=count)
-        real = min(QUERIES, len(queries) - begin)
-        found.append((np.asarray(indices)[:real], np.asarray(scores)[:real]))
-    indices, scores = zip(*found, strict=True)
-    return np.concatenate(indices), np.concatenate(scores)
+            numbers = np.arange(first, first + rows, dtype=np.int32)
+            candidates = _pad(documents[first : first + rows], rows)
+            best = _merge(best, block, candidates, np.where(numbers < len(documents), numbers, -1))
+        found.append(tuple(np.asarray(x)[: len(part)] for x in best))
+    scores, indices = (np.concatenate(x) for x in zip(*found, strict=True))
+    return indices, scores
 
 
 def _pad(x: np.ndarray, rows: int) -> np.ndarray:
     return np.pad(x, ((0, rows - len(x)), (0, 0)))
 
 
-@functools.partial(jax.jit, static_argnames='count')
-def _merge(scores, indices, queries, documents, first, real, *, count):
-    """Merges the best documents so far, [Q, K], with those of a block whose first `real` rows are documents."""
-    new = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
-    numbers = jnp.arange(len(documents), dtype=jnp.int32)
-    new = jnp.where(numbers < real, new, -jnp.inf)
+@jax.jit
+def _merge(
+    best: tuple[jax.Array, jax.Array], queries: jax.Array, documents: jax.Array, numbers: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Merges the best documents so far, scores and indices [Q, K], with a block; a number of -1 marks padding."""
+    count, split = best[0].shape[1], PartitionSpec('devices')
+
+    def search_part(queries, documents, numbers):
+        scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
+        scores, found = jax.lax.top_k(jnp.where(numbers < 0, -jnp.inf, scores), min(count, len(documents)))
+        return scores, numbers[found]
+
+    mesh, columns = Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec(None, 'devices')
+    search_parts = jax.shard_map(
+        search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split), out_specs=(columns, columns)
+    )
+    parts = search_parts(queries, documents, numbers)
     # Earlier documents come first: top_k prefers the lower position among equal values.
-    best, position = jax.lax.top_k(jnp.concatenate([scores, new], axis=1), count)
-    numbers = jnp.concatenate([indices, jnp.broadcast_to(first + numbers, new.shape)], axis=1)
-    return best, jnp.take_along_axis(numbers, position, axis=1)
+    scores, indices = (jnp.concatenate(pair, axis=1) for pair in zip(best, parts, strict=True))
+    scores, found = jax.lax.top_k(scores, count)
+    return scores, jnp.take_along_axis(indices, found, axis=1)
