@@ -19,8 +19,9 @@ import functools
 import logging
 import os
 import pathlib
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from bertjax.config.files import Recipe, find_recipe, load_recipe
 from bertjax.config.plain import flatten
@@ -114,7 +115,8 @@ def train(
       workdir: The workdir, also in a bucket.
       on_row: A function that gets each new row of metrics.jsonl as a dict, once it is written. In a sweep the row also
         has `trial`. If the function raises an error, a warning is logged and it gets no more rows.
-      quiet: Whether to print nothing but warnings. Standard output of the whole process is discarded meanwhile.
+      quiet: Whether to print nothing but warnings. Standard output of the whole process is discarded meanwhile, except
+        in `on_row`.
       **keys: Further values of keys of the recipe.
 
     Returns:
@@ -199,12 +201,13 @@ def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | Non
     begin_recording()
     logger = logging.getLogger('absl')  # Orbax logs through it, too.
     with contextlib.ExitStack() as stack:
-        stack.enter_context(called_by(Caller('call', ends_process=False, on_row=on_row)))
         if is_shown not in logger.filters:
             logger.addFilter(is_shown)
             stack.callback(logger.removeFilter, is_shown)
         if quiet:
+            on_row = on_row and _with_output(on_row, sys.stdout)
             stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, 'w'))))
+        stack.enter_context(called_by(Caller('call', ends_process=False, on_row=on_row)))
         try:
             run_verb(request, workdir, _check_one_process)
         except Exception as error:
@@ -214,6 +217,16 @@ def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | Non
     if workdir is None or is_remote(workdir):
         return FinishedRun(request, workdir)
     return FinishedRun(request, pathlib.Path(workdir).expanduser())
+
+
+def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:
+    """Returns `on_row` with another standard output."""
+
+    def call(row: dict[str, Any]) -> None:
+        with contextlib.redirect_stdout(stdout):
+            on_row(row)
+
+    return call
 
 
 def _check_one_process(name: str, verb: Verb) -> None:

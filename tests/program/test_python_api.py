@@ -71,10 +71,15 @@ def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = 
 
 def test_a_pretraining_is_that_of_the_command_line(typed, corpus, tmp_path, as_the_program, capsys):
     seen: list[dict] = []
-    run = bertjax.train(small(corpus), tmp_path / 'run', on_row=seen.append, quiet=True)
+
+    def show(row: dict) -> None:
+        seen.append(row)
+        print(row['step'])
+
+    run = bertjax.train(small(corpus), tmp_path / 'run', on_row=show, quiet=True)
     assert_same_run(typed, run.workdir)
     assert (typed / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
-    assert capsys.readouterr().out == ''
+    assert capsys.readouterr().out.split() == [str(row['step']) for row in seen]
     assert seen == run.metrics() == rows(tmp_path / 'run' / 'metrics.jsonl')
     assert [row['step'] for row in run.metrics('heldout')] == [0, 8, 16, 24]
     assert run.summary == json.loads((tmp_path / 'run' / 'summary.json').read_text())
