@@ -130,10 +130,9 @@ def keep(tried: dict[str, dict[str, Any]]) -> None:
     known |= {kind: counts | how for kind, counts in tried.items()}
     known = {kind: known[kind] for kind in KINDS if kind in known}
     write_atomic(path, json.dumps(known, indent=2) + '\n')
-    lines = ['| kind | tried | held | minutes | date | seed | with |', '|---|---|---|---|---|---|---|']
+    lines = ['| kind | tried | held | minutes | date |', '|---|---|---|---|---|']
     for kind, n in known.items():
-        counts = f'{n["tried"]:,} | {n["held"]:,} | {n["minutes"]:g}'
-        lines.append(f'| {kind} | {counts} | {n["date"]} | {n["seed"]} | {n["with"]} |')
+        lines.append(f'| {kind} | {n["tried"]:,} | {n["held"]:,} | {n["minutes"]:g} | {n["date"]} |')
     write_between(page, BEGIN, END, lines)
 
 

@@ -88,7 +88,46 @@ def unigram(lines: Sequence[str], size: int) -> Tokenizer:
     return tokenizer
 
 
+def bare(lines: Sequence[str], size: int) -> Tokenizer:
+    """Byte-level BPE without an unknown token."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    special = ['[CLS]', '[SEP]', '[PAD]', '[MASK]']
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=special, initial_alphabet=ALPHABET, show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.post_processor = _template(tokenizer, '[CLS]', '[SEP]', '[SEP]')
+    return tokenizer
+
+
+def unmarked(lines: Sequence[str], size: int, **options: str) -> Tokenizer:
+    """BPE over words, as DNABERT-2's: no mark of words, or the one of `options` (GPT's </w>, WordPiece's ##)."""
+    tokenizer = Tokenizer(models.BPE(unk_token='[UNK]', **options))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    special = ['[UNK]', '[CLS]', '[SEP]', '[PAD]', '[MASK]']
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=special, show_progress=False, **options)
+    tokenizer.train_from_iterator(lines, trainer)
+    tokenizer.post_processor = _template(tokenizer, '[CLS]', '[SEP]', '[SEP]')
+    return tokenizer
+
+
+def suffixed(lines: Sequence[str], size: int) -> Tokenizer:
+    """GPT's kind: the end of a word is marked."""
+    return unmarked(lines, size, end_of_word_suffix='</w>')
+
+
+def prefixed(lines: Sequence[str], size: int) -> Tokenizer:
+    """BPE with WordPiece's mark of a continued word."""
+    return unmarked(lines, size, continuing_subword_prefix='##')
+
+
+NO_UNK = {key: name for key, name in MODERN.items() if key != 'unk'}
 KINDS = {'modern': (modern, MODERN), 'gemma': (gemma, GEMMA), 'llama': (llama, GEMMA), 'unigram': (unigram, XLM)}
+KINDS |= {'bare': (bare, NO_UNK), 'unmarked': (unmarked, MODERN), 'suffixed': (suffixed, MODERN)}
+KINDS |= {'prefixed': (prefixed, MODERN)}
 
 
 def write_modernbert(kind: str, lines: Sequence[str], directory: pathlib.Path, size: int = 600) -> Any:

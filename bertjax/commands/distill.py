@@ -66,7 +66,7 @@ def _distil_general(
     settings.check_memory(mesh)
     with lock_workdir(folder):
         with primary_first():
-            settings, distillation = distill_pretraining(settings, distill, mesh)
+            settings, distillation = distill_pretraining(settings, distill, folder, mesh)
             training = Pretraining(settings, folder, mesh, distillation)
         state, _ = fit(folder, training)
         finish_pretraining(

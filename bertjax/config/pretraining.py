@@ -42,7 +42,7 @@ class Vocab:
 
 def _inherited(allowed: Range, unset: Any, run_key: str = '') -> Any:
     """Declares a key of a phase; `unset` means the value of the run, of the same key or of `run_key`."""
-    about = f'as {f"`{run_key}` " if run_key else ""}for the run; {unset!r}: the value of the run'
+    about = f'as {f"`{run_key}` " if run_key else ""}for the run'
     return key(unset, either(allowed, special(unset, 'the value of the run')), about, inherited=True)
 
 
@@ -72,8 +72,10 @@ class PhaseKeys:
     final_mask_rate: float = _inherited(MASK_RATE, -1.0, 'masking.final_rate')
 
 
-# {key that a phase can inherit from the run: the value that means inheriting}.
-INHERITED = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
+# {key of a phase that may be unset: the value that means unset}. The unset keys in INHERITED have the value of the run.
+UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys)}
+del UNSET['steps'], UNSET['reset_optimizer']
+INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,8 +19,9 @@ _INTRODUCTION = """# Config keys
 Set a key with `--config.KEY=VALUE`, or in a recipe. This page has the defaults of the base configs. A recipe changes
 some of them; `--config=RECIPE --help` shows the values of a recipe. `python -m bertjax.config.tables` writes this page.
 
-`int` stands for whole numbers. In the tables about training, the last column says whether a resumed run may have
-another value:
+The keys of a table are in addition to those of every training, a task's to those of fine-tuning, and a verb's to those
+of using a finished model. `int` stands for whole numbers. In the tables about training, the last column says whether a
+resumed run may have another value:
 
 | | |
 |---|---|
@@ -41,6 +42,9 @@ _SHORTER = {
     '^(a number from|a number(?= above)|one of) ': '',
     '^True or False$': 'bool',
     '^text that is not empty$': 'not empty',
+    r'a number of steps up to [\d,]+\d': 'steps',
+    '^a list, each entry text that is not empty$': 'list of texts',
+    '^a list, each entry (a )?': 'list: ',
 }
 
 
@@ -51,27 +55,26 @@ def page() -> str:
     pretraining, finetuning = keys_of(PretrainingKeys), keys_of(FinetuningKeys)
     both = {name: key for name, key in pretraining.items() if finetuning.get(name) == key}
     parts += _section('Every training', 'The keys that pre-training and fine-tuning share.', both)
-    about = f'In addition to the keys of every training. {PretrainingKeys.__doc__}'
-    parts += _section('Pre-training', about, _without(pretraining, both))
+    parts += _section('Pre-training', PretrainingKeys.__doc__, _without(pretraining, both))
     parts += _section('Phases', 'An entry of `phases`.', keys_of(PhaseKeys, 'phases.', TRAINING))
-    about = f'In addition to the keys of every training. {FinetuningKeys.__doc__}'
-    parts += _section('Fine-tuning', about, _without(finetuning, both))
+    parts += _section('Fine-tuning', FinetuningKeys.__doc__, _without(finetuning, both))
+    tasks: dict[str, str] = {}  # {row: the first task that has it}
     for kind in KINDS:
         known = {f'task.{name}': key for name, key in options(kind).items()}
-        parts += _section(
-            f'The task {kind}', f'The options of `task.kind={kind}`, in addition to the keys of fine-tuning.', known
+        first = {name: tasks.setdefault(_key_row(name, key, key.about), kind) for name, key in known.items()}
+        about = ' '.join(
+            f'As in {task}: {", ".join(f"`{name}`" for name in known if first[name] == task)}.'
+            for task in dict.fromkeys(first.values())
+            if task != kind
         )
-    about = (
-        'In addition to the keys of pre-training or fine-tuning. '
-        '`distill.num_layers` and the keys below it are for tasks only.'
-    )
+        parts += _section(f'The task {kind}', about, {name: known[name] for name in known if first[name] == kind})
+    about = '`distill.num_layers` and the keys below it are for tasks only.'
     parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
     about = 'The keys of every verb that uses a finished model. `convert` has only the first two, as it reads no texts.'
     parts += _section('Using a finished model', about, shared, changes=False)
     for verb, record in INFERENCE_KEYS.items():
         verb_keys = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}
-        about = 'In addition to the keys of every verb that uses a finished model.'
-        parts += _section(f'The verb {verb}', about, verb_keys, changes=False)
+        parts += _section(f'The verb {verb}', '', verb_keys, changes=False)
     return '\n'.join(parts)
 
 
@@ -81,12 +84,19 @@ def _without(keys: Mapping[str, Key], others: Mapping[str, Key]) -> dict[str, Ke
 
 def _section(title: str, about: str | None, keys: Mapping[str, Key], *, changes: bool = True) -> list[str]:
     head = ('key', 'default', 'description', 'values', *(['may change'] if changes else []))
-    lines = ['', f'## {title}', '', ' '.join((about or '').partition('Attributes:')[0].split()), '']
+    text = ' '.join((about or '').partition('Attributes:')[0].split())
+    lines = ['', f'## {title}', '', *([text, ''] if text else [])]
     lines += [_row(head), _row(['---'] * len(head))]
+    first_names: dict[str, str] = {}  # {long description: the first key that has it}
     for name, key in keys.items():
-        cells = (f'`{name}`', f'`{_format_default(key.default)}`', key.about, _shorten(key.allowed.words))
-        lines.append(_row((*cells, *([key.change.value] if changes else []))))
+        first = first_names.setdefault(key.about, name) if len(key.about) > 40 else name
+        lines.append(_key_row(name, key, key.about if first == name else f'see `{first}`', changes=changes))
     return lines
+
+
+def _key_row(name: str, key: Key, about: str, *, changes: bool = True) -> str:
+    cells = (f'`{name}`', f'`{_format_default(key.default)}`', about, _shorten(key.allowed.words))
+    return _row((*cells, *([key.change.value] if changes else [])))
 
 
 def _row(cells: Iterable[str]) -> str:

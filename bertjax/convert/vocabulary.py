@@ -17,8 +17,8 @@ def add_piece_rows(
     Args:
       params: A tree of NumPy arrays for a smaller or equal vocabulary.
       model: The config with the new vocabulary size. Padding rows are set to zero.
-      origins: {id of a new piece: ids of old pieces}. The embedding and the bias of the new piece are the means over
-        the old pieces.
+      origins: {id of a new piece: ids of old pieces}. The embedding, the output row and the bias of the new piece are
+        the means over the old pieces.
     """
 
     def extend(table: np.ndarray) -> np.ndarray:
@@ -28,7 +28,10 @@ def add_piece_rows(
             new[row] = table[list(ids)].mean(0)
         return new
 
-    return _with_table(params, extend(_table(params)), extend(params['mlm']['bias']))
+    mlm = {**params['mlm'], 'bias': extend(params['mlm']['bias'])}
+    if 'decoder' in mlm:  # an output matrix that is not the token embedding
+        mlm['decoder'] = {'embedding': extend(mlm['decoder']['embedding'])}
+    return {**_with_table(params, extend(_table(params))), 'mlm': mlm}
 
 
 def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.ndarray) -> dict[str, Any]:
@@ -43,14 +46,13 @@ def set_embedding_rows(params: Mapping[str, Any], rows: np.ndarray, matrix: np.n
     new = np.array(table)
     new[rows] = matrix
     new = jax.device_put(new, table.sharding) if isinstance(table, jax.Array) else new
-    return _with_table(params, new, params['mlm']['bias'])
+    return _with_table(params, new)
 
 
 def _table(params: Mapping[str, Any]) -> np.ndarray:
     return params['encoder']['embeddings']['token']['embedding']
 
 
-def _with_table(params: Mapping[str, Any], table: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
+def _with_table(params: Mapping[str, Any], table: np.ndarray) -> dict[str, Any]:
     embeddings = {**params['encoder']['embeddings'], 'token': {'embedding': table}}
-    encoder = {**params['encoder'], 'embeddings': embeddings}
-    return {**params, 'encoder': encoder, 'mlm': {**params['mlm'], 'bias': bias}}
+    return {**params, 'encoder': {**params['encoder'], 'embeddings': embeddings}}

@@ -38,10 +38,9 @@ class CorpusOptions:
     """The options for reading text and building a store.
 
     Attributes:
-      format: The format of the files. 'text' has blank lines between documents. 'files' has one document in each file.
-        'jsonl' is JSON lines, and 'wikiextractor' is the output of WikiExtractor. 'ids' and 'symbols' are JSON lines of
-        sequences that are not text (see `sequences`). 'auto' decides by content: it recognises WikiExtractor and JSON
-        lines in each file, and `reading.choose_readings` makes one decision for all other files of a component.
+      format: The format of the files. 'text' has blank lines between documents, 'files' one document in each file.
+        'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
+        WikiExtractor and JSON lines in each file, and makes one decision for all other files of a component.
       text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
       segments: The number of segment types in the field `segments` of sequences; 0 for none.
       strict: Whether to stop at the first broken input, instead of dropping and counting the document.

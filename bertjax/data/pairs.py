@@ -43,18 +43,15 @@ class PairOptions:
 
     Attributes:
       mode: The kind of example. 'nsp' makes BERT's pairs: B is the next text or a random one. 'sop' makes ALBERT's
-        pairs (arXiv 1909.11942): B follows A, and they are swapped half of the time. 'full_sentences' and
-        'doc_sentences' are RoBERTa's (arXiv 1907.11692 section 4.2): one segment of contiguous sentences without a loss
-        on pairs. A 'full_sentences' example may cross documents, with a separator between them. 'sentences' has one
+        (arXiv 1909.11942): B follows A, and half of them are swapped. 'full_sentences' and 'doc_sentences' are
+        RoBERTa's contiguous sentences (arXiv 1907.11692 section 4.2), across documents or not. 'sentences' has one
         sentence per example, and its plans are equal.
       plans: The number of different passes over the corpus. After the last pass, the passes are used again, each with
         its examples in another order. With static masks this number is Google's `dupe_factor`.
       short_probability: The share of documents (pairs only) whose target length is drawn uniformly from 2 to S - 3. The
         target length of the other documents is S - 3. S is the number of positions per sequence.
-      balanced: For 'nsp', whether half of *all* examples are IsNext. Google's rules toss a fair coin only if a chunk
-        has two sentences or more. A chunk of one sentence (about 10 % on Wikipedia at S=128) is always NotNext, so the
-        published models saw 45 % IsNext. False follows the published recipe, so NSP losses and accuracies are
-        comparable with it. The share of IsNext is reported in either case.
+      balanced: For 'nsp', whether half of all examples are IsNext. By Google's rules only half of the chunks of two
+        sentences or more are, and a chunk of one sentence never is.
     """
 
     mode: str = key('nsp', one_of(MODES), change=Change.STATE)

@@ -1,6 +1,7 @@
 """Builders of the `Distillation` of a pre-training or a fine-tuning."""
 
 import dataclasses
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from bertjax.finetune.task_data import TaskData
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.pretrain.warm_start import embedding_rows
 from bertjax.text.tokenizer import load_tokenizer
 from bertjax.train.distillation import Distillation, DistillationStage
 from bertjax.workdir.resolve_path import huggingface_directory
@@ -80,7 +82,7 @@ def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> T
 
 
 def distill_pretraining(
-    settings: PretrainingSettings, distill: DistillationSettings, mesh: Mesh
+    settings: PretrainingSettings, distill: DistillationSettings, folder: pathlib.Path, mesh: Mesh
 ) -> tuple[PretrainingSettings, Distillation]:
     """Loads and checks the teacher of a pre-training, before any text is read.
 
@@ -88,6 +90,7 @@ def distill_pretraining(
       settings: The settings of the run. Without config.tokenizer and config.init, the student uses the tokenizer of the
         teacher.
       distill: The settings of the distillation.
+      folder: The workdir.
       mesh: The devices.
 
     Returns:
@@ -101,7 +104,7 @@ def distill_pretraining(
         settings = dataclasses.replace(settings, tokenizer=directory)
     tokenizer = load_tokenizer(settings.tokenizer or huggingface_directory(settings.init))
     check_vocabulary(directory, tokenizer)
-    student = settings.model_config(tokenizer.vocab_size)
+    student = settings.model_config(embedding_rows(settings, folder, tokenizer))
     teacher = _load_teacher(settings, distill, student, mesh)
     teacher.check_length(max(phase.values['seq_len'] for phase in settings.phase_specs))
     teacher.check_segments(settings.corpus_options.segments)

@@ -61,14 +61,15 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
 
 
 def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY) -> None:
-    """Checks that the masked language model of the teacher has one output for each piece.
+    """Checks that the masked language model of the teacher has the outputs of the student: one for each piece.
 
-    Further outputs, such as those of a padded embedding table, would be distilled as pieces that do not exist.
+    Further outputs, such as those of a padded embedding table, would be distilled as pieces that do not exist. Only a
+    student that copies the teacher's embedding has them, too.
 
     Args:
       directory: The directory of the teacher.
       num_outputs: The number of outputs of the teacher.
-      num_pieces: The number of pieces of the tokenizer.
+      num_pieces: The number of outputs of the student.
       key: The config key that names the teacher, for the error.
 
     Raises:

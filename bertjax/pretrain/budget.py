@@ -23,7 +23,7 @@ from bertjax.config.ranges import in_steps, parse_budget
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
-from bertjax.model.config import GATED_MLPS, parameter_count, train_flops_per_sequence
+from bertjax.model.config import DTYPES, GATED_MLPS, parameter_count, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import read_goodput
@@ -37,6 +37,8 @@ _SIZES = (
     (22, 768, 12),
 )  # fmt: skip
 _SIZE_KEYS = ('num_layers', 'width', 'num_heads', 'mlp_dim')
+# How many times as fast as float32 the products of a dtype must be for it to be chosen.
+_LEAST_GAIN = {'float32': 1.0, 'bfloat16': 1.4}
 # The part of the speed of a large matrix product that a training step reaches (docs/performance.md).
 _EFFICIENCY = 0.4
 # The fit of the held-out MLM loss in nats per piece of English, see `expected_loss`.
@@ -63,14 +65,14 @@ class Plan:
 
     Attributes:
       budget: The value of config.budget.
-      model: The sizes of the model, keys of config.model; empty if the config sets them.
+      model: Size and dtype of the model, {key of config.model: value}, without those that the config sets.
       estimate: The estimated number of steps of the run.
       expected_loss: The expected loss at the end.
       warmup, stable, decay: The steps of the three phases; None if the clock has not decided yet.
     """
 
     budget: str
-    model: dict[str, int]
+    model: dict[str, Any]
     estimate: int
     expected_loss: float
     warmup: int
@@ -98,7 +100,7 @@ class Plan:
     def describe(self, settings: PretrainingSettings) -> str:
         """Returns a line about the size and the steps."""
         model = self.apply(settings).model
-        size = f'{model.num_layers} layers of width {model.width}'
+        size = f'{model.num_layers} layers of width {model.width} in {model.dtype}'
         return (
             f'budget {self.budget}: {size}, about {self.estimate:,} steps '
             f'of {settings.batch_size} x {settings.seq_len}: '
@@ -154,7 +156,7 @@ def make_plan(settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, f
             raise UserError(str(source), found, 'the decisions of a finished run', 'give the workdir of such a run')
         plan = plan.save(folder)
     if plan is None:
-        plan = _new_plan(settings, mesh, chosen=not any(f'model.{key}' in flag_keys for key in _SIZE_KEYS))
+        plan = _new_plan(settings, mesh, flag_keys)
         plan = plan.save(folder)
     if plan.budget != settings.budget:
         fix = f'set --config.budget={plan.budget}, or give another --workdir'
@@ -178,27 +180,31 @@ def _read(path: pathlib.Path) -> Plan | None:
     return read_json_or_none(path, lambda facts: Plan(**facts))
 
 
-def _new_plan(settings: PretrainingSettings, mesh: Mesh, *, chosen: bool) -> Plan:
+def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[str]) -> Plan:
     seconds, operations = parse_budget(settings.budget)
+    chosen: dict[str, Any] = {}
+    if settings.architecture_from == 'budget' and 'model.dtype' not in flag_keys:
+        chosen['dtype'] = max(DTYPES, key=lambda dtype: product_rate(mesh, dtype) / _LEAST_GAIN[dtype])
     if operations == math.inf:
-        operations = _EFFICIENCY * seconds * product_rate(mesh, settings.model.dtype)
-    candidates: list[dict[str, int]] = [{}]
-    if settings.architecture_from == 'budget' and chosen:
+        operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
+    sizes: list[dict[str, int]] = [{}]
+    if settings.architecture_from == 'budget' and not {f'model.{key}' for key in _SIZE_KEYS} & {*flag_keys}:
         factor = 8 / 3 if settings.model.mlp in GATED_MLPS else 4
-        candidates = [
+        sizes = [
             {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': -(-round(factor * width) // 32) * 32}
             for layers, width, heads in _SIZES
         ]
     length, predictions = settings.first_shape
     plans = []
-    for model in candidates:
-        sized = dataclasses.replace(settings, model=dataclasses.replace(settings.model, **model))
-        config = sized.model_config(settings.vocab.size)
+    for size in sizes:
+        model = dataclasses.replace(settings.model, **size)
+        config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         steps = operations / (settings.batch_size * train_flops_per_sequence(config, length, predictions))
         inner = parameter_count(config) - config.vocab_size * config.width
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
         estimate = max(round(steps), 3)
-        plans.append(Plan(settings.budget, model, estimate, loss, max(round(settings.warmup_fraction * estimate), 1)))
+        warmup = max(round(settings.warmup_fraction * estimate), 1)
+        plans.append(Plan(settings.budget, size | chosen, estimate, loss, warmup))
     plan = min(plans, key=lambda each: each.expected_loss)
     if seconds < math.inf:
         return plan

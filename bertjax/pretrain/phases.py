@@ -25,8 +25,8 @@ class PretrainingPhase(PhaseSettings):
     learning_rate: float
     mask_rate: float
     final_mask_rate: float
-    batch_ramp: float = 0.0
-    batch_size_start: int = 0
+    batch_ramp: float
+    batch_size_start: int
 
     @property
     def batches(self) -> dict[int, BatchSpec]:
@@ -76,23 +76,20 @@ class PhaseSpec:
     Attributes:
       steps: The length of the phase in the form of the config, such as '90%'.
       reset_optimizer: Whether the phase starts with a new optimizer state.
-      batch_ramp, batch_size_start: See `PretrainingPhase.split`.
-      values: {key: value} of the keys of INHERITED. The phase sets or inherits each value.
+      values: {key: value} of the keys of UNSET. The phase sets or inherits each value.
       keys: {key: config key that sets the value}, such as 'phases[0].seq_len', or 'seq_len' if it is inherited.
     """
 
     steps: int | str
     reset_optimizer: bool
-    batch_ramp: float
-    batch_size_start: int
     values: Mapping[str, Any]
     keys: Mapping[str, str]
 
     @property
     def smallest_batch(self) -> tuple[str, int]:
         """The key and the rows of the smallest batch; all others have a multiple of these rows."""
-        start = self.batch_size_start
-        return (self.keys['batch_size_start'], start) if start else (self.keys['batch_size'], self.values['batch_size'])
+        key = 'batch_size_start' if self.values['batch_size_start'] else 'batch_size'
+        return self.keys[key], self.values[key]
 
     def check(self, masking: MaskOptions, packing: bool) -> None:
         """Checks that the values of the phase fit each other, the masks and the packing of the run.
@@ -100,10 +97,10 @@ class PhaseSpec:
         Raises:
           UserError: A value is impossible; the error names its key.
         """
-        values, start = self.values, self.batch_size_start
+        values, ramp, start = self.values, self.values['batch_ramp'], self.values['batch_size_start']
         check_grad_accum_steps(values['batch_size'], values['grad_accum_steps'], self.keys['grad_accum_steps'])
-        if bool(self.batch_ramp) != bool(start):
-            found, fix = f'{self.batch_ramp:g} with batch_size_start={start}', 'set both keys, or none'
+        if bool(ramp) != bool(start):
+            found, fix = f'{ramp:g} with batch_size_start={start}', 'set both keys, or none'
             raise UserError(f'config.{self.keys["batch_ramp"]}', found, 'two values above 0, or two of 0', fix)
         if start and (start == values['batch_size'] or values['batch_size'] % start):
             expected, fix = f'a divisor of batch_size = {values["batch_size"]} below it', 'change one of the two'

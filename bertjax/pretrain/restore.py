@@ -46,12 +46,13 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
       UserError: There is no checkpoint, or `settings` describe another model than that of the workdir.
     """
     tokenizer = load_workdir_tokenizer(folder)
-    model_config = settings.model_config(tokenizer.vocab_size)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
     try:
         saved = checkpoints.select(settings.step)
         if saved is None:
             raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
+        recorded = saved.config['model'].get('vocab_size', 0)
+        model_config = settings.model_config(max(tokenizer.vocab_size, recorded))
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):
             ours, theirs = getattr(model_config, name), saved.config['model'].get(name, getattr(model_config, name))
             if ours != theirs:

@@ -29,7 +29,7 @@ from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_nam
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
-from bertjax.pretrain.warm_start import initial_params
+from bertjax.pretrain.warm_start import embedding_rows, initial_params
 from bertjax.train.distillation import Distillation
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.phase import Phase
@@ -108,7 +108,7 @@ class Pretraining:
         check_texts(settings, folder)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
-        self.model_config = settings.model_config(self.tokenizer.vocab_size)
+        self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
         self._embeddings: EmbeddingRows | None = None
         if settings.embeddings and not has_checkpoints(folder):
@@ -132,7 +132,7 @@ class Pretraining:
             check_row_count(rows, phase.grad_accum_steps, row_shards(mesh), key)
         self.settings = dataclasses.replace(settings, steps=total, **resolve_durations(settings, total))
         self.resolved = {**to_plain(self.settings), 'fingerprints': self._fingerprints()}
-        self.resolved['model']['vocab_size'] = self.tokenizer.vocab_size
+        self.resolved['model']['vocab_size'] = self.model_config.vocab_size
 
     def _fingerprints(self) -> dict[str, str]:
         """Returns the hashes of the data. A resumed run must have the same hashes."""

@@ -7,7 +7,7 @@ from typing import Any
 from jax.sharding import Mesh
 
 from bertjax.config.plain import flatten
-from bertjax.config.pretraining import INHERITED, PhaseKeys, PretrainingKeys
+from bertjax.config.pretraining import INHERITED, UNSET, PhaseKeys, PretrainingKeys
 from bertjax.config.ranges import in_steps
 from bertjax.config.schema import from_config
 from bertjax.corpus.sources import AUTO, parse_mixture
@@ -34,18 +34,22 @@ class PretrainingSettings(PretrainingKeys):
             'mask_rate': self.masking.rate,
             'final_mask_rate': self.masking.final_rate,
         }
-        defaults = {key: grouped[key] if key in grouped else getattr(self, key) for key in INHERITED}
+        defaults = UNSET | {key: grouped[key] if key in grouped else getattr(self, key) for key in INHERITED}
         specs = []
         for i, phase in enumerate(self.phases or (PhaseKeys(),)):
-            set_keys = [key for key, unset in INHERITED.items() if getattr(phase, key) != unset]
+            set_keys = [key for key, unset in UNSET.items() if getattr(phase, key) != unset]
             values = {**defaults, **{key: getattr(phase, key) for key in set_keys}}
             if values['final_mask_rate'] < 0:
                 values['final_mask_rate'] = values['mask_rate']
-            keys = {key: f'phases[{i}].{key}' if key in set_keys else key for key in INHERITED}
-            keys |= {key: f'phases[{i}].{key}' for key in ('batch_ramp', 'batch_size_start')}
-            ramp = (phase.batch_ramp, phase.batch_size_start)
-            specs.append(PhaseSpec(phase.steps, phase.reset_optimizer, *ramp, values, keys))
+            keys = {key: key if key in INHERITED and key not in set_keys else f'phases[{i}].{key}' for key in UNSET}
+            specs.append(PhaseSpec(phase.steps, phase.reset_optimizer, values, keys))
         return tuple(specs)
+
+    @property
+    def copied_teacher(self) -> str:
+        """config.distill.teacher if the student starts from its blocks, else ''."""
+        copies = self.distill is not None and self.distill.student_init not in ('init', 'random')
+        return self.distill.teacher if copies else ''
 
     @property
     def first_shape(self) -> tuple[int, int]:
@@ -140,8 +144,6 @@ class PretrainingSettings(PretrainingKeys):
                     power=self.schedule.power,
                     decay=self.schedule.decay,
                     reset_optimizer=phase.reset_optimizer,
-                    batch_ramp=phase.batch_ramp,
-                    batch_size_start=phase.batch_size_start,
                     packed=self.packing,
                     causal=self.masking.causal_share > 0,
                     **phase.values,

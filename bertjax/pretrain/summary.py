@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 from rich.table import Table
 
-from bertjax.config.pretraining import INHERITED
+from bertjax.config.pretraining import UNSET
 from bertjax.data.loader import Examples
 from bertjax.files.atomic import write_atomic
 from bertjax.files.paths import display_path
@@ -186,8 +186,7 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     }
     facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
-        unset = {**INHERITED, 'batch_ramp': 0.0, 'batch_size_start': 0}
-        own = {key: value for key, value in phase.items() if key not in unset or value != unset[key]}
+        own = {key: value for key, value in phase.items() if key not in UNSET or value != UNSET[key]}
         facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in own.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
@@ -208,7 +207,7 @@ def _filled_masks(
         masked = [p for p in range(len(positions)) if ids[positions[p]] == tokenizer.mask_id]
         if not masked:
             continue
-        probabilities = softmax(logits[row, masked])  # [masks, V]
+        probabilities = softmax(logits[row, masked])[:, : tokenizer.vocab_size]  # [masks, V]
         most_certain = int(probabilities.max(-1).argmax())
         p, best = masked[most_certain], int(probabilities[most_certain].argmax())
         position = positions[p]

@@ -1,4 +1,4 @@
-"""The warm start of a pre-training: the architecture and the weights of config.init.
+"""The warm start of a pre-training: the architecture and the weights of config.init, the architecture of a teacher.
 
 Words of config.vocab.add get new rows in the token embedding.
 """
@@ -24,7 +24,7 @@ from bertjax.workdir.resolve_path import huggingface_directory
 # Fields of the architecture that depend on the tokenizer, the pairs and the precision of the run, not on config.init.
 _DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
 # Fields of the architecture that must equal those of config.init, and those that no longer matter for its weights.
-_SIZES = ('vocab_size', 'num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+_SIZES = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
 _OF_NEW_WEIGHTS = ('init', 'init_stddev')
 
 
@@ -32,6 +32,9 @@ def with_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str] = ()
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
+
+    A student that starts from blocks of its teacher gets the teacher's architecture, except for the sizes and for the
+    keys that the recipe or the command line sets. `Teacher.check_copies` compares these later.
 
     A resumed run takes the architecture from its config.json, so config.init need not exist any more. It also keeps the
     layout of its parameter tree, even if the recipe has changed. A model without segment ids gets no pairs, unless the
@@ -49,28 +52,54 @@ def with_architecture(
     layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
     settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
     if settings.architecture_from != 'init':
-        return settings
-    defaults = {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in _DECIDED_BY_RUN}
-    theirs, source = _recorded_fields(folder, defaults), str(folder / 'config.json')
-    if theirs is None:
-        source = huggingface_directory(settings.init)
-        config = read_config(source)
-        theirs = {name: getattr(config, name) for name in defaults}
+        return _with_form_of_teacher(settings, folder, flag_keys) if settings.copied_teacher else settings
+    defaults = _architecture_without(_DECIDED_BY_RUN)
+    theirs, source = _read_fields(folder, defaults, settings.init, 'config.init')
     for name, value in theirs.items():
         ours = getattr(settings.model, name)
         if ours != value and (ours != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
     if not theirs['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+        print(f'config.pairs.mode is doc_sentences: the model in {source} has no segment ids, which pairs need')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_fields(settings, theirs)
+
+
+def _with_form_of_teacher(
+    settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
+) -> PretrainingSettings:
+    defaults = _architecture_without({*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS} - {'num_segments'})
+    theirs, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
+    return _with_fields(
+        settings,
+        {
+            name: value
+            for name, value in theirs.items()
+            if getattr(settings.model, name) == defaults[name] and f'model.{name}' not in flag_keys
+        },
+    )
+
+
+def _architecture_without(names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in fields_of(FieldKind.ARCHITECTURE).items() if name not in names}
+
+
+def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where: str) -> tuple[dict[str, Any], str]:
+    """Returns fields of the config.json of a resumed run, else of a model, and the file or folder they are from."""
+    recorded = _recorded_fields(folder, names)
+    if recorded is not None:
+        return recorded, str(folder / 'config.json')
+    directory = huggingface_directory(model, where)
+    config = read_config(directory)
+    return {name: getattr(config, name) for name in names}, directory
 
 
 def _with_fields(settings: PretrainingSettings, theirs: dict[str, Any]) -> PretrainingSettings:
     return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **theirs))
 
 
-def _recorded_fields(folder: pathlib.Path, names: dict[str, Any]) -> dict[str, Any] | None:
+def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, Any] | None:
     if not has_checkpoints(folder):
         return None
     return read_json_or_none(folder / 'config.json', lambda facts: {name: facts['model'][name] for name in names})
@@ -81,9 +110,44 @@ def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, A
     ignored = {*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS}
     if not ours.nsp and 'transform' not in (ours.pooler, theirs.pooler):
         ignored.add('pooler')  # neither model uses it
-    names = [name for name in fields_of(FieldKind.ARCHITECTURE) if name not in ignored]
-    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in names}
+    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _architecture_without(ignored)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
+    """Returns the rows V of the token embedding: at least the number of pieces, and that of the initial weights.
+
+    Published models have more rows than pieces (ModernBERT: 50,368 and 50,280). The run trains and exports all of them.
+    A resumed run takes the number from its config.json.
+
+    Args:
+      settings: The settings of the pre-training.
+      folder: The workdir.
+      tokenizer: The tokenizer of the run, with the words of config.vocab.add.
+
+    Raises:
+      UserError: The pieces are not those of config.init.
+    """
+    recorded = _recorded_fields(folder, ['vocab_size'])
+    if recorded:
+        return max(tokenizer.vocab_size, recorded['vocab_size'])
+    if not (settings.copied_teacher or settings.init):
+        return tokenizer.vocab_size
+    where = 'config.distill.teacher' if settings.copied_teacher else 'config.init'
+    directory = huggingface_directory(settings.copied_teacher or settings.init, where)
+    rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
+    # Another tokenizer should fit exactly. A teacher's is compared by its fingerprint.
+    another = settings.tokenizer and settings.init
+    if pieces > rows or (another and pieces != rows):
+        fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
+        fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if another else fix
+        raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
+    return max(tokenizer.vocab_size, rows)
+
+
+def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer: Tokenizer) -> Tokenizer:
+    """Returns the tokenizer of the run without the words of config.vocab.add."""
+    return load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
 
 
 def initial_params(
@@ -97,13 +161,12 @@ def initial_params(
     directory = huggingface_directory(settings.init)
     shared = {'scan_layers': model_config.scan_layers, 'nsp': model_config.nsp}
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
-    old_tokenizer = load_tokenizer(settings.tokenizer or directory) if settings.vocab.add else tokenizer
+    old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
     params, lines = imported.params, [imported.describe(directory)]
     for name in _SIZES:
         theirs, ours = getattr(imported.config, name), getattr(model_config, name)
-        ours = old_tokenizer.vocab_size if name == 'vocab_size' else ours
         if theirs != ours:
-            fix = f'set --config.model.{name}={theirs}' if name != 'vocab_size' else 'leave config.tokenizer empty'
+            fix = f'set --config.model.{name}={theirs}'
             raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)

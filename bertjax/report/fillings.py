@@ -58,10 +58,10 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     settings, batch = run.pretraining_settings(), heldout.batch(np.arange(_ROWS))
     claim_devices()
     with quiet():
-        model, last_params, last_name = _last_params(run, settings, tokenizer)
+        model, last_params, last_name = _last_params(run, settings)
         first_params, first_name = _first_params(settings, model, tokenizer)
     forward = jax.jit(make_forward(BertForPreTraining(model), PRETRAINING))
-    first, last = (_fill(forward, params, batch) for params in (first_params, last_params))
+    first, last = (_fill(forward, params, batch, tokenizer) for params in (first_params, last_params))
     is_mask = batch['masked_weights'] > 0
     shares = []
     for name, filling in ((first_name, first), (last_name, last)):
@@ -73,13 +73,13 @@ def fillings(run: Run, heldout: Examples, tokenizer: Tokenizer) -> Section:
     return Section('fillings', 'Held-out masks, before and after', {'shares': shares, 'rows': rows}, about)
 
 
-def _last_params(run: Run, settings: PretrainingSettings, tokenizer: Tokenizer) -> tuple[BertConfig, Any, str]:
+def _last_params(run: Run, settings: PretrainingSettings) -> tuple[BertConfig, Any, str]:
     """Returns the model, its last parameters, and a phrase that names them."""
     exported = run.folder / 'export' / 'hf'
     if has_checkpoints(run.folder) or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
         return saved.config, saved.params, f'at step {saved.saved.position.step:,}'
-    model = settings.model_config(tokenizer.vocab_size)
+    model = settings.model_config(run.config['model']['vocab_size'])
     options = {'scan_layers': model.scan_layers, 'seed': settings.run_seeds.init, 'nsp': model.nsp}
     return model, load_pretraining_model(str(exported), **options).params, 'as exported'
 
@@ -101,10 +101,10 @@ def _first_params(settings: PretrainingSettings, model: BertConfig, tokenizer: T
     return params, name
 
 
-def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray]) -> MaskPredictions:
+def _fill(forward: Any, params: Any, batch: Mapping[str, np.ndarray], tokenizer: Tokenizer) -> MaskPredictions:
     probabilities = softmax(np.asarray(forward(params, batch)['mlm_logits'], np.float64))
     probability_of = lambda ids: np.take_along_axis(probabilities, ids[..., None], -1)[..., 0]  # noqa: E731
-    best = probabilities.argmax(-1)
+    best = probabilities[..., : tokenizer.vocab_size].argmax(-1)  # a model may have rows beyond the pieces
     return MaskPredictions(best, probability_of(best), probability_of(batch['masked_ids']))
 
 

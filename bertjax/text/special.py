@@ -28,13 +28,16 @@ def is_unused(piece: str) -> bool:
     return _UNUSED.fullmatch(piece) is not None
 
 
-def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | None = None) -> dict[str, int]:
+def check_pieces(
+    pieces: Sequence[str], where: str, names: Mapping[str, str] | None = None, kind: str = ''
+) -> dict[str, int]:
     """Checks a vocabulary and finds its five special tokens.
 
     Args:
       pieces: The vocabulary, index = id.
       where: The file, for messages.
       names: The vocabulary's names of special tokens that differ from BERT's, e.g. {'[PAD]': '<pad>'}.
+      kind: The kind of pieces, for messages.
 
     Returns:
       The id of each of SPECIAL_TOKENS.
@@ -60,7 +63,7 @@ def check_pieces(pieces: Sequence[str], where: str, names: Mapping[str, str] | N
     if missing:
         raise UserError(
             where,
-            f'{len(pieces):,} pieces without {" ".join(missing)}',
+            f'{len(pieces):,} {kind and f"{kind} "}pieces without {" ".join(missing)}',
             f'a BERT vocabulary with {" ".join(names.values())}',
             'give the path of a BERT vocabulary, or train one with --config.run=vocab',
         )

@@ -24,7 +24,8 @@ class Tokenizer(Protocol):
     """The interface of all tokenizers.
 
     Attributes:
-      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level) or 'symbols'.
+      family: The kind of tokenizer: 'wordpiece', 'sentencepiece', 'bpe' (byte-level, or without marks of words) or
+        'symbols'.
       lowercase: Whether text is lower-cased first.
       vocab_size: V, the number of pieces.
       pieces: The V pieces, index = id.

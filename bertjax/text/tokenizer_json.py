@@ -1,4 +1,4 @@
-"""The tokenizer of a tokenizer.json with SentencePiece or byte-level BPE, and the export of SentencePiece models."""
+"""The tokenizer of a tokenizer.json with a unigram or BPE model, and the export of SentencePiece models."""
 
 import base64
 import json
@@ -41,11 +41,13 @@ _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 
 
 class JsonTokenizer:
-    """Converts text to ids with a tokenizer.json whose unigram or BPE model marks the start of words.
+    """Converts text to ids with a tokenizer.json that has a unigram or BPE model.
 
     SentencePiece and the models like it (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581, byte-level BPE
-    (RoBERTa's, ModernBERT's) with Ġ. The file runs in `tokenizers` as it is. The ids equal those of transformers, so
-    the name of a special token in a text becomes the token.
+    (RoBERTa's, ModernBERT's) with Ġ. Other models may mark the pieces that continue a word with a prefix; without any
+    of these marks, each piece counts as a word. The file runs in `tokenizers` as it is. The ids equal those of
+    transformers, so the name of a special token in a text becomes the token. In a vocabulary without an unknown token,
+    which can spell any text, [MASK] takes its place.
 
     Args:
       settings: The parsed tokenizer.json.
@@ -56,7 +58,7 @@ class JsonTokenizer:
     Attributes: See `bertjax.text.tokenizer.Tokenizer`.
 
     Raises:
-      UserError: The model is of another family, or lacks BERT's special tokens.
+      UserError: The model is of another type, or lacks BERT's special tokens.
     """
 
     def __init__(
@@ -64,16 +66,17 @@ class JsonTokenizer:
     ):
         self._settings = settings = {**settings, 'truncation': None, 'padding': None}
         self._where, self._names = where, dict(names or {})
-        kind = settings['model'].get('type')
+        model = settings['model']
+        kind = model.get('type', 'BPE')
         steps = json.dumps([settings.get(step) for step in ('normalizer', 'pre_tokenizer')], ensure_ascii=False)
-        byte_level = '"ByteLevel"' in steps
-        self.family, self._space = ('bpe', _BYTE_SPACE) if byte_level else ('sentencepiece', SPACE)
-        if kind not in ('Unigram', 'BPE') or not (byte_level or SPACE in steps):
+        byte_level, marks_words = '"ByteLevel"' in steps, SPACE in steps
+        if kind not in ('Unigram', 'BPE'):
             raise UserError(
-                where, f'a {kind} tokenizer that does not mark words with {SPACE}',
-                'WordPiece, SentencePiece or byte-level BPE pieces',
+                where, f'a model of the type {kind!r}', 'WordPiece, WordLevel, Unigram or BPE',
                 'use the tokenizer of a BERT, or train one with --config.run=vocab',
             )  # fmt: skip
+        is_bpe = byte_level or (kind == 'BPE' and not marks_words)
+        self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)
         check_ids(settings, where)
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(settings))
@@ -88,15 +91,25 @@ class JsonTokenizer:
         self.vocab_size = len(self.pieces)
         if CLS not in ids_of and ids_of.keys() >= set(ROBERTA_NAMES.values()):
             self._names = {**ROBERTA_NAMES, **self._names}
-        ids = check_pieces(self.pieces, where, self._names)
+        mask = self._names.get(MASK, MASK)
+        has_unk = UNK in self._names.keys() | ids_of or model.get('unk_token') or model.get('unk_id') is not None
+        if mask in ids_of and not has_unk:
+            self._names[UNK] = mask
+        ids = check_pieces(self.pieces, where, self._names, kind)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = (ids[token] for token in SPECIAL_TOKENS)
         added = [ids_of[token['content']] for token in settings.get('added_tokens') or [] if token.get('special')]
         self.special_ids = find_special_ids(self.pieces, ids, added)
-        # Runs of spaces and line ends are added tokens in ModernBERT and Gemma.
-        begins = (self._space, ' ', '\n', '\t')
-        self.continues_word = np.array([not piece.startswith(begins) for piece in self.pieces], dtype=bool)
+        if byte_level or marks_words:
+            # Runs of spaces and line ends are added tokens in ModernBERT and Gemma.
+            begins = (self._space, ' ', '\n', '\t')
+            continues = [not piece.startswith(begins) for piece in self.pieces]
+            self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
+        else:
+            prefix = model.get('continuing_subword_prefix')
+            continues = [bool(prefix) and piece.startswith(prefix) for piece in self.pieces]
+            self.word_prefix = ' ' if ' ' in self._prepare('a a') else ''
+        self.continues_word = np.array(continues, dtype=bool)
         self.continues_word[self.special_ids] = False
-        self.word_prefix = '' if self.family == 'sentencepiece' and self._prepare('a').startswith(SPACE) else ' '
         self.separators = count_separators(settings.get('post_processor'))
         normalizer = self._tokenizer.normalizer
         self.lowercase = normalizer is not None and normalizer.normalize_str('ABC') == normalizer.normalize_str('abc')
@@ -137,6 +150,8 @@ class JsonTokenizer:
         """Writes tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer loads."""
         directory = epath.Path(directory)
         config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)
+        if self.unk_id == self.mask_id:
+            del config['unk_token']
         write_atomic(directory / 'tokenizer.json', to_json(self._settings))
         write_atomic(directory / 'tokenizer_config.json', to_json(config))
 

@@ -10,7 +10,8 @@ def test_new_rows_are_means_and_the_others_stay():
     rng = np.random.default_rng(0)
     table, bias = rng.normal(size=(128, 4)).astype(np.float32), rng.normal(size=128).astype(np.float32)
     table[120:], bias[120:] = 0, 0  # padding
-    params = {'encoder': {'embeddings': {'token': {'embedding': table}, 'norm': 1}, 'layers': 2}, 'mlm': {'bias': bias}}
+    mlm = {'bias': bias, 'decoder': {'embedding': 2 * table}}
+    params = {'encoder': {'embeddings': {'token': {'embedding': table}, 'norm': 1}, 'layers': 2}, 'mlm': mlm}
     model = BertConfig(vocab_size=130, width=4, num_heads=1)
     grown = add_piece_rows(params, model, {1: [7, 8], 120: [9], 129: [0, 1, 2]})
     new = grown['encoder']['embeddings']['token']['embedding']
@@ -18,6 +19,7 @@ def test_new_rows_are_means_and_the_others_stay():
     np.testing.assert_array_equal(new[1], table[7:9].mean(0))
     np.testing.assert_array_equal(new[120], table[9])
     np.testing.assert_array_equal(new[129], table[:3].mean(0))  # the mean of the old rows, not of the new ones
+    np.testing.assert_array_equal(grown['mlm']['decoder']['embedding'], 2 * new)  # of an untied decoder
     assert grown['mlm']['bias'][1] == bias[7:9].mean()
     kept = np.setdiff1d(np.arange(128), [1, 120])
     np.testing.assert_array_equal(new[kept], table[kept])

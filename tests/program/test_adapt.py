@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from browsing import Browser
+from json_tokenizers import write_modernbert
 from running import SMALL, Program, copied, rows
 
 ADAPT = {'recipe': 'configs/adapt.py', 'small': False}
@@ -130,6 +131,7 @@ def test_a_modernbert_is_continued(
     assert 'of its ModernBertForMaskedLM loaded; freshly drawn: nothing' in out
     config = json.loads((workdir / 'config.json').read_text())
     assert config['pairs']['mode'] == 'doc_sentences'
+    assert f'config.pairs.mode is doc_sentences: the model in {modernbert} has no segment ids' in out
     kept = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
     assert {name: config['model'][name] for name in kept} == kept
     exported = json.loads((workdir / 'export' / 'hf' / 'config.json').read_text())
@@ -198,3 +200,46 @@ def test_languages_by_smoothed_size(program: Program, folder: pathlib.Path, tmp_
     # The vocabulary knows how it was weighted; the store of a corpus does not.
     assert 'corpus_options.smoothing = 0' in (tmp_path / 'run' / 'tokenizer' / 'vocabulary.json').read_text()
     assert 'smoothing' not in (tmp_path / 'run' / 'store' / '0' / 'manifest.json').read_text()
+
+
+def test_rows_without_a_piece_stay(
+    program: Program, folder: pathlib.Path, corpus: pathlib.Path, tmp_path: pathlib.Path
+):
+    """ModernBERT has 50,368 rows and 50,280 pieces."""
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    start, workdir = tmp_path / 'start', tmp_path / 'run'
+    start.mkdir()
+    theirs = write_modernbert('modern', corpus.read_text().split('\n'), start, size=400)
+    rows_of_start, pieces = theirs.config.vocab_size, len(transformers.AutoTokenizer.from_pretrained(start))
+    assert pieces < rows_of_start
+    given = (f'--config.init={start}', f'--config.corpus={folder}/new.txt', *QUICK)
+    program.run(f'--workdir={workdir}', *given, **ADAPT)
+    program.run(f'--workdir={workdir}', *given, '--config.steps=4', **ADAPT)
+    assert json.loads((workdir / 'config.json').read_text())['model']['vocab_size'] == rows_of_start
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(workdir / 'export/hf', output_loading_info=True)
+    assert not any(info.values()) and model.config.vocab_size == rows_of_start
+    tables = [x.get_input_embeddings().weight.detach().numpy() for x in (theirs, model)]
+    assert tables[0].shape == tables[1].shape and (tables[0] != tables[1]).any()
+    np.testing.assert_allclose(tables[1][pieces:], tables[0][pieces:], atol=1e-3)
+    theirs.resize_token_embeddings(pieces - 1)
+    theirs.save_pretrained(start)
+    line = program.error(f'--workdir={tmp_path / "3"}', *given, **ADAPT)
+    assert f'found {pieces}, expected {pieces - 1}, as in {start}' in line
+    assert line.endswith(f'with resize_token_embeddings({pieces})')
+    theirs.resize_token_embeddings(pieces)
+    theirs.save_pretrained(start)
+    program.run(f'--workdir={tmp_path / "3"}', *given, **ADAPT)
+
+
+def test_added_words_take_free_rows_first(
+    program: Program, folder: pathlib.Path, modernbert: pathlib.Path, tmp_path: pathlib.Path
+):
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    start = copied(modernbert, tmp_path / 'start')
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(start)
+    size = theirs.config.vocab_size + NEW + 2
+    theirs.resize_token_embeddings(size)
+    theirs.save_pretrained(start)
+    given = (*arguments(folder, tmp_path / 'run'), f'--config.init={start}')
+    assert f'{NEW} after the last piece' in program.run(*given, **ADAPT).stdout
+    assert json.loads((tmp_path / 'run/export/hf/config.json').read_text())['vocab_size'] == size

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from browsing import NARROW, Browser
 from golden_runs import COLORS, PLACES
+from json_tokenizers import write_modernbert
 from running import GLUE, SMALL, TUNE, Program, copied, results, rows, wait_for_step
 from safetensors.numpy import load_file, save_file
 from test_tasks import write_columns, write_squad
@@ -211,6 +212,26 @@ def test_a_teacher_with_more_rows_than_pieces(program: Program, trained: pathlib
     assert (
         f'distill.teacher: found a model with {pieces + 4} token embeddings' in line and f'expected {pieces},' in line
     )
+
+
+def test_a_student_of_blocks_of_a_modernbert(program: Program, tmp_path: pathlib.Path):
+    """The teacher gives its form and its rows without a piece; the user sets the sizes, and no more."""
+    transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
+    start, workdir = tmp_path / 'teacher', tmp_path / 'run'
+    start.mkdir()
+    theirs = write_modernbert('modern', program.corpus.read_text().split('\n'), start, size=400)
+    sizes = {'num_layers': 2, 'width': 32, 'num_heads': 4, 'mlp_dim': 40, 'max_positions': 64}
+    others = [flag for flag in GENERAL if '.model.' not in flag and '.vocab.' not in flag]
+    flags = (*others, *(f'--config.model.{name}={size}' for name, size in sizes.items()), teacher(start))
+    given = (f'--workdir={workdir}', f'--config.corpus={program.corpus}', *flags)
+    assert 'starting from blocks 0, 3 of' in program.run(*given, '--config.steps=4', **TEXT).stdout
+    program.run(*given, **TEXT)
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(workdir / 'export/hf', output_loading_info=True)
+    assert type(model) is type(theirs) and not any(info.values())
+    same = ('vocab_size', 'local_attention', 'norm_bias', 'norm_eps', 'hidden_activation', 'max_position_embeddings')
+    assert all(getattr(model.config, name) == getattr(theirs.config, name) for name in same)
+    line = program.error(*given[1:], f'--workdir={tmp_path / "2"}', '--config.model.rope_theta=5e4', **TEXT)
+    assert 'config.model.rope_theta: found 50000.0, expected 160000.0, as in the teacher' in line
 
 
 @pytest.mark.slow

@@ -87,7 +87,8 @@ def test_special_tokens_and_rows(pair):
     cls = theirs.cls_token_id if theirs.cls_token else theirs.bos_token_id
     sep = theirs.sep_token_id if theirs.sep_token else theirs.eos_token_id
     assert (ours.cls_id, ours.sep_id) == (cls, sep)
-    assert (ours.pad_id, ours.mask_id, ours.unk_id) == (theirs.pad_token_id, theirs.mask_token_id, theirs.unk_token_id)
+    unk = theirs.unk_token_id if theirs.unk_token else theirs.mask_token_id
+    assert (ours.pad_id, ours.mask_id, ours.unk_id) == (theirs.pad_token_id, theirs.mask_token_id, unk)
     assert set(theirs.all_special_ids) <= set(ours.special_ids.tolist())
     a, b = (ids.tolist() for ids in ours.encode(['A house.', 'and the river']))
     row = theirs('A house.', 'and the river')
@@ -95,9 +96,10 @@ def test_special_tokens_and_rows(pair):
 
 
 def test_saved_files_give_the_same_ids(pair, paragraphs, tmp_path):
-    ours, _, directory = pair
+    ours, theirs, directory = pair
     ours.save(tmp_path)
     again = load_tokenizer(tmp_path)
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path).unk_token == theirs.unk_token
     assert again.fingerprint == ours.fingerprint and again.special_ids.tolist() == ours.special_ids.tolist()
     added = [token['content'] for token in json.loads((directory / 'tokenizer.json').read_text())['added_tokens']]
     _assert_same(again, transformers.AutoTokenizer.from_pretrained(tmp_path), _texts(paragraphs[:20], ours, added))
@@ -110,6 +112,14 @@ def test_words_alone_have_the_pieces_of_words_in_a_text(pair):
     alone = ours.encode([ours.word_prefix + word for word in words])
     assert whole[-sum(map(len, alone)) :] == np.concatenate(alone).tolist()
     assert not any(ours.continues_word[ids[0]] for ids in alone)
+
+
+def test_a_prefix_marks_the_pieces_that_continue_a_word(paragraphs, tmp_path):
+    for kind in ('prefixed', 'unmarked'):
+        write_tokenizer(kind, paragraphs[:200], tmp_path, size=300)
+        tokenizer = load_tokenizer(tmp_path)
+        assert tokenizer.continues_word.tolist() == [piece.startswith('##') for piece in tokenizer.pieces]
+        assert tokenizer.continues_word.any() == (kind == 'prefixed')
 
 
 def test_texts_come_back(pair):
@@ -167,6 +177,15 @@ def test_a_sentencepiece_model_without_special_tokens_does_not_come_first(files,
     assert load_tokenizer(directory).pieces[2] == '<bos>'
     sentencepiece_model.save(directory)
     assert load_tokenizer(directory).fingerprint == sentencepiece_model.fingerprint
+
+
+def test_a_model_of_another_type_is_refused(files):
+    directory, _ = files
+    settings = json.loads((directory / 'tokenizer.json').read_text())
+    settings['model']['type'] = 'Words'
+    (directory / 'tokenizer.json').write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="found a model of the type 'Words', expected WordPiece, WordLevel, Unigram or"):
+        load_tokenizer(directory)
 
 
 def test_gaps_between_ids_are_refused(files):
