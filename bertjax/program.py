@@ -27,7 +27,7 @@ from bertjax.config.files import Recipe, find_recipe, load_recipe
 from bertjax.config.plain import flatten
 from bertjax.config.ranges import format_value
 from bertjax.config.verb import Verb
-from bertjax.errors import UserError
+from bertjax.errors import StoppedError, UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
 from bertjax.parallel.process_flags import ProcessFlags
@@ -210,6 +210,8 @@ def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | Non
         stack.enter_context(called_by(Caller('call', ends_process=False, on_row=on_row)))
         try:
             run_verb(request, workdir, _check_one_process)
+        except (UserError, StoppedError):
+            raise
         except Exception as error:
             if (explained := explain_error(error, workdir)) is None:
                 raise

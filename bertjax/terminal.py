@@ -26,7 +26,7 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 class Console(rich.console.Console):
     """A console that escapes the control characters of printed strings, but keeps its own colours.
 
-    In a notebook it prints plain text as elsewhere; rich would display each line as HTML.
+    In a notebook it prints plain text as elsewhere; with force_jupyter=None rich displays HTML there, line by line.
     """
 
     def __init__(self, *arguments, force_jupyter: bool | None = False, **options):

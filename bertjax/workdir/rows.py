@@ -9,6 +9,7 @@ import decimal
 import hashlib
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -98,6 +99,9 @@ def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
     for number, row in enumerate(_records(name, rows)):
         where = f'{name}[{number}]'
         if text_key and isinstance(row, str):
+            if number == 0 and '\n' not in row and len(row) < 1000 and os.path.isfile(row):
+                fix = f'give the paths as one text, such as corpus={row!r}'
+                raise UserError(where, f'{row!r}, the path of a file', 'a text', fix)
             row = {text_key: row}
         if not isinstance(row, Mapping):
             expected = 'a text, or a dict of named fields' if text_key else 'a dict of named fields'

@@ -203,6 +203,7 @@ def test_keys_are_those_of_the_command_line(tmp_path, capsys):
         (lambda _: bertjax.train('pretrain_tiny', '.', on_row=3), 'on_row: found 3'),
         (lambda at: bertjax.train('pretrain_tiny', at, corpus=['a', 3]), r'corpus\[1\]: found 3'),
         (lambda at: bertjax.train('pretrain_tiny', at, corpus=[]), 'no row'),
+        (lambda at: bertjax.train('pretrain_tiny', at, corpus=[__file__]), 'the path of a file'),
         (lambda at: bertjax.train('pretrain_tiny', at, data=['a']), 'config.data: found rows'),
         (lambda at: bertjax.train('classify', at, data=[{'text': {1}}]), r'found \{1\}, a set'),
         (lambda at: bertjax.train('classify', at, data=[{'text': float('inf')}]), 'found inf'),
