@@ -10,7 +10,7 @@ on the minimal pairs.
 
     python benchmarks/ladder.py --report
 
-prints the table of what is finished. The text and the pairs do not come with bertjax.
+prints the table of what is finished, and the fit of loss against size and tokens that config.budget uses. The text and the pairs do not come with bertjax.
 """
 
 import dataclasses
@@ -24,9 +24,12 @@ import subprocess
 import sys
 from typing import Any
 
+import numpy as np
+import scipy.optimize
 from absl import app, flags
 
 from bertjax.files.atomic import write_atomic
+from bertjax.pretrain.budget import SIZES, gated_width, inner_parameters
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.text.tokenizer import load_tokenizer
 
@@ -62,6 +65,13 @@ class Rung:
     kept: bool = True
 
 
+def _size_keys(layers: int, width: int, heads: int) -> Keys:
+    return {
+        'model.num_layers': layers, 'model.width': width, 'model.num_heads': heads,
+        'model.mlp_dim': gated_width(width),
+    }  # fmt: skip
+
+
 LADDER = (
     Rung('bert', {}),
     Rung('no dropout', {'model.dropout': 0.0, 'model.attention_dropout': 0.0}),
@@ -95,10 +105,7 @@ LADDER = (
     Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
     Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
     Rung('average of weights', {'ema_decay': 0.995}, kept=False),
-    Rung('2 layers', {'model.num_layers': 2}, kept=False),
-    Rung('6 layers', {'model.num_layers': 6}, kept=False),
-    Rung('width 256', {'model.width': 256, 'model.num_heads': 4, 'model.mlp_dim': 683}, kept=False),
-    Rung('width 128', {'model.width': 128, 'model.num_heads': 2, 'model.mlp_dim': 342}, kept=False),
+    *(Rung(f'{size[0]} x {size[1]}', _size_keys(*size), kept=False) for size in SIZES[:5]),
 )  # fmt: skip
 
 
@@ -198,6 +205,33 @@ def report() -> None:
         )
         figures = f'{result["mlm_loss"]:.3f} | {result["bits_per_byte"]:.3f}'
         print(f'| {name} | {result["minutes"]:g} | {result["seed"]} | {result["steps"]:,} | {figures} | {right} |')
+    print(f'\n{fit(results)}')
+
+
+def fit(results: list[Keys]) -> str:
+    """Fits the form of `bertjax.pretrain.budget.expected_loss` to the runs of SIZES, and describes the fit."""
+    sizes = {f'{layers} x {width}': (layers, width, heads) for layers, width, heads in SIZES}
+    points = [
+        (inner_parameters(*sizes[each['name']][:2]), each['steps'] * 64 * 64, each['mlm_loss'])
+        for each in results
+        if each['name'] in sizes
+    ]
+    if len(points) < 6:
+        return 'at least six runs of sizes are needed for the fit'
+    parameters, tokens, losses = np.asarray(points, np.float64).T
+
+    def form(
+        x: tuple[np.ndarray, np.ndarray], floor: float, a: float, b: float, alpha: float, beta: float
+    ) -> np.ndarray:
+        return floor + np.exp(a) / x[0] ** alpha + np.exp(b) / x[1] ** beta
+
+    bounds = ([0.5, 0, 0, 0.05, 0.05], [3, 12, 14, 0.8, 0.8])
+    values, _ = scipy.optimize.curve_fit(form, (parameters, tokens), losses, (1.5, 4, 5, 0.3, 0.3), bounds=bounds)
+    error = np.abs(form((parameters, tokens), *values) - losses)
+    floor, a, b, alpha, beta = values
+    constants = f'{floor:.3f}, {math.exp(a):.3g}, {alpha:.3f}, {math.exp(b):.3g}, {beta:.3f}'
+    errors = f'mean error {error.mean():.3f}, largest {error.max():.3f}'
+    return f'constants of expected_loss: {constants}; {len(points)} runs, {errors}'
 
 
 def main(_: Any) -> None:

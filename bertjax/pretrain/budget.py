@@ -23,7 +23,7 @@ from bertjax.config.ranges import in_steps, parse_budget
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
-from bertjax.model.config import DTYPES, GATED_MLPS, parameter_count, train_flops_per_sequence
+from bertjax.model.config import DTYPES, GATED_MLPS, train_flops_per_sequence
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.remote.paths import user_path
 from bertjax.train.health.goodput import read_goodput
@@ -32,7 +32,7 @@ from bertjax.train.time_limit import TimeLimit
 
 FILE = 'budget.json'  # in a workdir
 # (layers, width, heads) of the sizes to choose from; the width of a gated MLP is 8/3 of the width.
-_SIZES = (
+SIZES = (
     (2, 128, 2), (3, 192, 3), (4, 256, 4), (6, 320, 5), (6, 384, 6), (8, 512, 8), (12, 640, 10), (12, 768, 12),
     (22, 768, 12),
 )  # fmt: skip
@@ -53,10 +53,20 @@ def expected_loss(parameters: float, tokens: float) -> float:
     The form is that of arXiv 2203.15556, equation 2.
 
     Args:
-      parameters: The number of parameters without the embeddings.
+      parameters: The number of parameters, see `inner_parameters`.
       tokens: The number of trained positions.
     """
     return _FLOOR + _OF_PARAMETERS / parameters**_PARAMETERS_POWER + _OF_TOKENS / tokens**_TOKENS_POWER
+
+
+def gated_width(width: int) -> int:
+    """Returns the width of a gated MLP: 8/3 of the width, rounded up to a multiple of 32."""
+    return -(-round(8 / 3 * width) // 32) * 32
+
+
+def inner_parameters(layers: int, width: int) -> int:
+    """Returns the number of parameters of the matrices of all blocks, with gated MLPs."""
+    return layers * (4 * width * width + 3 * width * gated_width(width))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,10 +199,10 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         operations = _EFFICIENCY * seconds * product_rate(mesh, chosen.get('dtype', settings.model.dtype))
     sizes: list[dict[str, int]] = [{}]
     if settings.architecture_from == 'budget' and not {f'model.{key}' for key in _SIZE_KEYS} & {*flag_keys}:
-        factor = 8 / 3 if settings.model.mlp in GATED_MLPS else 4
+        mlp_dim = gated_width if settings.model.mlp in GATED_MLPS else lambda width: 4 * width
         sizes = [
-            {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': -(-round(factor * width) // 32) * 32}
-            for layers, width, heads in _SIZES
+            {'num_layers': layers, 'width': width, 'num_heads': heads, 'mlp_dim': mlp_dim(width)}
+            for layers, width, heads in SIZES
         ]
     length, predictions = settings.first_shape
     plans = []
@@ -200,7 +210,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
         steps = operations / (settings.batch_size * train_flops_per_sequence(config, length, predictions))
-        inner = parameter_count(config) - config.vocab_size * config.width
+        inner = inner_parameters(config.num_layers, config.width)
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
         estimate = max(round(steps), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)

@@ -115,7 +115,8 @@ def finish_pretraining(
         console.print(f'{text}   (p {item["probability"]:.2f}, was: {item["was"]})', markup=False)
     if goodput:
         console.print(f'\ngoodput {goodput}', markup=False)
-    print_output_files(console, folder, OUTPUT_FILES, exported=config['export'])
+    files = OUTPUT_FILES | ({'checkpoints': 'the state of the training'} if config['budget'] else {})
+    print_output_files(console, folder, files, exported=config['export'])
     print_next_commands(console, _next_commands(folder, config, recipe))
     if config['export']:  # The upload is last, because it may fail.
         push_export(folder, config['push_to'], private=config['push_private'])
