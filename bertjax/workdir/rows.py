@@ -113,7 +113,7 @@ def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
             line = json.dumps(row).encode()
         yield line + b'\n'
     if number < 0:
-        raise UserError(name, 'no row', 'at least one', 'check the rows')
+        raise UserError(name, 'no row', 'at least one', 'check the rows; an iterator can be read only once')
 
 
 def _records(name: str, rows: Any) -> Iterable[Any]:
