@@ -14,7 +14,7 @@ from unittest import mock
 
 import jax
 import pytest
-from running import GLUE, PRETRAIN, RUN, SMALL, TUNE, Program, rows
+from running import GLUE, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
 
 import bertjax
 import bertjax.train.loop  # The package, whose name is that of the function.
@@ -98,9 +98,18 @@ def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(typed, corpus, tmp
         bertjax.train(small(corpus), tmp_path, on_row=press, quiet=True)
     assert signal.getsignal(signal.SIGINT) is before
     done: list[bertjax.FinishedRun] = []
-    thread = threading.Thread(target=lambda: done.append(bertjax.train(small(corpus), tmp_path, quiet=True)))
+    seen: list[dict] = []
+
+    def fail(row: dict) -> None:
+        seen.append(row)
+        raise ValueError(row)
+
+    thread = threading.Thread(
+        target=lambda: done.append(bertjax.train(small(corpus), tmp_path, quiet=True, on_row=fail))
+    )
     thread.start()
     thread.join()
+    assert len(seen) == 1  # a function that fails is called no more, and the training goes on
     assert_same_run(typed, done[0].workdir, 'heldout')  # the mean of a training row begins anew
     first, second = [row for row in rows(tmp_path / 'time.jsonl', None) if 'began' in row]
     assert second['began'] > first['began']  # not the start of the process, which did other things before
@@ -144,6 +153,17 @@ def test_a_task_on_rows_is_that_of_the_command_line_on_files(program, trained, r
     assert len(rows(run.workdir / 'predictions' / 'test.jsonl', None)) == len(data['test'])
     with pytest.raises(bertjax.UserError, match=r'fingerprint|data'):  # as if a file had changed
         bertjax.train(request, run.workdir, data={**data, 'train': data['train'][:-1]}, quiet=True)
+
+
+@pytest.mark.slow
+def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, as_the_program):
+    request = bertjax.recipe('glue:rte', **keys(*tune, *SWEEP, '--config.epochs=1', '--config.eval_every=0'))
+    seen: list[dict] = []
+    run = bertjax.train(request, tmp_path, on_row=seen.append, quiet=True)
+    trials = sorted(path.name for path in (tmp_path / 'cells').iterdir())
+    assert len(trials) == 4 and {row['trial'] for row in seen} == {*trials}
+    assert sorted(map(str, run.metrics())) == sorted(map(str, seen))
+    assert run.summary['best'] in trials and run.model.task is not None
 
 
 def test_rows_of_other_libraries_are_the_same_files(tmp_path):
