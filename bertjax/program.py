@@ -218,7 +218,7 @@ def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | Non
             raise explained from error
     if workdir is None or is_remote(workdir):
         return FinishedRun(request, workdir)
-    return FinishedRun(request, pathlib.Path(workdir).expanduser().absolute())
+    return FinishedRun(request, pathlib.Path(workdir).expanduser())
 
 
 def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:

@@ -1,7 +1,8 @@
 """Rows of a Python program in place of files: written once to the workdir, then read and checked like other files.
 
-WORKDIR/rows/HASH has a file of JSON lines for each split, and HASH is the hash of their content. The same rows have the
-same path in a resumed run; other rows are another path, and the run compares their content as for any other file.
+WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. HASH is the hash of both, and NAME is the name of the
+workdir, after which a task of the user's own is named. The same rows have the same path in a resumed run. Other rows have
+another path, and the run compares their content as for any other file.
 """
 
 import datetime
@@ -52,7 +53,8 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
                 found, fix = 'rows', "give texts as corpus=…, or a store's folder"
                 raise UserError('config.data', found, 'the folder of a token store', fix)
             data = recipe.rows['data']
-            keys['data'] = str(_write(folder, _name_splits(data if isinstance(data, Mapping) else {'train': data})))
+            splits = _check_names(data if isinstance(data, Mapping) else {'train': data})
+            keys['data'] = str(_write(folder, splits))
         if 'corpus' in recipe.rows:
             options = recipe.config.corpus_options
             if options.format not in _CORPUS_FORMATS:
@@ -65,7 +67,7 @@ def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
     return recipe.with_keys(keys)
 
 
-def _name_splits(splits: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_names(splits: Mapping[str, Any]) -> Mapping[str, Any]:
     for name in splits:
         if not isinstance(name, str) or not re.fullmatch(r'[\w.-]+', name):
             fix = "for example data={'train': rows, 'dev': rows}"
@@ -74,15 +76,15 @@ def _name_splits(splits: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _write(folder: pathlib.Path, splits: Mapping[str, Any], text_key: str = '') -> pathlib.Path:
-    """Writes {name: rows} to FOLDER/rows/HASH/NAME.jsonl, if they are not there yet, and returns FOLDER/rows/HASH."""
-    unfinished = folder / FOLDER / '.unfinished'
+    """Writes {split: rows} to files SPLIT.jsonl, if they are not there yet, and returns their folder."""
+    unfinished, name = folder / FOLDER / '.unfinished', folder.resolve().name
     shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
-    digest = hashlib.blake2b(digest_size=8)
+    digest = hashlib.blake2b(name.encode(), digest_size=8)
     try:
-        for name, rows in splits.items():
-            digest.update(f'{name}\n'.encode())
-            with AtomicFile(unfinished / f'{name}.jsonl') as target:
-                for line in _json_lines(name, rows, text_key):
+        for split, rows in splits.items():
+            digest.update(f'{split}\n'.encode())
+            with AtomicFile(unfinished / name / f'{split}.jsonl') as target:
+                for line in _json_lines(split, rows, text_key):
                     digest.update(line)
                     target.write(line)
         final = folder / FOLDER / digest.hexdigest()
@@ -91,7 +93,7 @@ def _write(folder: pathlib.Path, splits: Mapping[str, Any], text_key: str = '') 
             sync_directory(final.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return final
+    return final / name
 
 
 def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
