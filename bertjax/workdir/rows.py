@@ -1,8 +1,8 @@
 """Rows of a Python program in place of files: written once to the workdir, then read and checked like other files.
 
 WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. HASH is the hash of both, and NAME is the name of the
-workdir, after which a task of the user's own is named. The same rows have the same path in a resumed run. Other rows have
-another path, and the run compares their content as for any other file.
+workdir, after which a task of the user's own is named. The same rows have the same path in a resumed run. Other rows
+have another path, and the run compares their content as for any other file.
 """
 
 import datetime
