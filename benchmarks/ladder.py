@@ -10,7 +10,8 @@ on the minimal pairs.
 
     python benchmarks/ladder.py --report
 
-prints the table of what is finished, and the fit of loss against size and tokens that config.budget uses. The text and the pairs do not come with bertjax.
+prints the table of what is finished, and the fit of loss against size and tokens that config.budget uses. The text and
+the pairs do not come with bertjax.
 """
 
 import dataclasses

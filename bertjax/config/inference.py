@@ -1,4 +1,4 @@
-"""The keys of the verbs that use a finished model: convert, extract, fill and attention."""
+"""The keys of the verbs that use a finished model: convert, extract, fill, minimal_pairs and attention."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -39,14 +39,21 @@ class ModelKeys:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextKeys(ModelKeys):
-    """The keys of every verb that reads texts."""
+class PairsKeys(ModelKeys):
+    """The keys of the verb that reads minimal pairs."""
 
-    input: str = key('', TEXT, 'a file, or `-` for standard input')
+    input: str = key('', TEXT, 'a file of JSON lines, each with a good and a bad sentence; may be compressed')
     dtype: str = key(
         'float32', one_of(DTYPES), 'the dtype of the computation; `bfloat16` is several times faster on TPUs and GPUs'
     )
     batch_size: int = key(64, ROWS, 'the number of texts per batch')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextKeys(PairsKeys):
+    """The keys of every verb that reads texts."""
+
+    input: str = override(PairsKeys, 'input', about='a file, or `-` for standard input')
     max_length: int = key(
         0, _LENGTH, 'the maximal number of tokens of a text; longer texts are cut; 0: the positions of the model'
     )
@@ -122,6 +129,16 @@ class FillKeys:
 
 
 @dataclasses.dataclass(frozen=True)
+class MinimalPairsKeys:
+    """config.minimal_pairs: the fields of a record; the defaults are BLiMP's."""
+
+    good: str = key('sentence_good', _FIELD, 'the field with the good sentence')
+    bad: str = key('sentence_bad', _FIELD, 'the field with the bad sentence')
+    set: str = key('UID', _FIELD, 'the field with the name of a set of pairs; all sets have equal weight')
+    phenomenon: str = key('linguistics_term', _FIELD, 'the field with the name of a group of sets')
+
+
+@dataclasses.dataclass(frozen=True)
 class AttentionKeys:
     """config.attention."""
 
@@ -139,19 +156,23 @@ class AttentionKeys:
     compare: str = key('', TEXT, 'a model to compare with: the same encoder before its fine-tuning')
 
 
-def _of_verb(base: type[ModelKeys], options: Any) -> type[ModelKeys]:
-    """Returns the class with the keys of `base` and the group config.VERB; VERB comes from the class name VerbKeys."""
-    verb = type(options).__name__.removesuffix('Keys').lower()
+def _of_verb(verb: str, base: type[ModelKeys], options: Any) -> type[ModelKeys]:
+    """Returns the class with the keys of `base` and the group config.VERB."""
     fields = [('run', str, override(ModelKeys, 'run', verb)), (verb, type(options), group(options))]
-    return dataclasses.make_dataclass(f'{verb.capitalize()}Settings', fields, bases=(base,), frozen=True, kw_only=True)
+    name = type(options).__name__.replace('Keys', 'Settings')
+    return dataclasses.make_dataclass(name, fields, bases=(base,), frozen=True, kw_only=True)
 
 
 # {verb that uses a finished model: the class of its keys}.
 INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
-    'convert': _of_verb(ModelKeys, ConvertKeys()),
-    'extract': _of_verb(TextKeys, ExtractKeys()),
-    'fill': _of_verb(TextKeys, FillKeys()),
-    'attention': _of_verb(TextKeys, AttentionKeys()),
+    verb: _of_verb(verb, base, options)
+    for verb, base, options in (
+        ('convert', ModelKeys, ConvertKeys()),
+        ('extract', TextKeys, ExtractKeys()),
+        ('fill', TextKeys, FillKeys()),
+        ('minimal_pairs', PairsKeys, MinimalPairsKeys()),
+        ('attention', TextKeys, AttentionKeys()),
+    )
 }
 
 

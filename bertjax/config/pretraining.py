@@ -106,6 +106,9 @@ class PretrainingKeys(RunKeys):
     heldout_texts: str = key(
         '', TEXT, 'further texts to evaluate on, `NAME=PATH,NAME=PATH`; `each` adds every corpus of a mixture'
     )
+    heldout_pairs: str = key(
+        '', TEXT, 'a file of minimal pairs, as for `run=minimal_pairs`, to evaluate on; at most `eval_examples` of them'
+    )
 
     # The tokenizer sets the vocabulary size, and config.pairs.mode decides whether there is a head for pairs.
     model: Any = group(subset(BertConfig, lambda field: field.name not in ('vocab_size', 'nsp')))

@@ -70,7 +70,10 @@ def page() -> str:
         parts += _section(f'The task {kind}', about, {name: known[name] for name in known if first[name] == kind})
     about = '`distill.num_layers` and the keys below it are for tasks only.'
     parts += _section('Distillation', about, keys_of(TaskDistillationKeys, 'distill.', TRAINING))
-    about = 'The keys of every verb that uses a finished model. `convert` has only the first two, as it reads no texts.'
+    about = (
+        'The keys of every verb that uses a finished model. `convert` has only the first two, as it reads no texts; '
+        '`minimal_pairs` lacks `max_length`.'
+    )
     parts += _section('Using a finished model', about, shared, changes=False)
     for verb, record in INFERENCE_KEYS.items():
         verb_keys = {name: key for name, key in keys_of(record).items() if name.startswith(f'{verb}.')}

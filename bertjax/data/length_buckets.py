@@ -11,8 +11,16 @@ from bertjax.data.hashing import Stream, hash_bits
 MAX_LENGTHS = 8
 
 
-def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, compile_cost: float, longest: int) -> int:
-    """Returns the number of padded lengths, at most MAX_LENGTHS, with the lowest cost of computing and compiling.
+def best_length_count(
+    lengths: np.ndarray,
+    cost: Callable[[int], float],
+    *,
+    compile_cost: float,
+    longest: int,
+    most: int = MAX_LENGTHS,
+    multiple: int = 4,
+) -> int:
+    """Returns the number of padded lengths, at most `most`, with the lowest cost of computing and compiling.
 
     The result depends only on the rows and the config, so a resumed run gets the same number.
 
@@ -20,15 +28,16 @@ def best_length_count(lengths: np.ndarray, cost: Callable[[int], float], *, comp
       lengths: int [N], the lengths of the rows.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
-      longest: See `choose_lengths`.
+      longest, multiple: See `choose_lengths`.
+      most: The maximum number of padded lengths.
     """
 
     def total(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, longest=longest)
+        shapes = choose_lengths(lengths, count=count, longest=longest, multiple=multiple)
         rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
         return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
 
-    return min(range(1, MAX_LENGTHS + 1), key=total)
+    return min(range(1, most + 1), key=total)
 
 
 def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:

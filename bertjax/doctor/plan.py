@@ -30,6 +30,7 @@ from bertjax.model.config import BertConfig, parameter_count, train_flops_per_se
 from bertjax.parallel.devices import device_memory
 from bertjax.parallel.mesh import make_mesh, row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
+from bertjax.pretrain.heldout_pairs import read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.run import build_pretraining_setup
@@ -67,6 +68,7 @@ def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Chec
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
+    read_heldout_pairs(settings)
     vocab_size, family = settings.vocab.size, settings.vocab.family
     if not (settings.tokenizer or settings.init):
         check_formats(settings.formats, settings.model_config(vocab_size), vocabulary=family)

@@ -10,10 +10,13 @@ import numpy as np
 from flax import linen as nn
 
 from bertjax.data.features import INPUTS, FeatureBuilder
+from bertjax.data.masked_copies import masked_copies
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.runner import Forward, Runner
+from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
-from bertjax.train.predict import no_op
+from bertjax.train.predict import SCORE_INPUTS, Forward, make_token_scores
+
+_CHUNK = 1 << 20  # The number of masked tokens in memory at once.
 
 
 class TopPieces(NamedTuple):
@@ -81,60 +84,59 @@ def predict_pieces(
 
 def _make_predict_pieces(module: nn.Module, top_k: int, banned: np.ndarray) -> Forward:
     def forward(params, batch):
-        scores = _log_probabilities(module, params, batch)
+        inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
+        logits = module.apply({'params': params}, *inputs)['mlm_logits']
+        scores = jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)  # [B, P, V]
         scores, ids = jax.lax.top_k(scores.at[..., banned].set(-jnp.inf), top_k)
         return {'ids': ids, 'log_probabilities': scores}
 
     return forward
 
 
-def _log_probabilities(module: nn.Module, params, batch) -> jax.Array:
-    """Returns the log-probabilities of all pieces at the masked positions, float32 [B, P, V]."""
-    inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
-    logits = module.apply({'params': params}, *inputs)['mlm_logits']
-    return jax.nn.log_softmax(logits[..., : module.config.vocab_size], axis=-1)
-
-
 def pseudo_log_likelihoods(
-    runner: Runner, sequences: Sequence[np.ndarray], advance: Advance | None = None
+    runner: Runner,
+    sequences: Sequence[np.ndarray],
+    advance: Advance | None = None,
+    *,
+    lengths: tuple[int, ...] | None = None,
 ) -> list[np.ndarray]:
     """Computes the log-probability of each piece when only that piece is masked: float32 [S - 2] for each sequence.
 
     The sum is the pseudo-log-likelihood of Salazar et al. 2020 ("Masked Language Model Scoring", arXiv 1910.14659,
-    equation 1). A text of S - 2 pieces needs S - 2 masked sequences. The masked sequences of all texts are batched by
-    length.
+    equation 1). A text of S - 2 pieces needs S - 2 masked sequences. They are computed in the order of their length,
+    some thousands at a time.
 
     Args:
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
+      lengths: The result of `choose_score_lengths`, of these and further sequences; None to choose for these.
     """
-    mask = runner.model.tokenizer.mask_id
-    builder, rows = FeatureBuilder(), 0
-    for ids in sequences:
-        for position in range(1, len(ids) - 1):
-            masked = ids.copy()
-            masked[position] = mask
-            builder.add_sequence(masked)
-            builder.add_row(rows, masked_positions=np.int32([position]), masked_ids=np.int32([ids[position]]))
-            rows += 1
-    if not rows:
-        (advance or no_op)(len(sequences))
-        return [np.zeros(0, np.float32)] * len(sequences)
-    inputs = (*INPUTS, 'masked_positions', 'masked_ids')
+    results = [np.zeros(0, np.float32)] * len(sequences)
+    length = np.array([len(ids) for ids in sequences], np.int64)
+    copies = np.maximum(length - 2, 0)
+    lengths = choose_score_lengths(runner, sequences) if lengths is None else lengths
+    order = np.argsort(length, kind='stable')
+    order = order[copies[order] > 0]
+    chunk = np.cumsum((length * copies)[order]) // _CHUNK
     with ensure_progress(advance, 'scoring', len(sequences)) as report:
-        step = scale_progress(report, len(sequences), rows)
-        outputs = runner.run('score', _make_score, builder.build(), inputs=inputs, advance=step)
-    ends = np.cumsum([len(ids) - 2 for ids in sequences])
-    return np.split(np.concatenate(outputs['log_probabilities']), ends[:-1])
+        report(len(sequences) - len(order))
+        step = scale_progress(report, len(order), int(copies.sum()))
+        for rows in np.split(order, np.flatnonzero(np.diff(chunk)) + 1) if len(order) else []:
+            features = masked_copies([sequences[row] for row in rows], runner.model.tokenizer.mask_id)
+            outputs = runner.run(
+                'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=lengths, advance=step
+            )
+            scores = np.split(np.concatenate(outputs['log_probabilities']), np.cumsum(copies[rows])[:-1])
+            for row, of_row in zip(rows.tolist(), scores, strict=True):
+                results[row] = of_row
+    return results
 
 
-def _make_score(module: nn.Module) -> Forward:
-    def forward(params, batch):
-        scores = _log_probabilities(module, params, batch)
-        return {'log_probabilities': jnp.take_along_axis(scores, batch['masked_ids'][..., None], axis=-1)[..., 0]}
-
-    return forward
+def choose_score_lengths(runner: Runner, sequences: Sequence[np.ndarray]) -> tuple[int, ...]:
+    """Chooses padded lengths for the masked copies of sequences, see `Runner.choose_lengths`."""
+    length = np.array([len(ids) for ids in sequences], np.int64)
+    return runner.choose_lengths(np.repeat(length, np.maximum(length - 2, 0)))
 
 
 def next_sentence_probabilities(

@@ -4,7 +4,7 @@ Sequences are batched by length. Each function is compiled once per shape.
 """
 
 import copy
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator
 from typing import Any
 
 import jax
@@ -14,24 +14,22 @@ from flax import linen as nn
 
 from bertjax.cores import available_cores
 from bertjax.data.features import INPUTS, Features
-from bertjax.data.length_buckets import find_buckets
+from bertjax.data.length_buckets import best_length_count, choose_lengths, find_buckets
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.data.packing_plan import Cost, PackingPlan, choose_batch_rows, choose_plan, plan_single_rows
 from bertjax.loading.load_model import LoadedModel
 from bertjax.parallel.mesh import row_shards
 from bertjax.parallel.partition import batch_sharding, mesh_context, replicated
 from bertjax.progress import Advance, ensure_progress
-from bertjax.train.predict import Predictor, no_op
-from bertjax.train.step import Batch
+from bertjax.train.predict import Forward, Predictor, no_op
 
 # The padded lengths, up to the model's number of positions. A length is compiled when it is first needed. Consecutive
 # lengths differ by a third to a half, so 10 to 20 % of the positions are padding if lengths are uniformly distributed.
 LENGTHS = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096, 6144, 8192)
+_MAX_CHOSEN, _MAX_CHOICES = 16, 32  # `Runner.choose_lengths` chooses up to 16 of about 32 lengths.
 _SMALL_SIZES = (1, 8)  # The batch sizes for small numbers of sequences.
 # The maximum positions per CPU core, because the activations of more do not fit in its cache (docs/performance.md).
 _CACHED_POSITIONS = 1536
-
-Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
 
 
 class Runner:
@@ -65,6 +63,7 @@ class Runner:
         inputs: Collection[str] = INPUTS,
         per_token: Collection[str] = (),
         max_rows: int = 0,
+        lengths: tuple[int, ...] = (),
         title: str = '',
         advance: Advance | None = None,
     ) -> dict[str, list[np.ndarray]]:
@@ -82,13 +81,14 @@ class Runner:
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
           max_rows: The maximum batch size if > 0, for outputs that are large or come from inside the encoder. Sequences
             are then not packed.
+          lengths: Padded lengths of `choose_lengths`, for sequences that are then not packed; () for the usual ones.
           title: The title of the progress bar, which appears after two seconds; '' for no bar.
           advance: A function that is called after each batch with the number of finished rows, instead of the bar.
 
         Returns:
           {output name: list with an array per row}, in the order of the rows.
         """
-        plan = self._plan(features, max_rows)
+        plan = self._plan(features, max_rows, lengths)
         key, rows = (name, plan.size, plan.count), plan.size * plan.count
         if key not in self._predictors:
             module = self.model.module
@@ -104,7 +104,28 @@ class Runner:
         with ensure_progress(advance, title, len(features)) as report:
             return self._predictors[key].outputs(self.model.params, features, advance=report, batches=plan.batches())
 
-    def _plan(self, features: Features, max_rows: int) -> PackingPlan:
+    def choose_lengths(self, lengths: np.ndarray) -> tuple[int, ...]:
+        """Chooses padded lengths for many sequences of lengths [N], if this saves more padding than compiling costs.
+
+        Returns:
+          The lengths, ascending; () if the usual lengths are cheaper. These may be compiled already.
+        """
+        if not len(lengths):
+            return ()
+        cost, unit = self._cost, 1 if self.model.mesh.devices.flat[0].platform == 'cpu' else 8
+        # The choice takes time that grows with the square of the number of possible lengths.
+        multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
+        options = {'longest': self.model.config.max_positions, 'multiple': multiple}
+        row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
+        count = best_length_count(lengths, row_cost, compile_cost=cost.shape, most=_MAX_CHOSEN, **options)
+        chosen = choose_lengths(lengths, count=count, **options)
+
+        def total(shapes: tuple[int, ...]) -> float:
+            return row_cost(np.asarray(shapes)[find_buckets(lengths, shapes)]).sum()
+
+        return chosen if total(chosen) + len(chosen) * cost.shape < total(self.lengths) else ()
+
+    def _plan(self, features: Features, max_rows: int, shapes: tuple[int, ...]) -> PackingPlan:
         """Plans the batches; their sizes are multiples of the mesh's row shards."""
         shards = row_shards(self.model.mesh)
 
@@ -114,13 +135,16 @@ class Runner:
         lengths = features.lengths
         mean = features.choices * lengths.sum() / max(1, len(lengths))
         size = round_up(self._batch_size(len(features), max_rows or self._sizes[-1]), mean)
-        if max_rows or features.choices > 1:
-            return plan_single_rows(lengths, self.lengths, size)
+        if max_rows or shapes or features.choices > 1:
+            return plan_single_rows(lengths, shapes or self.lengths, size)
         # Packed batches have half the rows, so they have about as many sequences as batches without packing.
         half = (*(size for size in _SMALL_SIZES if size < self._sizes[-1] // 2), max(1, self._sizes[-1] // 2))
         sizes = lambda length: tuple(dict.fromkeys(round_up(size, length) for size in half))  # noqa: E731
-        config = self.model.config
-        return choose_plan(lengths, self.lengths, size, sizes, Cost.of(config.width, config.num_layers))
+        return choose_plan(lengths, self.lengths, size, sizes, self._cost)
+
+    @property
+    def _cost(self) -> Cost:
+        return Cost.of(self.model.config.width, self.model.config.num_layers)
 
     def _max_cached_rows(self, length: float) -> int:
         """Returns the maximum batch size for rows of `length` tokens."""

@@ -7,13 +7,11 @@ from typing import Any
 import numpy as np
 
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.input import split_chunks
 from bertjax.inference.masked import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
-from bertjax.progress import Advance, ensure_progress
+from bertjax.progress import Advance
 
 _MAX_EXPONENT = 709  # exp overflows float64 above it.
-_CHUNK = 64  # The number of texts that are masked together, which gives a few thousand sequences.
 
 
 def score_texts(
@@ -32,18 +30,17 @@ def score_texts(
       `words`, the number of whitespace-separated words; and `perplexity`, exp(-log_likelihood / tokens), or None for a
       text without pieces.
     """
+    if not texts:
+        return []
     tokenizer, results = runner.model.tokenizer, []
-    with ensure_progress(advance, 'scoring', len(texts)) as report:
-        for chunk in split_chunks(texts, _CHUNK):
-            features = build_sequences(tokenizer, chunk, None, max_length)
-            rows = np.split(features.tokens, features.offsets[1:-1])
-            likelihoods = pseudo_log_likelihoods(runner, rows, report)
-            for text, ids, scores in zip(chunk, rows, likelihoods, strict=True):
-                total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
-                if len(ids) == max_length:  # The text may have been truncated.
-                    text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
-                score = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
-                results.append({**score, 'perplexity': _perplexity(total, tokens)})
+    features = build_sequences(tokenizer, texts, None, max_length)
+    rows = np.split(features.tokens, features.offsets[1:-1])
+    for text, ids, scores in zip(texts, rows, pseudo_log_likelihoods(runner, rows, advance), strict=True):
+        total, tokens = float(scores.sum(dtype=np.float64)), len(scores)
+        if len(ids) == max_length:  # The text may have been truncated.
+            text = text[: tokenizer.encode_with_offsets([text])[0][2][tokens - 1]]
+        score = {'log_likelihood': total, 'tokens': tokens, 'words': len(text.split())}
+        results.append({**score, 'perplexity': _perplexity(total, tokens)})
     return results
 
 

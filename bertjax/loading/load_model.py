@@ -1,12 +1,15 @@
 """Loads a model from a workdir, finished or not, from an exported directory, or from the hub."""
 
 import dataclasses
+import functools
+import hashlib
 import os
 import pathlib
 from collections.abc import Mapping
 from typing import Any
 
 import jax
+import numpy as np
 from etils import epath
 from flax import linen as nn
 from jax.sharding import Mesh
@@ -104,6 +107,15 @@ class LoadedModel:
         """The default length in tokens to which texts are truncated."""
         limit = self.sentence_modules.max_length if self.sentence_modules else 0
         return min(limit or self.config.max_positions, self.config.max_positions)
+
+    @functools.cached_property
+    def fingerprint(self) -> bytes:
+        """A hash of all that determines the model's outputs for a text: its config, tokenizer and parameters."""
+        digest = hashlib.sha256(repr(self.config).encode() + self.tokenizer.fingerprint.encode())
+        for path, x in sorted(flat_paths(self.params).items()):
+            digest.update(path.encode())
+            digest.update(np.ascontiguousarray(jax.device_get(x)).view(np.uint8))
+        return digest.digest()
 
     def __getstate__(self) -> dict[str, Any]:
         """Supports pickle. The parameters are moved to the host, because devices belong to a process."""

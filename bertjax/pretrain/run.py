@@ -25,11 +25,13 @@ from bertjax.optim.optimizers import make_optimizer
 from bertjax.parallel.mesh import row_shards
 from bertjax.pretrain.embeddings import EmbeddingRows, read_embeddings
 from bertjax.pretrain.examples import Examples, StoreExamples
+from bertjax.pretrain.heldout_pairs import PairsEvaluator, read_heldout_pairs
 from bertjax.pretrain.heldout_texts import check_texts, prepare_texts, split_name
 from bertjax.pretrain.phases import PretrainingPhase
 from bertjax.pretrain.settings import PretrainingSettings
 from bertjax.pretrain.text_data import prepare_stores, prepare_tokenizer
 from bertjax.pretrain.warm_start import embedding_rows, initial_params
+from bertjax.tasks.minimal_pairs import encode_pairs
 from bertjax.train.distillation import Distillation
 from bertjax.train.evaluate import Evaluator
 from bertjax.train.phase import Phase
@@ -106,10 +108,12 @@ class Pretraining:
     ):
         self.settings, self.folders, self._distillation = settings, [folder], distillation
         check_texts(settings, folder)
+        self._pairs = read_heldout_pairs(settings)
         self._attention = settings.describe_attention()
         self.tokenizer = prepare_tokenizer(settings, folder)
         self.model_config = settings.model_config(embedding_rows(settings, folder, self.tokenizer))
         check_formats(settings.formats, self.model_config, vocabulary=self.tokenizer.family)
+        encode_pairs(self._pairs, self.tokenizer, self.model_config.max_positions)  # Raises before the text is read.
         self._embeddings: EmbeddingRows | None = None
         if settings.embeddings and not has_checkpoints(folder):
             self._embeddings = read_embeddings(settings.embeddings, self.tokenizer, self.model_config.width)
@@ -214,10 +218,22 @@ class Pretraining:
             [VmappedRun(train, phase.learning_rate, self.settings.run_seeds.dropout)],
             phase.batches,
             evaluator=evaluator(heldout, 'heldout') if heldout else None,
-            other_evaluators=[evaluator(examples, split_name(name)) for name, examples in texts.items()],
+            other_evaluators=[
+                *(evaluator(examples, split_name(name)) for name, examples in texts.items()),
+                *self._pairs_evaluators,
+            ],
             flops_per_sequence=flops,
             teacher=teacher,
         )
+
+    @functools.cached_property
+    def _pairs_evaluators(self) -> list[PairsEvaluator]:
+        """Returns the evaluator of config.heldout_pairs, which all phases share."""
+        if not self._pairs:
+            return []
+        rows = self._phases[0].batch_size // self._phases[0].grad_accum_steps
+        options = {'batch_size': rows, 'mesh': self.setup.mesh}
+        return [PairsEvaluator(self._pairs, self.tokenizer, self.setup.module, **options)]
 
     def describe(self) -> str:
         """Returns a description, which is printed before training starts."""
@@ -234,6 +250,7 @@ class Pretraining:
                 f'also evaluated on {name}: {split.num_documents:,} documents, {split.num_tokens:,} tokens'
                 for name, split in self.examples.texts.items()
             ),
+            *([f'also evaluated on {len(self._pairs):,} minimal pairs'] if self._pairs else []),
         ]
         for phase in () if self.settings.budget else self._phases:  # `Plan.describe` describes a budget
             rows = f'{phase.batch_size_start} to {phase.batch_size}' if phase.batch_ramp else phase.batch_size

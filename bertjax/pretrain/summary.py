@@ -20,6 +20,7 @@ from bertjax.metrics.softmax import softmax
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.pretrain.chance_baselines import ChanceBaselines
+from bertjax.pretrain.heldout_pairs import SPLIT
 from bertjax.pretrain.heldout_texts import PREFIX
 from bertjax.terminal import Console
 from bertjax.text.tokenizer import Tokenizer
@@ -89,12 +90,14 @@ def finish_pretraining(
         )
     filled = list(_filled_masks(params, model_config, tokenizer, heldout)) if heldout is not None else []
     texts = read_text_rows(folder / 'metrics.jsonl')
+    pairs = [row for row in read_rows(folder / 'metrics.jsonl') if row['split'] == SPLIT]
     goodput = read_goodput(folder)
     summary = {
         'steps': config['steps'],
         'heldout_first': rows[0] if rows else None,
         'heldout_last': rows[-1] if rows else None,
         **({'heldout_texts': {name: [first, last] for name, (first, last) in texts.items()}} if texts else {}),
+        **({SPLIT: [pairs[0], pairs[-1]]} if pairs else {}),
         'filled_masks': filled,
         'export': f'export/{split_formats(config["export_formats"])[0]}' if config['export'] else None,
         'goodput': goodput.facts() if goodput else None,  # The only value that differs between equal runs.
@@ -105,6 +108,10 @@ def finish_pretraining(
         print_heldout(console, rows, baselines)
     if texts:
         print_texts(console, texts)
+    if pairs:
+        values = [f'{format_value(row["accuracy"])} at step {row["step"]}' for row in (pairs[0], pairs[-1])]
+        error = format_value(pairs[-1]['standard_error'])
+        console.print(f'accuracy on minimal pairs: {", ".join(values)} (standard error {error})', markup=False)
     if filled:
         console.print(
             '\nfilled masks: the most probable piece is in brackets, the true piece at the end of the line',

@@ -6,10 +6,12 @@ from contextlib import nullcontext
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from flax import linen as nn
 from jax.sharding import Mesh
 
-from bertjax.data.features import Features
+from bertjax.data.features import INPUTS, Features
 from bertjax.data.length_buckets import sorted_batches
 from bertjax.data.loader import global_arrays, local_rows
 from bertjax.parallel.mesh import row_shards
@@ -18,11 +20,30 @@ from bertjax.parallel.zero1 import unshard
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.step import Batch
 
+Forward = Callable[[Any, Batch], Mapping[str, jax.Array]]
+SCORE_INPUTS = (*INPUTS, 'masked_positions', 'masked_ids')  # the batch arrays that `make_token_scores` uses
+
 _AHEAD = 1  # the batches that the devices may compute while the host fetches a result and makes the next batch
 
 
 def no_op(rows: int) -> None:
     """Ignores progress."""
+
+
+def make_token_scores(module: nn.Module) -> Forward:
+    """Makes the function (params, batch) -> `log_probabilities` of `masked_ids`, float32 [B, P].
+
+    Args:
+      module: BertForPreTraining.
+    """
+
+    def forward(params: Any, batch: Batch) -> dict[str, jax.Array]:
+        inputs = [batch[name] for name in (*INPUTS, 'masked_positions')]
+        logits = module.apply({'params': params}, *inputs)['mlm_logits']  # [B, P, V]
+        correct = jnp.take_along_axis(logits, batch['masked_ids'][..., None], axis=-1)[..., 0]
+        return {'log_probabilities': correct - jax.nn.logsumexp(logits, axis=-1)}
+
+    return forward
 
 
 class Predictor:
@@ -41,7 +62,7 @@ class Predictor:
 
     def __init__(
         self,
-        forward: Callable[[Any, Batch], Mapping[str, jax.Array]],
+        forward: Forward,
         mesh: Mesh,
         *,
         inputs: Collection[str],

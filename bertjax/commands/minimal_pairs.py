@@ -1,0 +1,109 @@
+"""run=minimal_pairs: measure how often the model prefers the good sentence of minimal pairs such as BLiMP's."""
+
+import hashlib
+import json
+import math
+import pathlib
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ml_collections import ConfigDict
+from rich.markup import escape
+from rich.table import Table
+
+from bertjax.config.inference import inference_settings
+from bertjax.config.verb import Verb
+from bertjax.files.atomic import AtomicFile, write_atomic
+from bertjax.files.small_files import read_json_or_none
+from bertjax.finetune.results import json_lines, result_extras
+from bertjax.inference.input import InputSource
+from bertjax.inference.minimal_pairs import PairScores
+from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
+from bertjax.inference.runner import Runner
+from bertjax.loading.load_model import load_requested_model
+from bertjax.progress import show_progress
+from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, encode_pairs, read_pairs
+from bertjax.terminal import Console
+from bertjax.workdir.lock import lock_workdir
+from bertjax.writers.console import format_value
+
+VERB = Verb()
+
+
+def run(config: ConfigDict, workdir: str) -> None:
+    """Scores both sentences of each pair of config.input by their pseudo-log-likelihoods, and prints the accuracies.
+
+    WORKDIR/minimal_pairs/NAME.json has the accuracies by set, by phenomenon and in all, see
+    `metrics.minimal_pairs.pair_accuracies`. NAME.jsonl has the records with the scores of their pairs. All input is
+    checked before anything is computed. After a kill, the same command continues after the last part of the pairs.
+
+    Args:
+      config: The config of the recipe `minimal_pairs`.
+      workdir: The workdir of the model, or a new folder.
+
+    Raises:
+      UserError: There is no model or no such file, the model lacks the head, a record is malformed, a sentence is
+        longer than the model's positions, or the results of another input would be replaced.
+    """
+    settings = inference_settings(config, 'minimal_pairs')
+    source = InputSource(settings.input, ())
+    source.check()
+    pairs = read_pairs(settings.input, 'config.input', settings.options)
+    folder = pathlib.Path(workdir)
+    with lock_workdir(folder, results_only=True):
+        model = load_requested_model(settings, folder)
+        model.require('mlm', 'run=minimal_pairs')
+        sequences = encode_pairs(pairs, model.tokenizer, model.config.max_positions)
+        target = folder / 'minimal_pairs' / f'{source.name}.jsonl'
+        facts, parts = target.with_suffix('.json'), target.with_suffix('.parts')
+        # Without a file of facts, the file of scores may be overwritten, too.
+        check_overwrite([facts], source.origin, [target], recorded_files([facts]) or {target.name})
+        records = json.dumps([settings.options, [pair.fields for pair in pairs]])
+        identity = hashlib.sha256(model.fingerprint + records.encode()).hexdigest()
+        results = read_json_or_none(facts, lambda found: found if found['identity'] == identity else None)
+        if results and target.exists():
+            print(f'{facts} exists already, with the accuracies of this model on these pairs')
+        else:
+            with show_progress('pairs', len(pairs), lines=True) as advance:
+                runner = Runner(model, batch_size=settings.batch_size)
+                log_likelihoods = PairScores(runner, sequences, parts).compute(advance)
+            results = accuracies(pairs, log_likelihoods)
+            with AtomicFile(target) as file:
+                file.write(json_lines(map(_row, pairs, log_likelihoods.tolist())).encode())
+            description = {INPUT: source.origin, FILES: [target.name], 'model': model.where, **results}
+            write_atomic(facts, json.dumps({**description, 'identity': identity}, indent=2) + '\n')
+            shutil.rmtree(parts)
+        Console(highlight=False).print(_table(pairs, results))
+        if results['ties']:
+            print(f'{results["ties"]:,} of {len(pairs):,} pairs have equal scores, and count as wrong')
+        print(f'{target}\n{facts}')
+
+
+def _row(pair: MinimalPair, scores: Sequence[float]) -> dict[str, Any]:
+    good, bad = scores
+    return result_extras(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
+
+
+def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:
+    """Returns a table with a row for each phenomenon, for its sets below it, and for all pairs."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ('', 'pairs', 'accuracy', 'standard error'):
+        table.add_column(heading, justify='right' if heading else 'left', no_wrap=not heading)
+
+    def add(name: str, row: Mapping[str, Any], style: str = '') -> None:
+        values = map(format_value, (row['accuracy'], row['standard_error']))
+        table.add_row(escape(name), f'{row["pairs"]:,}', *values, style=style)
+
+    phenomenon_of = {pair.set: pair.phenomenon for pair in reversed(pairs)}
+    for phenomenon, row in results['phenomena'].items():
+        if phenomenon:
+            add(phenomenon, row, style='bold')
+        for name in results['sets']:
+            if name and phenomenon_of[name] == phenomenon:
+                add(f'  {name}', results['sets'][name])
+    add('mean over the sets', results, 'bold')
+    if not math.isclose(results['share'], results['accuracy']):
+        shares = {'accuracy': results['share'], 'standard_error': results['share_standard_error']}
+        add('share of the pairs', {**results, **shares})
+    return table

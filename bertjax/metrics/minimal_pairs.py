@@ -1,0 +1,55 @@
+"""Accuracy on minimal pairs: how often a model prefers the good sentence, by set, by phenomenon, and in all."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+def pair_accuracies(correct: Sequence[bool], sets: Sequence[str], phenomena: Sequence[str]) -> dict[str, Any]:
+    """Computes the accuracies on N pairs, as BLiMP reports them (Warstadt et al. 2020, arXiv 1912.00582).
+
+    The accuracy p of a set is the share of its n correct pairs; its standard error is the binomial √(p (1 - p) / n).
+    The accuracy of a phenomenon is the mean over its K sets, and `accuracy` is the mean over all sets. The standard
+    error of a mean over K sets with the standard errors s_k is √(Σ s_k²) / K: the sets are given, their pairs sampled.
+
+    Args:
+      correct: Whether each pair is correct, N > 0. A tie is not correct.
+      sets: The set of each pair.
+      phenomena: The phenomenon of each pair.
+
+    Returns:
+      A dict with `pairs`; `accuracy` and `standard_error`; `share` and `share_standard_error`, the share of all pairs
+      and its binomial standard error; and the dicts `phenomena` and `sets`, {name: the same without `share`}.
+    """
+    correct, names = np.asarray(correct, bool), np.asarray(sets)
+    share = _share(correct)
+    return {
+        **_mean(correct, names),
+        'share': share['accuracy'],
+        'share_standard_error': share['standard_error'],
+        'phenomena': {
+            name: _mean(correct[chosen], names[chosen]) for name, chosen in _groups(np.asarray(phenomena)).items()
+        },
+        'sets': {name: _share(correct[chosen]) for name, chosen in _groups(names).items()},
+    }
+
+
+def _groups(names: np.ndarray) -> Mapping[str, np.ndarray]:
+    """Returns {name: bool [N], whether each pair has this name}, in the order of the first pairs."""
+    return {name: names == name for name in dict.fromkeys(names.tolist())}
+
+
+def _share(correct: np.ndarray) -> dict[str, Any]:
+    p, n = float(correct.mean()), len(correct)
+    return {'pairs': n, 'accuracy': p, 'standard_error': math.sqrt(p * (1 - p) / n)}
+
+
+def _mean(correct: np.ndarray, sets: np.ndarray) -> dict[str, Any]:
+    shares = [_share(correct[chosen]) for chosen in _groups(sets).values()]
+    return {
+        'pairs': len(correct),
+        'accuracy': float(np.mean([share['accuracy'] for share in shares])),
+        'standard_error': math.hypot(*(share['standard_error'] for share in shares)) / len(shares),
+    }

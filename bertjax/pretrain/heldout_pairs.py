@@ -1,0 +1,75 @@
+"""config.heldout_pairs: minimal pairs, on which each evaluation of a pre-training measures the accuracy."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flax import linen as nn
+from jax.sharding import Mesh
+
+from bertjax.data.length_buckets import choose_lengths
+from bertjax.data.masked_copies import masked_copies
+from bertjax.pretrain.settings import PretrainingSettings
+from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, encode_pairs, first_of_equal, read_pairs
+from bertjax.text.tokenizer import Tokenizer
+from bertjax.train.on_compile import OnCompile, ignore_compile
+from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
+
+SPLIT = 'heldout_pairs'  # the split of the pairs in metric rows
+_KEY = 'config.heldout_pairs'
+_MAX_LENGTHS = 4  # padded lengths, each of which is compiled once
+
+
+def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
+    """Returns the pairs of config.heldout_pairs, or config.eval_examples of them at equal distances if there are more.
+
+    Raises:
+      UserError: See `read_pairs`.
+    """
+    pairs = read_pairs(settings.heldout_pairs, _KEY) if settings.heldout_pairs else []
+    count = min(len(pairs), settings.eval_examples)
+    return [pairs[number * len(pairs) // count] for number in range(count)]
+
+
+class PairsEvaluator:
+    """Computes the accuracy on minimal pairs, an `EvaluatorProtocol` of the training loop.
+
+    Args:
+      pairs: At least one pair.
+      tokenizer: The tokenizer of the run.
+      module: The model.
+      batch_size: The number of masked sentences of a batch.
+      mesh: The mesh of parameters and rows.
+
+    Raises:
+      UserError: A sentence is longer than the model's positions, see `encode_pairs`.
+    """
+
+    split = SPLIT
+
+    def __init__(
+        self, pairs: Sequence[MinimalPair], tokenizer: Tokenizer, module: nn.Module, *, batch_size: int, mesh: Mesh
+    ):
+        longest = module.config.max_positions
+        distinct, self._index = first_of_equal(encode_pairs(pairs, tokenizer, longest))
+        self._pairs, self._count, self._features = pairs, len(distinct), masked_copies(distinct, tokenizer.mask_id)
+        self._predictor = Predictor(
+            make_token_scores(module),
+            mesh,
+            inputs=SCORE_INPUTS,
+            per_token=(),
+            batch_size=batch_size,
+            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, longest=longest),
+            pad_id=tokenizer.pad_id,
+        )
+
+    def run(self, params: Any, on_compile: OnCompile = ignore_compile) -> dict[str, float | None]:
+        """Computes `accuracy`, the mean over the sets of pairs, and its `standard_error`."""
+        rows = self._predictor.outputs(params, self._features, on_compile)['log_probabilities']
+        scores = np.bincount(self._features.record, np.concatenate(rows).astype(np.float64), self._count)
+        figures = accuracies(self._pairs, scores[self._index].reshape(-1, 2))
+        return {name: figures[name] for name in ('accuracy', 'standard_error')}
+
+    def cost(self, values: Mapping[str, float | None]) -> None:
+        """Returns None: pairs never select the best checkpoint."""
+        del values

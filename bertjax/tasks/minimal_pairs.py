@@ -1,0 +1,110 @@
+"""Minimal pairs: sentences that differ in little, of which one is good and one is bad, as in BLiMP's JSON lines."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.config.inference import MinimalPairsKeys
+from bertjax.errors import UserError
+from bertjax.metrics.minimal_pairs import pair_accuracies
+from bertjax.remote.paths import user_path
+from bertjax.tasks.reading.layout import Column
+from bertjax.tasks.reading.records import parse_records, select_columns
+from bertjax.tasks.reading.texts import read_lines
+from bertjax.text.tokenizer import Tokenizer
+
+BLIMP_FIELDS = dataclasses.asdict(MinimalPairsKeys())
+
+
+@dataclasses.dataclass(frozen=True)
+class MinimalPair:
+    """A good and a bad sentence.
+
+    Attributes:
+      where: The location, 'file:line'.
+      good, bad: The sentences.
+      set, phenomenon: The names of the groups that the pair belongs to; '' if the file has no such groups.
+      fields: All fields of the record.
+    """
+
+    where: str
+    good: str
+    bad: str
+    set: str
+    phenomenon: str
+    fields: Mapping[str, Any]
+
+
+def read_pairs(path: str, key: str, fields: Mapping[str, str] = BLIMP_FIELDS) -> list[MinimalPair]:
+    """Reads a file of JSON lines, which may be compressed.
+
+    Args:
+      path: The path of the file.
+      key: The config key of the path, for messages.
+      fields: {attribute of MinimalPair: field of the records}. Files without BLiMP's fields for groups have no groups.
+
+    Raises:
+      UserError: The file does not exist, or a record is malformed, lacks a field or has an empty sentence. The
+        message has the file and the line.
+    """
+    file = user_path(path, key)
+    if not path or not file.exists():
+        raise UserError(key, repr(path), 'a file of JSON lines', 'correct the path')
+    records = list(parse_records(read_lines(file), str(file), 'jsonl'))
+
+    def column(name: str) -> Column:
+        field = fields[name]
+        required = name in ('good', 'bad') or field in records[0].fields or field != BLIMP_FIELDS[name]
+        return Column((field,), required, key=f'config.minimal_pairs.{name}')
+
+    rows = select_columns(records, [column(name) for name in BLIMP_FIELDS])
+    pairs = [MinimalPair(row.where, *(value or '' for value in row.values), row.fields) for row in rows]
+    for pair in pairs:
+        empty = [fields[name] for name in ('good', 'bad') if not getattr(pair, name).strip()]
+        if empty:
+            raise UserError(pair.where, f'an empty text in {empty[0]!r}', 'two sentences', 'correct the record')
+    return pairs
+
+
+def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
+    """Returns the ids `[CLS] sentence [SEP]` of the good and the bad sentence of each pair in turn, int32 [S] each.
+
+    Raises:
+      UserError: A sentence has more than `max_length` tokens or no piece. It is never cut, because a pair may differ in
+        its last words.
+    """
+    cls, sep = np.int32([tokenizer.cls_id]), np.int32([tokenizer.sep_id])
+    sentences = tokenizer.encode([sentence for pair in pairs for sentence in (pair.good, pair.bad)])
+    for number, ids in enumerate(sentences):
+        where = pairs[number // 2].where
+        if len(ids) + 2 > max_length:
+            expected = f'at most {max_length}, the positions of the model'
+            raise UserError(where, f'a sentence of {len(ids) + 2} tokens', expected, 'remove or shorten the pair')
+        if not len(ids):
+            raise UserError(where, 'a sentence without any piece', 'two sentences', 'correct or remove the record')
+    return [np.concatenate([cls, ids, sep]) for ids in sentences]
+
+
+def first_of_equal(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+    """Returns the distinct sequences, and the index of each sequence among them, int64 [N].
+
+    Computing equal sequences once makes their scores equal to the bit, so that pairs that the tokenizer does not tell
+    apart are ties.
+    """
+    distinct: dict[bytes, int] = {}
+    index = np.array([distinct.setdefault(ids.tobytes(), len(distinct)) for ids in sequences], np.int64)
+    return [np.frombuffer(ids, np.int32) for ids in distinct], index
+
+
+def accuracies(pairs: Sequence[MinimalPair], log_likelihoods: np.ndarray) -> dict[str, Any]:
+    """Returns `pair_accuracies` and `ties`, the number of pairs with equal scores, which count as wrong.
+
+    Args:
+      pairs: N pairs.
+      log_likelihoods: The scores of the good and the bad sentences, float64 [N, 2].
+    """
+    good, bad = log_likelihoods.T
+    figures = pair_accuracies(good > bad, [pair.set for pair in pairs], [pair.phenomenon for pair in pairs])
+    return {'pairs': len(pairs), 'ties': int((good == bad).sum()), **figures}

@@ -1,0 +1,189 @@
+"""run=minimal_pairs on files of one's own, its mistakes, its parts after a kill; config.heldout_pairs of a training."""
+
+import gzip
+import json
+import math
+import pathlib
+
+import numpy as np
+import pytest
+from running import Program, assert_one_line, rows
+
+import bertjax
+from bertjax.inference import minimal_pairs
+
+RECIPE = {'recipe': 'configs/minimal_pairs.py', 'small': False}
+WORDS = ('the', 'river', 'stone', 'bird', 'light', 'old', 'green', 'runs', 'sings', 'falls', 'under', 'over', 'near')
+
+
+def write(path: pathlib.Path, records: list[dict]) -> pathlib.Path:
+    text = ''.join(json.dumps(record) + '\n' for record in records).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == '.gz' else text)
+    return path
+
+
+def records(count: int) -> list[dict]:
+    """Pairs in two sets of one phenomenon and a third set, of unequal sizes; the last two pairs are the same
+    sentence twice, in lower case."""
+    rng = np.random.default_rng(1)
+    sentences = [' '.join(rng.choice(WORDS, 4 + i % 5)) for i in range(2 * count)]
+    pairs = [
+        {
+            'UID': 'abbb'[i % 4] if i % 5 else 'c', 'linguistics_term': 'order' if i % 5 else 'rest', 'id': i,
+            'sentence_good': sentences[2 * i], 'sentence_bad': sentences[2 * i + 1],
+        }
+        for i in range(count)
+    ]  # fmt: skip
+    return [*pairs, *({**pair, 'sentence_bad': pair['sentence_good'].title()} for pair in pairs[:2])]
+
+
+@pytest.fixture(scope='module')
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    return write(tmp_path_factory.mktemp('pairs') / 'few.jsonl.gz', records(40))
+
+
+def results(folder: pathlib.Path, name: str = 'few') -> tuple[dict, list[dict]]:
+    folder = folder / 'minimal_pairs'
+    lines = (folder / f'{name}.jsonl').read_text(encoding='utf-8').splitlines()
+    return json.loads((folder / f'{name}.json').read_text(encoding='utf-8')), [json.loads(line) for line in lines]
+
+
+def test_accuracies_are_those_of_the_scores(program: Program, trained, pairs, tmp_path):
+    out = program.run(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={pairs}', **RECIPE).stdout
+    facts, scored = results(tmp_path)
+    given = records(40)
+    bert = bertjax.load(trained)
+    for side in ('good', 'bad'):
+        expected = [score['log_likelihood'] for score in bert.score([pair[f'sentence_{side}'] for pair in given])]
+        np.testing.assert_allclose([row[f'{side}_score'] for row in scored], expected, atol=1e-4)
+    correct = np.array([row['good_score'] > row['bad_score'] for row in scored])
+    assert [row['correct'] for row in scored] == correct.tolist() and not correct[-2:].any()
+    assert all(row.items() >= pair.items() for row, pair in zip(scored, given, strict=True))
+    assert '2 of 42 pairs have equal scores' in out
+    assert facts['ties'] == 2 and facts['pairs'] == 42 and facts['share'] == correct.mean()
+    by_set = {name: correct[[pair['UID'] == name for pair in given]] for name in 'abc'}
+    for name, hits in by_set.items():
+        error = math.sqrt(hits.mean() * (1 - hits.mean()) / len(hits))
+        expected = {'pairs': len(hits), 'accuracy': hits.mean(), 'standard_error': error}
+        assert facts['sets'][name] == pytest.approx(expected)
+    means = {name: (hits.mean(), hits.var() / len(hits)) for name, hits in by_set.items()}
+    for row, names in ((facts, 'abc'), (facts['phenomena']['order'], 'ab'), (facts['phenomena']['rest'], 'c')):
+        assert row['accuracy'] == pytest.approx(np.mean([means[name][0] for name in names]))
+        error = math.sqrt(sum(means[name][1] for name in names)) / len(names)
+        assert row['standard_error'] == pytest.approx(error)
+    for name, row in (('order', facts['phenomena']['order']), ('mean over the sets', facts)):
+        assert f'{row["accuracy"]:.3f}' in next(line for line in out.splitlines() if line.startswith(name))
+
+
+def test_parts_are_computed_once_and_other_results_kept(program: Program, trained, pairs, tmp_path, monkeypatch):
+    monkeypatch.setattr(minimal_pairs, '_PART', 16)
+    command = (f'--config.init={trained}', f'--config.input={pairs}')
+    program.run(f'--workdir={tmp_path}/whole', *command, **RECIPE)
+    compute, calls = minimal_pairs.score_pairs, []
+
+    def scores(*given):
+        calls.append(given)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return compute(*given)
+
+    monkeypatch.setattr(minimal_pairs, 'score_pairs', scores)
+    command = (f'--workdir={tmp_path}/killed', *command)
+    program.run(*command, status=None, **RECIPE)
+    assert len(list((tmp_path / 'killed' / 'minimal_pairs').rglob('*.npy'))) == 2
+    program.run(*command, **RECIPE)
+    assert len(calls) == 4  # The third part again, with which the file ends.
+    for name in ('few.json', 'few.jsonl'):
+        whole, killed = ((tmp_path / run / 'minimal_pairs' / name).read_bytes() for run in ('whole', 'killed'))
+        assert whole == killed
+    assert 'exists already' in program.run(*command, **RECIPE).stdout and len(calls) == 4
+    assert not list((tmp_path / 'killed').rglob('*.parts'))
+    other = write(tmp_path / 'few.jsonl', records(3))
+    line = program.error(*command, f'--config.input={other}', **RECIPE)
+    assert f'results of {pairs}' in line
+
+
+def test_other_fields_and_no_groups(program: Program, trained, tmp_path):
+    given = [{'right': 'the river runs', 'wrong': 'the runs river'}, {'right': 'old stone', 'wrong': 'stone old'}]
+    path = write(tmp_path / 'own.jsonl', given)
+    fields = ('--config.minimal_pairs.good=right', '--config.minimal_pairs.bad=wrong')
+    command = (f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={path}', *fields)
+    program.run(*command, **RECIPE)
+    facts, scored = results(tmp_path, 'own')
+    assert facts['accuracy'] == facts['share'] == np.mean([row['correct'] for row in scored])
+    line = program.error(*command, '--config.minimal_pairs.set=kind', **RECIPE)
+    assert 'own.jsonl:1' in line and 'config.minimal_pairs.set' in line
+
+
+LONG = ' '.join(['bird'] * 600)
+
+
+@pytest.mark.parametrize(
+    ('change', 'said'),
+    [
+        ({'sentence_bad': None}, "an empty text in 'sentence_bad'"),
+        ({'sentence_good': ' ', 'sentence_bad': ' '}, "an empty text in 'sentence_good'"),
+        ({'sentence_good': LONG}, 'a sentence of 602 tokens'),
+        ({'sentence_good': '\u200b'}, 'a sentence without any piece'),
+        ('sentence_bad', 'sentence_bad'),
+        ('UID', 'UID'),
+    ],
+)
+def test_mistakes_in_a_file_have_its_line(program: Program, trained, tmp_path, change, said):
+    wrong = records(3)
+    if isinstance(change, str):
+        del wrong[1][change]
+    else:
+        wrong[1] |= change
+    path = write(tmp_path / 'wrong.jsonl', wrong)
+    command = (f'--workdir={tmp_path}/out', f'--config.init={trained}', f'--config.input={path}')
+    line = program.error(*command, **RECIPE)
+    assert f'{path}:2: found' in line and said in line
+    assert not list((tmp_path / 'out').rglob('*.jsonl'))
+
+
+def test_other_mistakes(program: Program, trained, tuned, pairs, tmp_path):
+    command = (f'--workdir={tmp_path}/out', f'--config.input={pairs}')
+    assert 'no head for masked words' in program.error(*command, f'--config.init={tuned}', **RECIPE)
+    for path in ('', '/nowhere.jsonl', '-'):
+        line = program.error(f'--workdir={tmp_path}', f'--config.init={trained}', f'--config.input={path}', **RECIPE)
+        assert 'config.input' in line
+
+
+def test_a_training_measures_pairs_and_stays_the_same(program: Program, pairs, tmp_path):
+    steps = ('--config.steps=6', '--config.eval_every=3', '--config.log_every=1')
+    given = f'--config.heldout_pairs={pairs}'
+    out = program.run(f'--workdir={tmp_path}/with', *steps, given, devices=2).stdout
+    program.run(f'--workdir={tmp_path}/without', *steps, devices=2)
+    name = 'export/hf/model.safetensors'
+    assert (tmp_path / 'with' / name).read_bytes() == (tmp_path / 'without' / name).read_bytes()
+    for split in ('train', 'heldout'):
+        files = (tmp_path / run / 'metrics.jsonl' for run in ('with', 'without'))
+        measured, plain = ([row['mlm_loss'] for row in rows(file, split)] for file in files)
+        assert measured == plain
+    measured = rows(tmp_path / 'with' / 'metrics.jsonl', 'heldout_pairs')
+    assert [row['step'] for row in measured] == [0, 3, 6]
+    assert json.loads((tmp_path / 'with' / 'summary.json').read_text())['heldout_pairs'] == [measured[0], measured[-1]]
+    assert 'also evaluated on 32 minimal pairs' in out  # as many as config.eval_examples
+    assert f'heldout_pairs at step 6: accuracy {measured[-1]["accuracy"]:.3f}' in out
+
+    every = write(tmp_path / 'even.jsonl', [records(40)[i * 42 // 32] for i in range(32)])
+    program.run(f'--workdir={tmp_path}/with', f'--config.input={every}', **RECIPE)
+    facts, _ = results(tmp_path / 'with', 'even')
+    assert {name: measured[-1][name] for name in ('accuracy', 'standard_error')} == pytest.approx(
+        {name: facts[name] for name in ('accuracy', 'standard_error')}
+    )
+
+
+def test_pairs_of_a_training_are_checked_first(program: Program, tmp_path):
+    wrong = records(3)
+    wrong[1]['sentence_bad'] = ''
+    path = write(tmp_path / 'wrong.jsonl', wrong)
+    for given, said in ((path, f'{path}:2'), ('/nowhere.jsonl', 'config.heldout_pairs')):
+        command = (f'--workdir={tmp_path}/run', f'--config.heldout_pairs={given}')
+        assert said in program.error(*command)
+        assert said in assert_one_line(program.run(*command, '--config.run=pretrain', status=2))
+    assert not list((tmp_path / 'run').rglob('*.tokens'))
+    wrong[1]['sentence_bad'] = LONG
+    write(path, wrong)
+    assert f'{path}:2' in program.error(f'--workdir={tmp_path}/run', f'--config.heldout_pairs={path}')
