@@ -11,6 +11,7 @@ continues what the other began. Errors are exceptions: `bertjax.UserError` for a
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`: the same call continues. The third
 signal raises KeyboardInterrupt at once. In a thread other than the main one, signals have no effect on the training.
 config.hang_minutes ends the whole process, as on the command line. A run of several processes needs the command line.
+On a GPU, call `train` before JAX computes anything else: XLA reads the flags that bertjax sets only once.
 """
 
 import contextlib
@@ -30,6 +31,7 @@ from bertjax.config.verb import Verb
 from bertjax.errors import StoppedError, UserError
 from bertjax.files.paths import is_remote
 from bertjax.files.small_files import read_json_object
+from bertjax.parallel import distributed
 from bertjax.parallel.process_flags import ProcessFlags
 from bertjax.remote.paths import user_path
 from bertjax.run_verb import explain_error, run_verb
@@ -233,6 +235,6 @@ def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:
 
 def _check_one_process(name: str, verb: Verb) -> None:
     del verb
-    if ProcessFlags().is_one_of_several():
+    if ProcessFlags().is_one_of_several() or distributed.is_multiprocess():
         fix = f'start {name} from the command line in each process: docs/scaling.md'
         raise UserError('this process', 'one of several processes', 'a single one in Python', fix)

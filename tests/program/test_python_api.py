@@ -238,6 +238,14 @@ def test_mistakes_are_one_line(call: Callable, message: str, tmp_path):
     assert '\n' not in str(raised.value) and '.unfinished' not in os.listdir(tmp_path)
 
 
+def test_one_of_several_processes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv('SLURM_PROCID', '0')
+    monkeypatch.setenv('SLURM_STEP_NUM_TASKS', '2')
+    with pytest.raises(bertjax.UserError, match='start pretrain from the command line in each process'):
+        bertjax.train('pretrain_tiny', tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_third_signal_interrupts_the_call():
     with pytest.raises(KeyboardInterrupt), called_by(Caller('call', ends_process=False)), Interrupt() as interrupt:
         for _ in range(3):
