@@ -26,6 +26,7 @@ _PACKAGE = pathlib.Path(__file__).parent.parent
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
 # The keys that name files, in place of which a Python program may give rows: workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')
+_PATH = (str, os.PathLike)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +101,6 @@ class Recipe:
         named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
         values = [f'task.{name}={task[name]}' for name in named_options if f'task.{name}' not in self.flag_keys]
         return f'--config={self.name} without an argument means {", ".join(values)}' if values else ''
-
-
-_PATH = (str, os.PathLike)
 
 
 def _to_config_value(value: Any) -> Any:
