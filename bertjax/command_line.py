@@ -1,26 +1,21 @@
 """The flags of the command line, the errors about them, and the recipe that they name."""
 
-import inspect
 import re
 import sys
-import types
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 from absl import flags
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
 from bertjax import __version__
-from bertjax.config.check import unknown_key_error
-from bertjax.config.files import find_recipe, load_recipe, recipe_names
+from bertjax.config.check import check_key
+from bertjax.config.files import Recipe, find_recipe, load_recipe
 from bertjax.config.plain import flatten
 from bertjax.config.recipes import finetuning_config, pretraining_config
 from bertjax.config.suggestions import FLAGS, VERBS, nearest_name
-from bertjax.config.verb import EXAMPLES
 from bertjax.errors import UserError
 from bertjax.parallel.process_flags import ProcessFlags
-from bertjax.tasks.registry import options
-from bertjax.usage import load_verb, program_help, recipe_help, verbs
+from bertjax.usage import example_recipe, program_help, recipe_help, verbs
 
 CONFIG = config_flags.DEFINE_config_file(
     'config', None, 'The recipe: NAME or FILE.py, and perhaps :ARGUMENT.', lock_config=True
@@ -110,22 +105,10 @@ def _check_names(argv: Sequence[str]) -> None:
 
 
 def _check_keys(argv: Sequence[str], recipe_keys: Collection[str]) -> None:
-    """Raises a UserError for a flag whose key is not in `recipe_keys`, the keys of the recipe.
-
-    ml_collections also accepts attributes of a ConfigDict such as `items`, and indices into text and tuples such as
-    `corpus[0]`, but fails when it sets them.
-    """
-    # 'phases[0].steps' makes 'phases' settable, too.
-    settable = {*recipe_keys, *(key.partition('[')[0] for key in recipe_keys)}
+    """Raises a UserError for a flag whose key is not in `recipe_keys`, the keys of the recipe."""
     for argument in argv[1:]:
-        match = re.match(r'--?(?:no)?config\.([^=]*)', argument)
-        if not match or match[1] in settable:
-            continue
-        group = [key for key in recipe_keys if key.startswith(f'{match[1]}.')]
-        if not group:
-            raise unknown_key_error(match[1], recipe_keys)
-        fix = f'for example --config.{next((key for key in group if key.endswith(".name")), group[0])}=VALUE'
-        raise UserError(f'--config.{match[1]}', 'a group of keys', 'a single key', fix)
+        if match := re.match(r'--?(?:no)?config\.([^=]*)', argument):
+            check_key(match[1], recipe_keys)
 
 
 def no_recipe_error() -> UserError:
@@ -159,16 +142,11 @@ def _not_a_flag_error(word: str, recipes: Sequence[str]) -> UserError:
     elif re.match(r'[\w.]+=', word):
         fix = f'did you mean --config.{word}?'
     elif verb:
-        example = '' if recipes else f'--config={_example(verb)} '
+        example = '' if recipes else f'--config={example_recipe(verb)} '
         fix = f'did you mean {example}--config.run={verb}?'
     else:
         fix = 'see --help'
     return UserError('command line', repr(word), 'only flags', fix)
-
-
-def _example(verb: str) -> str:
-    """Returns a recipe that this verb can run."""
-    return verb if verb in recipe_names() else EXAMPLES.get(load_verb(verb).VERB.needs, 'RECIPE')
 
 
 def _wrong_value_error(message: str) -> UserError:
@@ -180,69 +158,13 @@ def _wrong_value_error(message: str) -> UserError:
     return UserError(f'--{key}', repr(value), expected[kind[1]] if kind else reason, f'write it as --{key}=VALUE')
 
 
-def find_verb(config: ConfigDict) -> types.ModuleType:
-    """Returns the module of config.run, and checks that the recipe has the sections that the verb needs.
+def read_recipe() -> Recipe:
+    """Returns the recipe of the parsed flags.
 
     Raises:
-      UserError: The verb does not exist, or it needs another recipe.
+      UserError: There is none.
     """
-    name = config.run
-    if name not in verbs():
-        possible = [verb for verb in verbs() if load_verb(verb).VERB.needs in ('', *config)]
-        near = nearest_name(name, possible, VERBS) or nearest_name(name, verbs(), VERBS)
-        fix = f'did you mean --config.run={near}?' if near else 'see --help'
-        raise UserError('config.run', repr(name), 'one of ' + ', '.join(verbs()), fix)
-    module = load_verb(name)
-    if module.VERB.needs not in ('', *config):
-        found, fix = f'a recipe without config.{module.VERB.needs}', f'give a recipe such as {_example(name)}'
-        raise UserError(f'--config.run={name}', found, 'a recipe that has it', fix)
-    if 'distill' in config and not module.VERB.teacher:
-        fix = 'leave out --config.run, or give a recipe without a teacher'
-        raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
-    return module
-
-
-def arguments(run: Callable[..., None], config: ConfigDict) -> dict[str, Any]:
-    """Returns the values of the command line for the parameters of a verb's `run`; see `config.verb.Verb`."""
-    getters = {'recipe': named_recipe, 'flag_keys': flag_keys, 'command_line_keys': lambda: command_line_keys(config)}
-    return {name: getters[name]() for name in inspect.signature(run).parameters if name in getters}
-
-
-def named_recipe() -> str:
-    """Returns the recipe as the command line spells it."""
-    (recipe,) = _recipes(_expand_flags(sys.argv))
-    return recipe
-
-
-def describe_default_argument(config: ConfigDict) -> str:
-    """Describes the recipe's default argument if the command line omits it, as in `glue` for `glue:rte`; else ''."""
-    recipe = named_recipe()
-    inner = recipe.partition(':')[2] if 'distill' in config else recipe
-    if 'task' not in config or ':' in inner:
-        return ''
-    named_options = [name for name, option in options(config.task.kind).items() if option.named and name in config.task]
-    values = [f'task.{name}={config.task[name]}' for name in named_options if f'task.{name}' not in flag_keys()]
-    return f'--config={recipe} without an argument means {", ".join(values)}' if values else ''
-
-
-def flag_keys() -> set[str]:
-    """Returns the config keys that the command line sets by --config.KEY=VALUE."""
-    return set(config_flags.get_override_values(flags.FLAGS['config']))
-
-
-def command_line_keys(config: ConfigDict) -> set[str]:
-    """Returns the config keys that `--config.KEY=VALUE` sets, or that the argument of the recipe changes or names."""
-    flag = flags.FLAGS['config']
-    keys = flag_keys()
-    recipe, _, argument = flag.config_filename.partition(':')
-    if argument:
-        values = flatten(load_recipe(flag.config_filename))
-        try:
-            without = flatten(load_recipe(recipe))
-        except UserError:  # The recipe needs an argument, so only the keys that it names are known.
-            without = values
-        keys |= {key for key, value in values.items() if value != without.get(key)}
-        if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name, perhaps the default one.
-            named_options = [name for name, option in options(config.task.kind).items() if option.named]
-            keys |= {f'task.{name}' for name in named_options if name in config.task}
-    return keys
+    if CONFIG.value is None:
+        raise no_recipe_error()
+    (name,) = _recipes(_expand_flags(sys.argv))
+    return Recipe(name, CONFIG.value, set(config_flags.get_override_values(flags.FLAGS['config'])))

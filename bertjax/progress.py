@@ -43,7 +43,7 @@ def show_progress(title: str, total: int | None, *, lines: bool = False) -> Iter
     Yields:
       A function to call with the number of newly finished items.
     """
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_jupyter=None)
     # In a notebook rich needs ipywidgets to draw a bar.
     has_bar = bool(title) and (console.is_terminal or (console.is_jupyter and find_spec('ipywidgets') is not None))
     bar = make_bar(MofNCompleteColumn(), console=console, transient=True)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import io
+import logging
 import os
 import pathlib
 import shlex
@@ -10,6 +11,7 @@ import shutil
 import sys
 from typing import TextIO
 
+import absl.logging
 import rich.console
 from rich.text import Text
 
@@ -22,11 +24,17 @@ _ESCAPES |= {code: f'\\u{code:04x}' for code in (*_BIDI, 0x2028, 0x2029)}
 
 
 class Console(rich.console.Console):
-    """A console that escapes the control characters of printed strings, but keeps its own colours."""
+    """A console that escapes the control characters of printed strings, but keeps its own colours.
+
+    In a notebook it prints plain text as elsewhere; with force_jupyter=None rich displays HTML there, line by line.
+    """
+
+    def __init__(self, *arguments, force_jupyter: bool | None = False, **options):
+        super().__init__(*arguments, force_jupyter=force_jupyter, **options)
 
     @property
     def is_terminal(self) -> bool:
-        """Whether a bar can be drawn; False under `!command` in a notebook, which prints every cursor movement."""
+        """Whether a bar can be drawn; False in a notebook, which prints every cursor movement."""
         return _NOTEBOOK not in os.environ and super().is_terminal
 
     @property
@@ -85,11 +93,18 @@ def data_output() -> TextIO:
     return sys.stdout if sys.stdout.isatty() else getattr(sys.stdout, 'data', sys.stdout)
 
 
+def is_shown(record: logging.LogRecord) -> bool:
+    """Returns False for errors that Orbax both logs and raises, and for debug messages of JAX below --verbosity=2."""
+    if record.levelno <= logging.DEBUG and record.name != 'absl' and absl.logging.get_verbosity() < 2:
+        return False
+    return '/orbax/checkpoint/' not in record.pathname and record.name != 'asyncio'
+
+
 def invocation() -> str:
     """Returns the command that started the program, without its flags: `bertjax`, `python3 -m bertjax.main` or
     `python -m bertjax`."""
     program = pathlib.Path(sys.argv[0])
-    if program.suffix == '.py':
+    if program.suffix == '.py' or program.name in ('', '-c', '-m'):  # The others are Python without a file.
         module = 'bertjax' if program.stem == '__main__' else 'bertjax.main'
         return f'{shlex.quote(sys.orig_argv[0])} -m {module}'
     return program.name if shutil.which(program.name) else shlex.quote(str(program))

@@ -12,6 +12,7 @@ from bertjax.config.check import config_keys
 from bertjax.config.files import find_recipe, load_recipe, recipe_names
 from bertjax.config.plain import flatten
 from bertjax.config.schema import Key
+from bertjax.config.verb import EXAMPLES
 from bertjax.workdir.differences import align_columns, format_literal
 
 _PROGRAM = """bertjax: pre-train and fine-tune BERT.
@@ -48,6 +49,11 @@ def verbs() -> list[str]:
 def load_verb(name: str) -> types.ModuleType:
     """Returns the module of a verb, with its function `run` and its requirements `VERB`."""
     return importlib.import_module(f'bertjax.commands.{name}')
+
+
+def example_recipe(verb: str) -> str:
+    """Returns a recipe that this verb can run."""
+    return verb if verb in recipe_names() else EXAMPLES.get(load_verb(verb).VERB.needs, 'RECIPE')
 
 
 def program_help() -> str:

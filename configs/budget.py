@@ -11,6 +11,8 @@ The architecture is ModernBERT's without local attention: pre-norm, rotary posit
 optimiser is Muon with AdamW; rows are contiguous text, of which 40 % is masked. docs/pretraining.md shows what each of
 these choices gives.
 
+Hardware: any, because the size follows from its speed: 2 layers of width 128 for a minute of two CPU cores.
+
 | argument | meaning                           |
 |----------|-----------------------------------|
 | budget   | the time or the operations; `10m` |

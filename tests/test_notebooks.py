@@ -47,6 +47,7 @@ def test_each_has_small_settings_and_a_badge():
         assert badge and badge[1] == name
         assert any('parameters' in cell['metadata'].get('tags', ()) for cell in cells)
         assert any(cell.get('outputs') for cell in cells)  # what a reader sees who does not run it
+        assert '!python' not in str(cells)  # the program is called in Python
 
 
 @pytest.fixture(scope='module')

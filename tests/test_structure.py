@@ -16,7 +16,8 @@ PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 LEVELS = [
     {'__main__'},
     {'main'},
-    {'command_line'},
+    {'command_line', 'program'},
+    {'run_verb'},
     {'usage'},
     {'commands'},
     {'doctor'},

@@ -159,6 +159,8 @@ with open({str(tmp_path / 'data')!r}, 'w') as file:
         ('/checkout/bertjax/__main__.py', '/my/python3 -m bertjax'),
         ('/no where/no bertjax', "'/no where/no bertjax'"),
         ('/usr/bin/sh', 'sh'),  # A command that the shell finds by its name.
+        ('-c', '/my/python3 -m bertjax.main'),
+        ('', '/my/python3 -m bertjax.main'),  # The interactive interpreter, which calls bertjax.train.
     ],
 )
 def test_how_the_program_was_called(monkeypatch, program, called):

@@ -34,11 +34,10 @@ def run(config: ConfigDict, workdir: str) -> None:
       UserError: metrics.jsonl is missing or has no row, or matplotlib is not installed.
     """
     try:
-        import matplotlib
+        import matplotlib.figure  # noqa: F401
     except ImportError:
         fix = "install the extra 'plot': pip install -e '.[plot]'"
         raise UserError('--config.run=plot', 'no matplotlib', 'the package matplotlib', fix) from None
-    matplotlib.use('Agg')
     folder = pathlib.Path(workdir)
     rows = _rows(folder / 'metrics.jsonl')
     baselines = read_chance_baselines(folder) if any('mlm_loss' in row for row in rows) else ChanceBaselines()
@@ -59,11 +58,15 @@ def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _draw(charts: Sequence[Chart]) -> Any:
-    """Returns a matplotlib figure with a panel for each chart, in two columns."""
-    from matplotlib import pyplot as plt
+    """Returns a matplotlib figure with a panel for each chart, in two columns.
+
+    It needs no backend: pyplot would change the one of a notebook.
+    """
+    from matplotlib.figure import Figure
 
     columns, lines = min(len(charts), 2), -(-len(charts) // 2)
-    figure, axes = plt.subplots(lines, columns, figsize=(6.5 * columns, 4.2 * lines), squeeze=False)
+    figure = Figure(figsize=(6.5 * columns, 4.2 * lines))
+    axes = figure.subplots(lines, columns, squeeze=False)
     for axis, chart in itertools.zip_longest(axes.flat, charts):
         if chart is None:
             axis.remove()

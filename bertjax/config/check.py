@@ -91,6 +91,22 @@ def _unknown(name: str, value: Any, known: Mapping[str, Any]) -> UserError:
     return unknown_key_error(name, known)
 
 
+def check_key(key: str, known: Collection[str]) -> None:
+    """Raises a UserError unless `key` is the name of a single key of `known`, the keys of a recipe.
+
+    A ConfigDict also accepts the names of its attributes such as `items`, and indices into text and tuples such as
+    `corpus[0]`, but fails when it sets them.
+    """
+    # 'phases[0].steps' makes 'phases' settable, too.
+    if key in known or key in {name.partition('[')[0] for name in known}:
+        return
+    below = [name for name in known if name.startswith(f'{key}.')]
+    if not below:
+        raise unknown_key_error(key, known)
+    fix = f'for example --config.{next((name for name in below if name.endswith(".name")), below[0])}=VALUE'
+    raise UserError(f'--config.{key}', 'a group of keys', 'a single key', fix)
+
+
 def unknown_key_error(key: str, known: Collection[str]) -> UserError:
     """Returns the error for an unknown config key, which names the most similar known key."""
     groups = {name[:i] for name in known for i, letter in enumerate(name) if letter == '.'}

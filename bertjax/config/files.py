@@ -1,19 +1,115 @@
-"""Find recipes by name or by path, and load their configs."""
+"""Find recipes by name or by path, load their configs, and change keys of these."""
 
+import copy
+import dataclasses
 import importlib.util
 import inspect
+import os
 import pathlib
 import re
 import traceback
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from ml_collections import ConfigDict
+from ml_collections.config_flags import config_path
 
+from bertjax.config.check import check_key, check_ranges, config_keys
+from bertjax.config.plain import flatten
+from bertjax.config.ranges import check_value
 from bertjax.config.suggestions import suggestion
 from bertjax.errors import UserError
+from bertjax.tasks.registry import options
 
 _PACKAGE = pathlib.Path(__file__).parent.parent
 # The first folder exists in an installed bertjax, the second folder in a checkout.
 _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
+# The keys that name files, in place of which a Python program may give rows: workdir/rows.py.
+ROW_KEYS = ('data', 'corpus')
+_PATH = (str, os.PathLike)
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A recipe with the changes of a user, made by `bertjax.recipe` or from the command line.
+
+    Attributes:
+      name: The recipe as the user spells it.
+      config: The config of the recipe with all changes.
+      flag_keys: The config keys that flags `--config.KEY=VALUE` set, or arguments in Python.
+      rows: {key of ROW_KEYS: rows in place of its files}.
+    """
+
+    name: str
+    config: ConfigDict
+    flag_keys: Collection[str] = frozenset()
+    rows: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        values = flatten(self.config)
+        keys = [f'{key}={values[key]!r}' for key in sorted(self.flag_keys) if key in values and key not in self.rows]
+        return f'Recipe({", ".join([repr(self.name), *keys, *(f"{key}=rows" for key in self.rows)])})'
+
+    def with_keys(self, keys: Mapping[str, Any]) -> 'Recipe':
+        """Returns a copy with other values of some keys, such as {'optimizer.b2': 0.98}.
+
+        Raises:
+          UserError: A key is unknown, or a value is outside its range.
+        """
+        config, known, flat = copy.deepcopy(self.config), config_keys(self.config), flatten(self.config)
+        rows = {key: value for key, value in keys.items() if key in ROW_KEYS and not isinstance(value, _PATH)}
+        for key, value in keys.items():
+            check_key(key, flat)
+            if key in rows:
+                continue
+            value = _to_config_value(value)
+            if key in known:
+                check_value(key, value, known[key].allowed, known[key].default)
+            try:
+                config_path.set_value(key, config, value)
+            except (TypeError, ValueError) as error:  # a type that only this recipe refuses
+                raise UserError(f'config.{key}', repr(value), str(error), 'give a value of this type') from None
+        check_ranges(config)
+        others = {key: value for key, value in self.rows.items() if key not in keys}
+        return dataclasses.replace(
+            self, config=config, flag_keys=frozenset((*self.flag_keys, *keys)), rows={**others, **rows}
+        )
+
+    @property
+    def command_line_keys(self) -> set[str]:
+        """`flag_keys`, and the keys that the argument of the recipe changes or names."""
+        path, config, keys = find_recipe(self.name), self.config, set(self.flag_keys)
+        recipe, _, argument = path.partition(':')
+        if argument:
+            values = flatten(load_recipe(path))
+            try:
+                without = flatten(load_recipe(recipe))
+            except UserError:  # The recipe needs an argument, so only the keys that it names are known.
+                without = values
+            keys |= {key for key, value in values.items() if value != without.get(key)}
+            if '=' not in argument.split(',')[0] and 'task' in config:  # The argument is a name, perhaps the default.
+                named_options = [name for name, option in options(config.task.kind).items() if option.named]
+                keys |= {f'task.{name}' for name in named_options if name in config.task}
+        return keys
+
+    def describe_default_argument(self) -> str:
+        """Describes the recipe's default argument if it is omitted, as in `glue` for `glue:rte`; else ''."""
+        inner = self.name.partition(':')[2] if 'distill' in self.config else self.name
+        if 'task' not in self.config or ':' in inner:
+            return ''
+        task = self.config.task
+        named_options = [name for name, option in options(task.kind).items() if option.named and name in task]
+        values = [f'task.{name}={task[name]}' for name in named_options if f'task.{name}' not in self.flag_keys]
+        return f'--config={self.name} without an argument means {", ".join(values)}' if values else ''
+
+
+def _to_config_value(value: Any) -> Any:
+    """Converts a path, a list or a NumPy scalar to the type that the command line gives a config."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, list | tuple):
+        return tuple(map(_to_config_value, value))
+    return value.item() if hasattr(value, 'item') and not getattr(value, 'ndim', 0) else value
 
 
 def recipe_names() -> list[str]:

@@ -10,8 +10,8 @@ class Verb:
 
     The function `run` of a verb takes the config and the workdir. It may also take
 
-      recipe: The recipe as the command line spells it.
-      flag_keys: The config keys that flags `--config.KEY=VALUE` set.
+      recipe: The recipe as the command line or the Python program spells it.
+      flag_keys: The config keys that flags `--config.KEY=VALUE` set, or arguments in Python.
       command_line_keys: The same keys, and those that the argument of the recipe sets.
 
     Attributes:

@@ -40,6 +40,7 @@ from bertjax.parallel.distributed import (
     remove_on_all,
 )
 from bertjax.terminal import Console
+from bertjax.train.caller import current_caller
 from bertjax.train.compiled_steps import lower_steps
 from bertjax.train.health.interrupt import Interrupt
 from bertjax.train.phase import Phase
@@ -102,7 +103,8 @@ def run_sweep(folder: pathlib.Path, data: TaskData, mesh: Mesh) -> None:
             logging.info('attention: %s', task_model.attention)
             for first in range(0, len(members), size):
                 if broadcast_from_primary(interrupt.requested()):
-                    raise PreemptedError('stopped on request; the same command continues with the remaining runs')
+                    word = current_caller().word
+                    raise PreemptedError(f'stopped on request; the same {word} continues with the remaining runs')
                 TrialGroup(members[first : first + size], task_model, train, folder).run(interrupt)
     remove_on_all(folder / _UNFINISHED)  # The folder still exists if a process was killed after its last result.
     summary = summarise([(trial, _read_results(folder, trial)) for trial in trials], data.task.score)

@@ -11,6 +11,7 @@ from bertjax.data.loader import Loader
 from bertjax.errors import PreemptedError
 from bertjax.parallel.distributed import broadcast_from_primary
 from bertjax.train.any_process_flags import AnyProcessFlags
+from bertjax.train.caller import current_caller
 from bertjax.train.early_stopping import EarlyStopping
 from bertjax.train.health.goodput_clock import DATA, EVALUATION, SAVE
 from bertjax.train.health.interrupt import Interrupt
@@ -169,7 +170,8 @@ class Loop:
             yield
 
     def _stopped(self) -> PreemptedError:
-        return PreemptedError(f'stopped at step {self._position.step} as asked; the same command continues there')
+        word = current_caller().word
+        return PreemptedError(f'stopped at step {self._position.step} as asked; the same {word} continues there')
 
 
 def _is_due(step: int, every: int) -> bool:

@@ -16,11 +16,14 @@ from bertjax.data.loader import NumberedBatch
 from bertjax.errors import NonFiniteError
 from bertjax.metrics.rows import Sums, add_sums, finite_or_none
 from bertjax.parallel.distributed import is_primary
+from bertjax.train.caller import current_caller
 from bertjax.train.health.goodput_clock import COMPILE, GoodputClock
 from bertjax.train.health.ledger import ledger_damage
 from bertjax.train.health.profiler import Profiler
 from bertjax.train.health.throughput import Stopwatch, memory_metrics
 from bertjax.train.vmapped_runs import select_run
+from bertjax.workdir.lock import trial_fields
+from bertjax.writers.callback import Callback
 from bertjax.writers.console import TrainingConsole
 from bertjax.writers.jsonl import JsonLines, read_rows
 from bertjax.writers.tensorboard import TensorBoard
@@ -74,6 +77,9 @@ class Recorder:
         ]
         for run_writers, tracker in zip(files, trackers, strict=False):
             run_writers.append(tracker)
+        if (on_row := current_caller().on_row) is not None:
+            for run_writers, folder in zip(files, folders, strict=True):
+                run_writers.append(Callback(on_row, trial_fields(folder)))
         if not stacked:
             files[0].append(console)
         self._writers = [Writers(writers) for writers in files]

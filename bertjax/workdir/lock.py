@@ -56,3 +56,8 @@ def exported_trial(workdir: pathlib.Path) -> str | None:
     """Returns the name of the trial whose model is in export/; None without a sweep or before the first export."""
     path = workdir / EXPORTED
     return path.read_text(encoding='utf-8', errors='replace').strip() if path.exists() else None
+
+
+def trial_fields(folder: pathlib.Path) -> dict[str, str]:
+    """Returns {'trial': NAME} for the folder of a trial of a sweep, else {}."""
+    return {'trial': folder.name} if folder.parent.name == TRIALS else {}

@@ -165,7 +165,7 @@ def test_asked_to_stop_it_saves(program: Program, tune, tuned: pathlib.Path, tmp
 
 @pytest.mark.slow
 def test_steps_that_are_not_finite_stop_it(program: Program, tune, tmp_path: pathlib.Path, monkeypatch):
-    monkeypatch.setattr('bertjax.main.check_ranges', lambda config: None)  # nothing that is allowed explodes for sure
+    monkeypatch.setattr('bertjax.run_verb.check_ranges', lambda config: None)  # nothing allowed explodes for sure
     changes = ('--config.learning_rate=1e38', '--config.optimizer.clip_norm=0.0')
     result = program.run(f'--workdir={tmp_path}', *tune, *changes, status=3, **GLUE)
     assert 'learning rate' in result.stderr and 'Traceback' not in result.stderr

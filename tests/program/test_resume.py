@@ -210,7 +210,7 @@ def test_changed_batch_size_and_learning_rate_are_allowed_and_said(
 def test_non_finite_steps_stop_the_run_and_leave_the_checkpoint(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr('bertjax.main.check_ranges', lambda config: None)  # nothing that is allowed explodes for sure
+    monkeypatch.setattr('bertjax.run_verb.check_ranges', lambda config: None)  # nothing allowed explodes for sure
     workdir = tmp_path / 'run'
     shutil.copytree(trained, workdir)
     before = (workdir / 'checkpoints/24/seal.json').read_bytes()

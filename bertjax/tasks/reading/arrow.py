@@ -55,6 +55,27 @@ def read_arrow(path: epath.Path) -> Iterator[Record]:
         yield from _read_file(file, features)
 
 
+def read_dataset_object(dataset: Any, where: str) -> Iterator[Record]:
+    """Yields the records ('where[number]', fields) of a `datasets.Dataset`, as `read_arrow` does if it is saved.
+
+    Raises:
+      UserError: A class number has no name.
+    """
+    import pyarrow as pa  # A requirement of `datasets`.
+
+    schema = dataset.features.arrow_schema
+    to_plain = _converters(pa, schema, {}, where)
+    number = 0
+    try:
+        for table in dataset.with_format('arrow').iter(batch_size=_ROWS):
+            for row in table.to_pylist():
+                yield Record(f'{where}[{number}]', {key: to_plain[key](value) for key, value in row.items()})
+                number += 1
+    except _ClassError as error:
+        fix = 'correct the record, or name the classes in the features'
+        raise UserError(f'{where}[{number}]', f'the class {error.args[0]}', error.args[1], fix) from None
+
+
 def _read_json(path: epath.Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding='utf-8')) if path.exists() else {}

@@ -18,6 +18,7 @@ from bertjax.tasks.sentence.glue_table import TASKS
 from bertjax.tasks.sentence.task import Example, Scores, TextTask
 
 _INDEX = Column(('index', 'id', 'idx'), required=False)
+_HUB_FORMATS = ('.jsonl', '.parquet', '.arrow')
 
 
 @dataclasses.dataclass
@@ -140,7 +141,7 @@ class GlueTask(TextTask):
             layout = TableLayout(columns, row.headerless_test_columns, 0)
         else:
             layout = TableLayout(columns, row.headerless_columns, row.max_broken_rows)
-        yield from read_rows(files, layout, 'tsv')
+        yield from read_rows(files, layout, 'tsv' if official else 'auto')
 
     def _folder(self) -> epath.Path:
         data = data_directory(self.data, f'a folder with the files of {self.name}')
@@ -150,13 +151,13 @@ class GlueTask(TextTask):
         """Returns the files of a split, and whether they are official files.
 
         If there is no official file, the search is for files of the Hugging Face Hub, where the splits have the same
-        names as in tensorflow-datasets.
+        names as in tensorflow-datasets, and for JSON lines with the same columns.
         """
         source, folder = self._rows[split].splits[split], self._folder()
         official = next(existing_files(folder, source.files), None)
         if official:
             return (official,), True
-        return split_files(folder, split, stems=(source.tfds[1],), suffixes=('.parquet', '.arrow')), False
+        return split_files(folder, split, stems=(split, source.tfds[1]), suffixes=_HUB_FORMATS), False
 
     def official_files(self, split: str, records: Sequence[Example], predictions: Sequence[Scores]) -> dict[str, str]:
         """Returns the file of predictions for the server, with labels as in the files; {} for other splits."""

@@ -31,14 +31,23 @@ _MIN_REPORTED = 0.5  # seconds: below this, a slow step gets a row in the log bu
 _ROW_INTERVAL = 10.0  # seconds between rows; a kill loses the record of about this much time
 _MIN_STEPS, _MAX_STEPS = 10, 100  # a median needs this many steps of one shape, and uses at most this many
 
-_recorded_until: float | None = None  # the end of the previous training in this process, or None
+_recorded_until: float | None = None  # see recorded_until; None for the start of the process
 
 
 def recorded_until() -> float:
-    """Returns when the previous training of this process ended, or the process began, by time.perf_counter."""
+    """Returns when the current training began to count, by time.perf_counter.
+
+    That is the end of the previous training of this process, `begin_recording`, or the start of the process.
+    """
     if _recorded_until is not None:
         return _recorded_until
     return time.perf_counter() - max(time.time() - psutil.Process().create_time(), 0.0)
+
+
+def begin_recording() -> None:
+    """Lets the next training of this process begin now, for a program that did other things before."""
+    global _recorded_until
+    _recorded_until = time.perf_counter()
 
 
 class GoodputClock:

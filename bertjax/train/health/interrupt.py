@@ -1,4 +1,7 @@
-"""SIGTERM and Ctrl-C: the first requests a stop, the second prints the current activity, the third ends the process."""
+"""SIGTERM and Ctrl-C: the first requests a stop, the second prints the current activity, the third ends the process.
+
+If Python code started the training (`bertjax.train`), the third raises KeyboardInterrupt there instead.
+"""
 
 import contextlib
 import os
@@ -7,13 +10,17 @@ import sys
 import threading
 from collections.abc import Iterator
 
+from bertjax.train.caller import current_caller
+
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LAST = 3  # the number of signals that end a training at once
 
 
 class Interrupt:
     """A context that records the first SIGTERM or SIGINT. The third ends the process with status 128 + signal number.
 
-    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk.
+    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside of the
+    main thread, where Python allows no signal handlers, nothing is recorded.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.
@@ -22,9 +29,14 @@ class Interrupt:
     def __init__(self):
         self.doing = 'the run is being prepared'
         self._requested = False
+        self._noted = 0  # the signals that the main thread has handled, which may be fewer than have arrived
+        self._ends_process = current_caller().ends_process
+        self._handles_signals = threading.current_thread() is threading.main_thread()
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> 'Interrupt':
+        if not self._handles_signals:
+            return self
         self._reader, self._writer = os.pipe()
         os.set_blocking(self._writer, False)
         self._wakeup = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
@@ -35,6 +47,8 @@ class Interrupt:
         return self
 
     def __exit__(self, *exception: object) -> None:
+        if not self._handles_signals:
+            return
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
@@ -45,9 +59,13 @@ class Interrupt:
     def _note(self, number: int, frame: object) -> None:
         del number, frame
         self._requested = True
+        self._noted += 1
+        if self._noted >= _LAST and not self._ends_process:
+            raise KeyboardInterrupt
 
     def _answer(self) -> None:
         count = 0
+        end = 'ends the process' if self._ends_process else 'interrupts the call at once'
         while byte := os.read(self._reader, 1):  # Python writes the number of each signal when it arrives
             if byte[0] not in SIGNALS:
                 continue
@@ -55,8 +73,8 @@ class Interrupt:
             self._requested = True
             if count == 1:
                 _print('stop requested: saving at the next step …')
-            elif count == 2:
-                _print(f'stop requested again: {self.doing}; a third signal ends the process and loses unsaved steps')
+            elif count < _LAST or not self._ends_process:
+                _print(f'stop requested again: {self.doing}; a third signal {end} and loses unsaved steps')
             else:
                 os._exit(128 + byte[0])
 

@@ -1,0 +1,240 @@
+"""The program in Python: `bertjax.train` and `bertjax.run` do what the command line does.
+
+    recipe = bertjax.recipe('glue:rte', learning_rate=3e-5, **{'optimizer.b2': 0.98})
+    run = bertjax.train(recipe, 'out/rte')           --config=glue:rte --config.learning_rate=3e-5 … --workdir=out/rte
+    run.metrics('dev'), run.summary, run.model       the figures, and the model as `bertjax.load` gives it
+    bertjax.run('predict', recipe, 'out/rte', split='test')                                       --config.run=predict
+
+The same recipe in the same workdir has the same checks, bits and files as on the command line, and either of the two
+continues what the other began. Errors are exceptions: `bertjax.UserError` for a mistake, in one line.
+
+Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`: the same call continues. The third
+signal raises KeyboardInterrupt at once. In a thread other than the main one, signals have no effect on the training.
+config.hang_minutes ends the whole process, as on the command line. A run of several processes needs the command line.
+On a GPU, call `train` before JAX computes anything else: XLA reads the flags that bertjax sets only once.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import os
+import pathlib
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO
+
+from bertjax.config.files import Recipe, find_recipe, load_recipe
+from bertjax.config.plain import flatten
+from bertjax.config.ranges import format_value
+from bertjax.config.verb import Verb
+from bertjax.errors import StoppedError, UserError
+from bertjax.files.paths import is_remote
+from bertjax.files.small_files import read_json_object
+from bertjax.parallel import distributed
+from bertjax.parallel.process_flags import ProcessFlags
+from bertjax.remote.paths import user_path
+from bertjax.run_verb import explain_error, run_verb
+from bertjax.terminal import is_shown
+from bertjax.train.caller import Caller, called_by
+from bertjax.train.health.goodput_clock import begin_recording
+from bertjax.usage import load_verb, verbs
+from bertjax.workdir.lock import TRIALS, trial_fields
+from bertjax.writers.jsonl import read_rows
+
+if TYPE_CHECKING:
+    from bertjax.api import Bert
+
+OnRow = Callable[[dict[str, Any]], object]
+# The file with the figures of a workdir: of a sweep, of a task or a benchmark, of a pre-training.
+_SUMMARIES = ('sweep.json', 'results.json', 'summary.json')
+
+
+def recipe(name: str | os.PathLike, **keys: Any) -> Recipe:
+    """Returns a recipe, whose attribute `config` has the values of all keys.
+
+    Args:
+      name: The recipe as in --config: 'pretrain_tiny', 'glue:rte', 'my/recipe.py:argument'.
+      **keys: The values of keys, such as learning_rate=3e-5; **{'optimizer.b2': 0.98} for a key in a group. `data` of a
+        task and `corpus` of a pre-training may be rows in place of a path, see `train`.
+
+    Raises:
+      UserError: The recipe or a key does not exist, or a value is outside its range.
+    """
+    if not isinstance(name, str | os.PathLike):
+        raise UserError('recipe', format_value(name), 'the name or the path of a recipe', "for example 'pretrain_tiny'")
+    name = os.fspath(name)
+    config = load_recipe(find_recipe(name))
+    config.lock()
+    return Recipe(name, config).with_keys(keys)
+
+
+def run(
+    verb: str,
+    recipe: Recipe | str | os.PathLike,
+    workdir: str | os.PathLike | None = None,
+    *,
+    on_row: OnRow | None = None,
+    quiet: bool = False,
+    **keys: Any,
+) -> 'FinishedRun':
+    """Runs a verb, like --config.run=VERB.
+
+    Args:
+      verb: The verb, such as 'evaluate', 'predict', 'plot' or 'report'; see --help.
+      recipe: The recipe, or its name.
+      workdir: The workdir; None if the verb needs none.
+      on_row, quiet: See `train`.
+      **keys: Further values of keys of the recipe.
+
+    Raises:
+      UserError, PreemptedError, NonFiniteError: See `train`.
+    """
+    return _run(_as_recipe(recipe).with_keys({**keys, 'run': verb}), workdir, on_row, quiet)
+
+
+def train(
+    recipe: Recipe | str | os.PathLike,
+    workdir: str | os.PathLike,
+    *,
+    on_row: OnRow | None = None,
+    quiet: bool = False,
+    **keys: Any,
+) -> 'FinishedRun':
+    """Trains with a recipe: a pre-training, a task, a sweep or a distillation. The same call continues a training.
+
+        rows = [{'text': 'a fine day', 'label': 'good'}, …]
+        run = bertjax.train('classify', 'out/mine', init='out/tiny', data={'train': rows, 'dev': other_rows})
+        run = bertjax.train('pretrain_tiny', 'out/tiny', corpus=['a document', 'another'])
+
+    Rows in place of files are written once to WORKDIR/rows, as JSON lines, and then read like any file. `data` of a
+    task is the rows of train, or {split: rows}. Rows are an iterable of dicts, a `datasets.Dataset` or a pandas
+    DataFrame, with the columns that a file would have. `corpus` of a pre-training is an iterable of texts, each a
+    document, or of such rows.
+
+    Args:
+      recipe: The recipe, or its name.
+      workdir: The workdir, also in a bucket.
+      on_row: A function that gets each new row of metrics.jsonl as a dict, once it is written. In a sweep the row also
+        has `trial`. If the function raises an error, a warning is logged and it gets no more rows.
+      quiet: Whether to print nothing but warnings. Standard output of the whole process is discarded meanwhile, except
+        in `on_row`.
+      **keys: Further values of keys of the recipe.
+
+    Returns:
+      The finished run.
+
+    Raises:
+      UserError: A mistake in the recipe, the data or the workdir, in one line.
+      PreemptedError: Ctrl-C or SIGTERM stopped the training, which is saved. The same call continues.
+      NonFiniteError: The loss or the gradient was not finite in three steps in a row.
+    """
+    request = _as_recipe(recipe).with_keys(keys)
+    if request.config.run in verbs() and not load_verb(request.config.run).VERB.trains:
+        found, fix = f'{request.config.run!r}, which trains nothing', f"call bertjax.run('{request.config.run}', …)"
+        raise UserError('config.run', found, 'a verb that trains', fix)
+    return _run(request, workdir, on_row, quiet)
+
+
+@dataclasses.dataclass(frozen=True)
+class FinishedRun:
+    """A workdir after `train` or `run`.
+
+    Attributes:
+      recipe: The recipe.
+      workdir: The path of the workdir, or its address in a bucket; None for a verb without a workdir.
+    """
+
+    recipe: Recipe
+    workdir: pathlib.Path | str | None
+
+    @functools.cached_property
+    def model(self) -> 'Bert':
+        """The trained model, which is loaded at the first use; see `bertjax.load`."""
+        from bertjax.api import load
+
+        return load(self._workdir)
+
+    def metrics(self, split: str | None = None) -> list[dict[str, Any]]:
+        """Returns the rows of metrics.jsonl, of one split such as 'train', 'heldout' or 'dev', or of all.
+
+        The rows of a sweep are those of its trials, with a field `trial`.
+        """
+        paths = [self._file('metrics.jsonl')]
+        if not is_remote(self._workdir):
+            paths += sorted(pathlib.Path(self._workdir).glob(f'{TRIALS}/*/metrics.jsonl'))
+        rows = [{**row, **trial_fields(path.parent)} for path in paths for row in read_rows(path)]
+        return [row for row in rows if split in (None, row['split'])]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The figures of the finished run: its summary.json, results.json, or sweep.json. {} if there are none."""
+        path = next((path for name in _SUMMARIES if (path := self._file(name)).exists()), None)
+        return read_json_object(path, 'train again, or restore the file') if path else {}
+
+    @property
+    def _workdir(self) -> str:
+        if self.workdir is None:
+            raise UserError('workdir', 'nothing', 'a workdir', 'give one in the call')
+        return os.fspath(self.workdir)
+
+    def _file(self, name: str) -> pathlib.Path:
+        path = f'{self._workdir}/{name}'
+        with contextlib.suppress(UserError):  # A bucket without the file.
+            return pathlib.Path(user_path(path, name))
+        return pathlib.Path(path)
+
+
+def _as_recipe(value: Recipe | str | os.PathLike) -> Recipe:
+    if not isinstance(value, Recipe):
+        return recipe(value)
+    # A program may also have set keys of `config` itself.
+    original = flatten(load_recipe(find_recipe(value.name)))
+    changed = {key for key, x in flatten(value.config).items() if original.get(key) != x}
+    return dataclasses.replace(value, flag_keys=frozenset((*value.flag_keys, *changed)))
+
+
+def _run(request: Recipe, workdir: str | os.PathLike | None, on_row: OnRow | None, quiet: bool) -> FinishedRun:
+    if workdir is not None and not isinstance(workdir, str | os.PathLike):
+        raise UserError('workdir', format_value(workdir), 'a path', "for example 'out/tiny'")
+    if on_row is not None and not callable(on_row):
+        raise UserError('on_row', format_value(on_row), 'a function of a row', 'for example on_row=print')
+    workdir = None if workdir is None else os.fspath(workdir)
+    begin_recording()
+    logger = logging.getLogger('absl')  # Orbax logs through it, too.
+    with contextlib.ExitStack() as stack:
+        if is_shown not in logger.filters:
+            logger.addFilter(is_shown)
+            stack.callback(logger.removeFilter, is_shown)
+        if quiet:
+            on_row = on_row and _with_output(on_row, sys.stdout)
+            stack.enter_context(contextlib.redirect_stdout(stack.enter_context(open(os.devnull, 'w'))))
+        stack.enter_context(called_by(Caller('call', ends_process=False, on_row=on_row)))
+        try:
+            run_verb(request, workdir, _check_one_process)
+        except (UserError, StoppedError):
+            raise
+        except Exception as error:
+            if (explained := explain_error(error, workdir)) is None:
+                raise
+            raise explained from error
+    if workdir is None or is_remote(workdir):
+        return FinishedRun(request, workdir)
+    return FinishedRun(request, pathlib.Path(workdir).expanduser())
+
+
+def _with_output(on_row: OnRow, stdout: TextIO) -> OnRow:
+    """Returns `on_row` with another standard output."""
+
+    def call(row: dict[str, Any]) -> None:
+        with contextlib.redirect_stdout(stdout):
+            on_row(row)
+
+    return call
+
+
+def _check_one_process(name: str, verb: Verb) -> None:
+    del verb
+    if ProcessFlags().is_one_of_several() or distributed.is_multiprocess():
+        fix = f'start {name} from the command line in each process: docs/scaling.md'
+        raise UserError('this process', 'one of several processes', 'a single one in Python', fix)

@@ -1,0 +1,102 @@
+"""Run a verb: the checks of a recipe and a workdir, and the call, for the command line and for Python."""
+
+import contextlib
+import inspect
+import os
+import pathlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+from bertjax import memory
+from bertjax.config.check import check_ranges
+from bertjax.config.files import Recipe
+from bertjax.config.suggestions import VERBS, nearest_name
+from bertjax.config.verb import Verb
+from bertjax.errors import UserError
+from bertjax.files import disk, mapped
+from bertjax.files.paths import check_address, is_remote
+from bertjax.usage import example_recipe, load_verb, verbs
+
+
+def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb], None]) -> None:
+    """Runs the verb config.run of a recipe.
+
+    Args:
+      recipe: The recipe. If it has rows, they are written to the workdir before the verb starts.
+      workdir: The workdir, also in a bucket; None if the verb needs none.
+      prepare: A function (name, declaration of the verb) that is called after the checks, before the verb starts.
+
+    Raises:
+      UserError: The config or the workdir is wrong; see also the verbs, `commands`.
+    """
+    config, in_bucket = recipe.config, is_remote(workdir or '')
+    if in_bucket:
+        check_address(workdir, '--workdir')
+    else:
+        workdir = workdir and os.path.expanduser(workdir)
+        _check_folder(pathlib.Path(workdir or '.'))
+    disk.check_open_files()
+    check_ranges(config)
+    module = _find_verb(recipe)
+    verb: Verb = module.VERB
+    if not workdir and (verb.workdir or recipe.rows):
+        raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
+    if verb.devices:
+        memory.check_address_space()
+    mapped.explain_bus_errors()
+    prepare(config.run, verb)
+    if verb.trains and (note := recipe.describe_default_argument()):
+        print(note)
+    if in_bucket:
+        from bertjax.workdir.mirror import mirrored_workdir  # Imports all export formats, so only if needed.
+    with mirrored_workdir(workdir, verb.bucket) if in_bucket else contextlib.nullcontext(workdir) as folder:
+        if recipe.rows:
+            from bertjax.workdir.rows import write_rows
+
+            recipe = write_rows(recipe, pathlib.Path(folder))
+        module.run(recipe.config, folder, **_arguments(module.run, recipe))
+
+
+def explain_error(error: Exception, workdir: str | None) -> UserError | None:
+    """Converts an error of the machine, such as a full disk or a lack of memory, to a UserError; None for others."""
+    return disk.explain_os_error(error, workdir or '.') or memory.out_of_memory_error(error)
+
+
+def _check_folder(folder: pathlib.Path) -> None:
+    """Raises a UserError if the workdir or a parent of it is a file."""
+    blocking = next((path for path in (folder, *folder.parents) if path.exists()), None)
+    if blocking and not blocking.is_dir():
+        raise UserError('--workdir', f'{blocking}, which is a file', 'a folder for the run', 'give another path')
+
+
+def _find_verb(recipe: Recipe) -> types.ModuleType:
+    """Returns the module of config.run, and checks that the recipe has the sections that the verb needs.
+
+    Raises:
+      UserError: The verb does not exist, or it needs another recipe.
+    """
+    config, name = recipe.config, recipe.config.run
+    if name not in verbs():
+        possible = [verb for verb in verbs() if load_verb(verb).VERB.needs in ('', *config)]
+        near = nearest_name(name, possible, VERBS) or nearest_name(name, verbs(), VERBS)
+        fix = f'did you mean --config.run={near}?' if near else 'see --help'
+        raise UserError('config.run', repr(name), 'one of ' + ', '.join(verbs()), fix)
+    module = load_verb(name)
+    if module.VERB.needs not in ('', *config):
+        found, fix = f'a recipe without config.{module.VERB.needs}', f'give a recipe such as {example_recipe(name)}'
+        raise UserError(f'--config.run={name}', found, 'a recipe that has it', fix)
+    if 'distill' in config and not module.VERB.teacher:
+        fix = 'leave out --config.run, or give a recipe without a teacher'
+        raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
+    return module
+
+
+def _arguments(run: Callable[..., None], recipe: Recipe) -> dict[str, Any]:
+    """Returns the values for the parameters of a verb's `run`; see `config.verb.Verb`."""
+    getters = {
+        'recipe': lambda: recipe.name,
+        'flag_keys': lambda: recipe.flag_keys,
+        'command_line_keys': lambda: recipe.command_line_keys,
+    }
+    return {name: getters[name]() for name in inspect.signature(run).parameters if name in getters}

@@ -1,0 +1,153 @@
+"""Rows of a Python program in place of files: written once to the workdir, then read and checked like other files.
+
+WORKDIR/rows/HASH/NAME has a file of JSON lines for each split. HASH is the hash of both, and NAME is the name of the
+workdir, after which a task of the user's own is named. The same rows have the same path in a resumed run. Other rows
+have another path, and the run compares their content as for any other file.
+"""
+
+import datetime
+import decimal
+import hashlib
+import json
+import math
+import os
+import pathlib
+import re
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from bertjax.config.files import Recipe
+from bertjax.config.ranges import format_value
+from bertjax.errors import UserError
+from bertjax.files.atomic import AtomicFile, sync_directory
+from bertjax.tasks.reading.arrow import read_dataset_object, shorten_float32
+from bertjax.workdir.lock import lock_workdir
+
+FOLDER = 'rows'  # in a workdir
+_CORPUS_FORMATS = ('auto', 'jsonl', 'ids', 'symbols')  # values of config.corpus_options.format for rows
+
+
+def write_rows(recipe: Recipe, folder: pathlib.Path) -> Recipe:
+    """Writes the rows of a recipe to a workdir.
+
+    The rows of a split are an iterable of dicts, a `datasets.Dataset` or a pandas DataFrame. Classes of a Dataset are
+    written by their names, missing values of a DataFrame as null. The rows of a corpus may also be texts, one document
+    each. An iterator is read once, in bounded memory.
+
+    Args:
+      recipe: A recipe with `rows`: for config.data of a task {split: rows}, or the rows of train; for config.corpus
+        rows.
+      folder: The workdir.
+
+    Returns:
+      The recipe with the paths of the files, without rows.
+
+    Raises:
+      UserError: The key takes no rows, there are none, or one cannot be written as JSON.
+    """
+    keys: dict[str, Any] = {}
+    with lock_workdir(folder):
+        if 'data' in recipe.rows:
+            if 'task' not in recipe.config:
+                found, fix = 'rows', "give texts as corpus=…, or a store's folder"
+                raise UserError('config.data', found, 'the folder of a token store', fix)
+            data = recipe.rows['data']
+            splits = _check_names(data if isinstance(data, Mapping) else {'train': data})
+            keys['data'] = str(_write(folder, splits))
+        if 'corpus' in recipe.rows:
+            options = recipe.config.corpus_options
+            if options.format not in _CORPUS_FORMATS:
+                expected = f'one of {", ".join(_CORPUS_FORMATS)} for rows'
+                raise UserError('config.corpus_options.format', repr(options.format), expected, 'leave it out')
+            path = _write(folder, {'corpus': recipe.rows['corpus']}, text_key=options.text_key)
+            keys['corpus'] = str(path / 'corpus.jsonl')
+            if options.format == 'auto':
+                keys['corpus_options.format'] = 'jsonl'
+    return recipe.with_keys(keys)
+
+
+def _check_names(splits: Mapping[str, Any]) -> Mapping[str, Any]:
+    for name in splits:
+        if not isinstance(name, str) or not re.fullmatch(r'[\w.-]+', name):
+            fix = "for example data={'train': rows, 'dev': rows}"
+            raise UserError('config.data', f'the key {format_value(name)}', 'the name of a split', fix)
+    return splits
+
+
+def _write(folder: pathlib.Path, splits: Mapping[str, Any], text_key: str = '') -> pathlib.Path:
+    """Writes {split: rows} to files SPLIT.jsonl, if they are not there yet, and returns their folder."""
+    unfinished, name = folder / FOLDER / '.unfinished', folder.resolve().name
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a process that was killed
+    digest = hashlib.blake2b(name.encode(), digest_size=8)
+    try:
+        for split, rows in splits.items():
+            digest.update(f'{split}\n'.encode())
+            with AtomicFile(unfinished / name / f'{split}.jsonl') as target:
+                for line in _json_lines(split, rows, text_key):
+                    digest.update(line)
+                    target.write(line)
+        final = folder / FOLDER / digest.hexdigest()
+        if not final.exists():
+            unfinished.rename(final)
+            sync_directory(final.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return final / name
+
+
+def _json_lines(name: str, rows: Any, text_key: str) -> Iterator[bytes]:
+    number = -1
+    for number, row in enumerate(_records(name, rows)):
+        where = f'{name}[{number}]'
+        if text_key and isinstance(row, str):
+            if number == 0 and '\n' not in row and len(row) < 1000 and os.path.isfile(row):
+                fix = f'give the paths as one text, such as corpus={row!r}'
+                raise UserError(where, f'{row!r}, the path of a file', 'a text', fix)
+            row = {text_key: row}
+        if not isinstance(row, Mapping):
+            expected = 'a text, or a dict of named fields' if text_key else 'a dict of named fields'
+            raise UserError(where, f'{format_value(row)}, a {type(row).__name__}', expected, 'correct the row')
+        row = {str(key): _to_json(value, f'{where}, field {key!r}') for key, value in row.items()}
+        try:
+            line = json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # a lone surrogate, which the reader reports
+            line = json.dumps(row).encode()
+        yield line + b'\n'
+    if number < 0:
+        raise UserError(name, 'no row', 'at least one', 'check the rows; an iterator can be read only once')
+
+
+def _records(name: str, rows: Any) -> Iterable[Any]:
+    if hasattr(rows, 'with_format') and getattr(rows, 'features', None):  # a Dataset of `datasets`
+        return (fields for _, fields in read_dataset_object(rows, name))
+    if hasattr(rows, 'isna') and hasattr(rows, 'columns'):  # a DataFrame of pandas
+        columns = [zip(rows[column].to_numpy(), rows[column].isna(), strict=True) for column in rows.columns]
+        return (
+            {column: None if missing else value for column, (value, missing) in zip(rows.columns, row, strict=True)}
+            for row in zip(*columns, strict=True)
+        )
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        expected = 'a list of dicts, a datasets.Dataset or a pandas DataFrame'
+        raise UserError(name, f'{format_value(rows)}, a {type(rows).__name__}', expected, 'give rows, or a path alone')
+    return rows
+
+
+def _to_json(value: Any, where: str) -> Any:
+    """Converts a value to JSON as the reader of Arrow does; NaN, which marks missing values, becomes null."""
+    if isinstance(value, Mapping):
+        return {str(key): _to_json(item, where) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_to_json(item, where) for item in value]
+    if hasattr(value, 'dtype') and hasattr(value, 'tolist'):  # NumPy
+        shorten = getattr(value, 'ndim', 0) == 0 and value.dtype == 'float32'
+        return _to_json(shorten_float32(value) if shorten else value.tolist(), where)
+    if isinstance(value, datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
+        return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            return None
+    elif value is None or isinstance(value, str | int | float):
+        return value
+    found = f'{format_value(value)}, a {type(value).__name__}'
+    raise UserError(where, found, 'text, numbers, booleans, lists or dicts', 'convert the value')

@@ -1,0 +1,257 @@
+"""`bertjax.train` and `bertjax.run`: the same program as on the command line, called from Python."""
+
+import ast
+import contextlib
+import csv
+import json
+import os
+import pathlib
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from unittest import mock
+
+import jax
+import pytest
+from running import GLUE, PRETRAIN, RUN, SMALL, SWEEP, TUNE, Program, rows
+
+import bertjax
+import bertjax.train.loop  # The package, whose name is that of the function.
+from bertjax.train.caller import Caller, called_by
+from bertjax.train.health.interrupt import Interrupt
+from bertjax.workdir.rows import write_rows
+
+# The figures of a row that depend on the time or the memory of the machine.
+MACHINE = re.compile('per_s|second|wait|memory|bytes|mfu')
+SHORT = (*TUNE, '--config.epochs=2', '--config.eval_every=6')
+
+
+def keys(*flags: str) -> dict:
+    """Flags of the command line as arguments in Python."""
+    pairs = [flag.removeprefix('--config.').split('=', 1) for flag in flags]
+    return {key: _value(text) for key, text in pairs}
+
+
+def _value(text: str):
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+@pytest.fixture
+def as_the_program(repository: pathlib.Path) -> Iterator[None]:
+    """What `program.run` sees: a device, and the recipes' folder."""
+    with contextlib.chdir(repository), mock.patch.object(jax, 'devices', lambda: jax.local_devices()[:1]):
+        yield
+
+
+def small(corpus: pathlib.Path, *flags: str) -> bertjax.Recipe:
+    return bertjax.recipe(PRETRAIN, corpus=corpus, **keys(*SMALL, *RUN, *flags))
+
+
+@pytest.fixture(scope='module')
+def typed(program: Program, tmp_path_factory) -> pathlib.Path:
+    """The workdir of a pre-training that was started from the command line, in this process."""
+    workdir = tmp_path_factory.mktemp('typed') / 'run'
+    program.run(f'--workdir={workdir}', *RUN)
+    return workdir
+
+
+def assert_same_run(one: pathlib.Path, other: pathlib.Path, split: str | None = None):
+    for name in ('ledger.jsonl', 'export/hf/model.safetensors', 'export/hf/config.json'):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    first, second = (
+        [{key: x for key, x in row.items() if not MACHINE.search(key)} for row in rows(path / 'metrics.jsonl', split)]
+        for path in (one, other)
+    )
+    assert first == second
+
+
+def test_a_pretraining_is_that_of_the_command_line(typed, corpus, tmp_path, as_the_program, capsys):
+    seen: list[dict] = []
+
+    def show(row: dict) -> None:
+        seen.append(row)
+        print(row['step'])
+
+    run = bertjax.train(small(corpus), tmp_path / 'run', on_row=show, quiet=True)
+    assert_same_run(typed, run.workdir)
+    assert (typed / 'config.json').read_bytes() == (tmp_path / 'run' / 'config.json').read_bytes()
+    assert capsys.readouterr().out.split() == [str(row['step']) for row in seen]
+    assert seen == run.metrics() == rows(tmp_path / 'run' / 'metrics.jsonl')
+    assert [row['step'] for row in run.metrics('heldout')] == [0, 8, 16, 24]
+    assert run.summary == json.loads((tmp_path / 'run' / 'summary.json').read_text())
+    assert run.model.encode('the river runs').shape == (32,) and run.model is run.model
+
+
+def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(typed, corpus, tmp_path, as_the_program):
+    """A handler of signals is Python's of the main thread only; a thread trains without any."""
+
+    def press(row: dict) -> None:
+        if row['step'] == 8 and row['split'] == 'heldout':
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(bertjax.PreemptedError, match='the same call continues'):
+        bertjax.train(small(corpus), tmp_path, on_row=press, quiet=True)
+    assert signal.getsignal(signal.SIGINT) is before
+    done: list[bertjax.FinishedRun] = []
+    seen: list[dict] = []
+
+    def fail(row: dict) -> None:
+        seen.append(row)
+        raise ValueError(row)
+
+    thread = threading.Thread(
+        target=lambda: done.append(bertjax.train(small(corpus), tmp_path, quiet=True, on_row=fail))
+    )
+    thread.start()
+    thread.join()
+    assert len(seen) == 1  # a function that fails is called no more, and the training goes on
+    assert_same_run(typed, done[0].workdir, 'heldout')  # the mean of a training row begins anew
+    first, second = [row for row in rows(tmp_path / 'time.jsonl', None) if 'began' in row]
+    assert second['began'] > first['began']  # not the start of the process, which did other things before
+
+
+def test_texts_in_place_of_a_corpus(corpus, tmp_path, as_the_program):
+    """They give the store that JSON lines give. The same texts are the same file, and others are another."""
+    texts = [' '.join(text.split('\n')) for text in corpus.read_text(encoding='utf-8').split('\n\n')]
+    path = tmp_path / 'texts.jsonl'
+    path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in texts))
+    request = small(corpus)
+    bertjax.run('corpus', request, tmp_path / 'files', corpus=path)
+    run = bertjax.run('corpus', request, tmp_path / 'rows', corpus=iter(texts))
+    bertjax.run('corpus', request, tmp_path / 'rows', corpus=texts)
+    stores = [(tmp_path / name / 'store' / 'train-00000.tokens').read_bytes() for name in ('files', 'rows')]
+    assert stores[0] == stores[1] and len(list((run.workdir / 'rows').iterdir())) == 1
+    bertjax.run('corpus', request, tmp_path / 'rows', corpus=texts[1:])
+    assert len(list((run.workdir / 'rows').iterdir())) == 2
+
+
+def table(rte: pathlib.Path, split: str) -> list[dict]:
+    with (rte / f'{split}.tsv').open(encoding='utf-8') as file:
+        return list(csv.DictReader(file, delimiter='\t', quoting=csv.QUOTE_NONE))
+
+
+def test_a_task_on_rows_is_that_of_the_command_line_on_files(program, trained, rte, tmp_path, as_the_program):
+    typed = tmp_path / 'typed'
+    flags = (*SHORT, f'--config.init={trained}')
+    program.run(f'--workdir={typed}', *flags, f'--config.data={rte}', **GLUE)
+    request = bertjax.recipe('glue:rte', **keys(*flags))
+    data = {split: table(rte, split) for split in ('train', 'dev', 'test')}
+    run = bertjax.train(request, tmp_path / 'rows', data=data, quiet=True)
+    assert_same_run(typed, run.workdir)
+    results = json.loads((typed / 'results.json').read_text())
+    assert run.summary['splits'] == results['splits'] and [row['step'] for row in run.metrics('dev')][-1] == 12
+    assert run.model.task.labels == ['entailment', 'not_entailment']
+    # Verbs find the rows in the recorded config, or get the same ones.
+    evaluated = bertjax.run('evaluate', request, run.workdir, quiet=True, use_checkpoint='last')
+    assert evaluated.summary['splits'] == results['splits']
+    bertjax.run('predict', request, run.workdir, quiet=True, split='test')
+    assert len(rows(run.workdir / 'predictions' / 'test.jsonl', None)) == len(data['test'])
+    with pytest.raises(bertjax.UserError, match=r'fingerprint|data'):  # as if a file had changed
+        bertjax.train(request, run.workdir, data={**data, 'train': data['train'][:-1]}, quiet=True)
+
+
+@pytest.mark.slow
+def test_rows_of_a_sweep_name_their_trial(tune, tmp_path, as_the_program):
+    request = bertjax.recipe('glue:rte', **keys(*tune, *SWEEP, '--config.epochs=1', '--config.eval_every=0'))
+    seen: list[dict] = []
+    run = bertjax.train(request, tmp_path, on_row=seen.append, quiet=True)
+    trials = sorted(path.name for path in (tmp_path / 'cells').iterdir())
+    assert len(trials) == 4 and {row['trial'] for row in seen} == {*trials}
+    assert sorted(map(str, run.metrics())) == sorted(map(str, seen))
+    assert run.summary['best'] in trials and run.model.task is not None
+
+
+def test_rows_of_other_libraries_are_the_same_files(tmp_path):
+    """Missing values are null, and classes are their names."""
+    records = [{'text': 'a', 'label': 'no', 'x': 0.1}, {'text': None, 'label': 'yes', 'x': 2.5}]
+
+    def written(folder: str, data: object) -> bytes:
+        recipe = write_rows(bertjax.recipe('classify', data=data), tmp_path / folder)
+        assert not recipe.rows and recipe.config.data.startswith(str(tmp_path / folder / 'rows'))
+        return (pathlib.Path(recipe.config.data) / 'train.jsonl').read_bytes()
+
+    expected = written('list', records)
+    assert [json.loads(line) for line in expected.splitlines()] == records
+    assert written('generator', {'train': (row for row in records)}) == expected
+    pd = pytest.importorskip('pandas')
+    frame = pd.DataFrame(records).astype({'x': 'float32'})
+    assert written('frame', frame) == expected
+    datasets = pytest.importorskip('datasets')
+    features = {'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])}
+    features |= {'x': datasets.Value('float32')}
+    dataset = datasets.Dataset.from_list(
+        [{**row, 'label': ('no', 'yes').index(row['label'])} for row in (records[1], records[0])],
+        features=datasets.Features(features),
+    )
+    assert written('dataset', datasets.DatasetDict(train=dataset.select([1, 0]))) == expected
+
+
+def test_keys_are_those_of_the_command_line(tmp_path, capsys):
+    recipe = bertjax.recipe('glue:rte', learning_rate=1, **{'optimizer.b2': 0.98, 'sweep.seeds': [1, 2]})
+    assert recipe.config.task.task == 'rte' and recipe.config.optimizer.b2 == 0.98
+    assert recipe.config.learning_rate == 1.0 and recipe.config.sweep.seeds == (1, 2)
+    assert recipe.flag_keys == {'learning_rate', 'optimizer.b2', 'sweep.seeds'}
+    assert recipe.command_line_keys == {*recipe.flag_keys, 'task.task'}
+    assert "'glue:rte', learning_rate=1.0, optimizer.b2=0.98" in repr(recipe)
+    recipe.config.batch_size = 7  # also counts as set
+    assert bertjax.run('show', recipe, quiet=True).recipe.flag_keys >= {'batch_size', 'learning_rate'}
+    assert capsys.readouterr().out == ''
+    bertjax.run('show', bertjax.recipe('pretrain_large', **{'phases[1].steps': '20%'}))
+    assert 'phases[1].steps' in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ('call', 'message'),
+    [
+        (lambda _: bertjax.recipe('glu:rte'), 'did you mean glue'),
+        (lambda _: bertjax.recipe('glue:rte', learningrate=1), 'did you mean --config.learning_rate'),
+        (lambda _: bertjax.recipe('glue:rte', optimizer={'b2': 0.9}), 'a group of keys'),
+        (lambda _: bertjax.recipe('glue:rte', learning_rate='fast'), "config.learning_rate: found 'fast'"),
+        (lambda _: bertjax.recipe('glue:rte', **{'optimizer.b2': 2}), 'config.optimizer.b2: found 2'),
+        (lambda _: bertjax.recipe(3), 'the name or the path of a recipe'),
+        (lambda _: bertjax.run('trian', 'glue:rte', '.'), 'config.run'),
+        (lambda _: bertjax.run('pretrain', 'glue:rte', '.'), 'a recipe without config.corpus'),
+        (lambda _: bertjax.train('extract', '.'), 'trains nothing'),
+        (lambda _: bertjax.train('pretrain_tiny', None), '--workdir: found nothing'),
+        (lambda _: bertjax.train('pretrain_tiny', 3), 'workdir: found 3'),
+        (lambda _: bertjax.train('pretrain_tiny', __file__), 'which is a file'),
+        (lambda _: bertjax.train('pretrain_tiny', '.', on_row=3), 'on_row: found 3'),
+        (lambda at: bertjax.train('pretrain_tiny', at, corpus=['a', 3]), r'corpus\[1\]: found 3'),
+        (lambda at: bertjax.train('pretrain_tiny', at, corpus=[]), 'no row'),
+        (lambda at: bertjax.train('pretrain_tiny', at, corpus=[__file__]), 'the path of a file'),
+        (lambda at: bertjax.train('pretrain_tiny', at, data=['a']), 'config.data: found rows'),
+        (lambda at: bertjax.train('classify', at, data=[{'text': {1}}]), r'found \{1\}, a set'),
+        (lambda at: bertjax.train('classify', at, data=[{'text': float('inf')}]), 'found inf'),
+        (lambda at: bertjax.train('classify', at, data={'train': 'a.csv'}), "train: found 'a.csv', a str"),
+        (lambda at: bertjax.train('classify', at, data={'a/b': []}), 'the name of a split'),
+        (lambda _: bertjax.run('show', 'glue:rte').summary, 'give one in the call'),
+    ],
+)
+def test_mistakes_are_one_line(call: Callable, message: str, tmp_path):
+    with pytest.raises(bertjax.UserError, match=message) as raised:
+        call(tmp_path)
+    assert '\n' not in str(raised.value) and '.unfinished' not in os.listdir(tmp_path)
+
+
+def test_one_of_several_processes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv('SLURM_PROCID', '0')
+    monkeypatch.setenv('SLURM_STEP_NUM_TASKS', '2')
+    with pytest.raises(bertjax.UserError, match='start pretrain from the command line in each process'):
+        bertjax.train('pretrain_tiny', tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_third_signal_interrupts_the_call():
+    with pytest.raises(KeyboardInterrupt), called_by(Caller('call', ends_process=False)), Interrupt() as interrupt:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGINT)
+            assert interrupt.requested()
+
+
+def test_the_package_of_the_trainer_can_be_called():
+    assert bertjax.train.loop.Loop and callable(bertjax.train) and {'train', 'run', 'recipe'} <= {*dir(bertjax)}
