@@ -72,30 +72,25 @@ class Query:
     corpus: Corpus
 
 
-def parse_examples(
-    records: Iterable[Record], columns: Mapping[str, str], *, keep_fields: bool = False
-) -> Iterator[TextExample]:
+def parse_examples(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[TextExample]:
     """Yields the examples of the rows of a file. The columns of the first row decide the form of all.
 
     Args:
-      records: The rows.
+      records: The rows, at least one.
       columns: {role of ROLES: name of the column}.
-      keep_fields: Whether to keep all fields of a row.
 
     Raises:
       UserError: No form fits the columns, a text is missing or empty, or a score is not a number.
     """
     records = iter(records)
-    first = next(records, None)
-    if first is None:
-        return
+    first = next(records)
     form = find_form(first, columns)
     for where, fields in itertools.chain([first], records):
         texts = [_text(fields, columns[role], where) for role in FORMS[form]]
         if form == 'pairs':
             texts += _negatives(fields.get(columns['negative']), where, columns['negative'])
         score = _score(fields.get(columns['label']), where) if form == 'scored' else None
-        yield TextExample(form, tuple(texts), score, where, fields if keep_fields else None)
+        yield TextExample(form, tuple(texts), score, where)
 
 
 def find_form(record: Record, columns: Mapping[str, str]) -> str:
