@@ -156,7 +156,7 @@ def test_a_recipe_by_name(program: Program, tmp_path: pathlib.Path, name: str):
 
 def test_names_that_are_no_recipe(program: Program, tmp_path: pathlib.Path):
     assert 'did you mean pretrain_tiny?' in program.error(f'--workdir={tmp_path}', recipe='pretrain_tny', small=False)
-    assert 'classify, convert, distilbert, ettin, extract, ' in program.error(
+    assert 'classify, convert, distilbert, embed, ettin, extract, ' in program.error(
         f'--workdir={tmp_path}', recipe='zzz', small=False
     )
 
