@@ -10,7 +10,7 @@ on the minimal pairs.
 
     python benchmarks/ladder.py --report
 
-prints the table of what is finished, and the fit of loss against size and tokens that config.budget uses. The text and
+prints the table of what is finished, and a fit of the loss against size and tokens for config.budget. The text and
 the pairs do not come with bertjax.
 """
 

@@ -7,7 +7,7 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from bertjax.config.verb import Verb
-from bertjax.parallel.distributed import fetch_to_all_hosts, primary_first
+from bertjax.parallel.distributed import fetch_to_all_hosts, is_primary, primary_first
 from bertjax.parallel.mesh import make_mesh
 from bertjax.pretrain.budget import make_plan
 from bertjax.pretrain.chance_baselines import compute_chance_baselines
@@ -81,4 +81,6 @@ def _train(
             return training, fit(folder, training, time_limit=limit)[0]
         except PhaseTimeError as error:
             with primary_first():
-                plan = plan.decide(folder, error.step, limit.elapsed)
+                if is_primary():  # the clocks of the processes differ
+                    plan.decide(folder, error.step, limit.elapsed)
+                plan = make_plan(settings, folder, mesh, flag_keys)

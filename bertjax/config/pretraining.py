@@ -58,10 +58,13 @@ class PhaseKeys:
     max_predictions: int = _inherited(ROWS, 0)
     batch_size: int = _inherited(ROWS, 0)
     batch_ramp: float = key(
-        0.0, WARMUP, 'the fraction of the steps of the phase before the batch has `batch_size` rows'
+        0.0, WARMUP, 'the fraction of the steps of the phase before the batch has `batch_size` rows', inherited=False
     )
     batch_size_start: int = key(
-        0, either(ROWS, special(0, 'no `batch_ramp`')), 'the number of rows per update at the start of `batch_ramp`'
+        0,
+        either(ROWS, special(0, 'no `batch_ramp`')),
+        'the number of rows per update at the start of `batch_ramp`',
+        inherited=False,
     )
     grad_accum_steps: int = _inherited(ROWS, 0)
     learning_rate: float = _inherited(RATE, 0.0)
@@ -73,9 +76,8 @@ class PhaseKeys:
 
 
 # {key of a phase that may be unset: the value that means unset}. The unset keys in INHERITED have the value of the run.
-UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys)}
-del UNSET['steps'], UNSET['reset_optimizer']
-INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
+UNSET = {field.name: field.default for field in dataclasses.fields(PhaseKeys) if 'inherited' in field.metadata}
+INHERITED = {field.name for field in dataclasses.fields(PhaseKeys) if field.metadata.get('inherited')}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from bertjax.config.pretraining import PhaseKeys
-from bertjax.config.ranges import in_steps, parse_budget
+from bertjax.config.ranges import COUNT, in_steps, parse_budget
 from bertjax.errors import UserError
 from bertjax.files.atomic import write_atomic
 from bertjax.files.small_files import read_json_or_none
@@ -39,18 +39,18 @@ SIZES = (
 _SIZE_KEYS = ('num_layers', 'width', 'num_heads', 'mlp_dim')
 # How many times as fast as float32 the products of a dtype must be for it to be chosen.
 _LEAST_GAIN = {'float32': 1.0, 'bfloat16': 1.4}
-# The part of the speed of a large matrix product that a training step reaches (docs/performance.md).
+# The part of the speed of a large matrix product that a training step reaches, and the constants of `expected_loss`.
+# They are assumed, not fitted: they only decide the size, and the clock corrects the steps.
 _EFFICIENCY = 0.4
-# The fit of the held-out MLM loss in nats per piece of English, see `expected_loss`.
 _FLOOR, _OF_PARAMETERS, _PARAMETERS_POWER, _OF_TOKENS, _TOKENS_POWER = 1.0, 60.0, 0.28, 190.0, 0.28
 _WARMED_UP = 0.9999  # a phase that only warms up; a share of 1 is not allowed
 _OPEN = 1000  # a phase that ends by the clock is this many times as long as the estimate
 
 
 def expected_loss(parameters: float, tokens: float) -> float:
-    """Returns the expected held-out MLM loss in nats per piece, with 15 % masks.
+    """Returns a held-out MLM loss in nats per piece, of which only the order matters: it compares sizes.
 
-    The form is that of arXiv 2203.15556, equation 2.
+    The form is that of arXiv 2203.15556, equation 2; the constants are assumed.
 
     Args:
       parameters: The number of parameters, see `inner_parameters`.
@@ -77,14 +77,12 @@ class Plan:
       budget: The value of config.budget.
       model: Size and dtype of the model, {key of config.model: value}, without those that the config sets.
       estimate: The estimated number of steps of the run.
-      expected_loss: The expected loss at the end.
       warmup, stable, decay: The steps of the three phases; None if the clock has not decided yet.
     """
 
     budget: str
     model: dict[str, Any]
     estimate: int
-    expected_loss: float
     warmup: int
     stable: int | None = None
     decay: int | None = None
@@ -92,7 +90,7 @@ class Plan:
     def apply(self, settings: PretrainingSettings) -> PretrainingSettings:
         """Returns the settings with the size, the phases and the steps of this plan."""
         constant = {'schedule': 'wsd', 'decay_fraction': 0.0, 'final_mask_rate': settings.masking.rate}
-        lengths = (self.warmup, self.stable or _OPEN * self.estimate, self.decay or self.estimate)
+        lengths = (self.warmup, self.stable or min(_OPEN * self.estimate, COUNT // 2), self.decay or self.estimate)
         values: tuple[dict[str, Any], ...] = (
             {**constant, 'warmup_fraction': _WARMED_UP},
             {**constant, 'warmup_fraction': 0.0},
@@ -114,8 +112,7 @@ class Plan:
         return (
             f'budget {self.budget}: {size}, about {self.estimate:,} steps '
             f'of {settings.batch_size} x {settings.seq_len}: '
-            f'{self.warmup:,} to warm up, the last {settings.schedule.decay_fraction:.0%} to decay; '
-            f'expected held-out MLM loss on English about {self.expected_loss:.1f}'
+            f'{self.warmup:,} to warm up, the last {settings.schedule.decay_fraction:.0%} to decay'
         )
 
     def time_limit(self, settings: PretrainingSettings) -> TimeLimit | None:
@@ -124,18 +121,18 @@ class Plan:
         if seconds == math.inf:
             return None
         if self.stable is not None:
-            return TimeLimit(seconds, expected_loss=self.expected_loss)
+            return TimeLimit(seconds)
         ends = (1 - settings.schedule.decay_fraction) * seconds
-        return TimeLimit(seconds, phase=1, ends=ends, expected_loss=self.expected_loss)
+        return TimeLimit(seconds, phase=1, ends=ends)
 
-    def decide(self, folder: pathlib.Path, step: int, elapsed: float) -> 'Plan':
-        """Returns the plan of a run whose second phase ended at `step`, after `elapsed` seconds; also saves it."""
+    def decide(self, folder: pathlib.Path, step: int, elapsed: float) -> None:
+        """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds."""
         seconds, _ = parse_budget(self.budget)
         goodput = read_goodput(folder)
         assert goodput is not None
         per_step = sum(goodput.seconds.get(kind, 0.0) for kind in (STEP, DATA, SAVE)) / step
         decay = max(round((seconds - elapsed) / per_step), 1)
-        return dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
+        dataclasses.replace(self, stable=step - self.warmup, decay=decay).save(folder)
 
     def save(self, folder: pathlib.Path) -> 'Plan':
         """Writes the plan to a workdir and returns it."""
@@ -205,7 +202,7 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
             for layers, width, heads in SIZES
         ]
     length, predictions = settings.first_shape
-    plans = []
+    plans = {}  # by expected loss
     for size in sizes:
         model = dataclasses.replace(settings.model, **size)
         config = dataclasses.replace(settings, model=model).model_config(settings.vocab.size)
@@ -214,8 +211,8 @@ def _new_plan(settings: PretrainingSettings, mesh: Mesh, flag_keys: Collection[s
         loss = expected_loss(inner, max(steps * settings.batch_size * length, 1))
         estimate = max(round(steps), 3)
         warmup = max(round(settings.warmup_fraction * estimate), 1)
-        plans.append(Plan(settings.budget, size | chosen, estimate, loss, warmup))
-    plan = min(plans, key=lambda each: each.expected_loss)
+        plans[loss] = Plan(settings.budget, size | chosen, estimate, warmup)
+    plan = plans[min(plans)]
     if seconds < math.inf:
         return plan
     decay = max(round(settings.schedule.decay_fraction * plan.estimate), 1)

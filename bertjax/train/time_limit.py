@@ -20,11 +20,10 @@ class TimeLimit:
       seconds: The time of the whole run.
       phase: The number of the phase that ends by the clock; -1 for none.
       ends: The time of the run at which the phase ends, in seconds.
-      expected_loss: The expected held-out MLM loss at the end of the run; None if unknown.
     """
 
-    def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf, expected_loss: float | None = None):
-        self.seconds, self._phase, self._ends, self._expected_loss = seconds, phase, ends, expected_loss
+    def __init__(self, seconds: float, *, phase: int = -1, ends: float = math.inf):
+        self.seconds, self._phase, self._ends = seconds, phase, ends
         self._spent, self._since = 0.0, time.perf_counter()
 
     def begin(self, folder: pathlib.Path, step: int) -> None:
@@ -43,13 +42,12 @@ class TimeLimit:
         return number == self._phase and self.elapsed >= self._ends
 
     def describe(self) -> str:
-        """Returns the share of the time that has passed, the time of day at which it ends, and the expected loss."""
+        """Returns the share of the time that has passed, and the time of day at which it ends."""
         left = datetime.timedelta(seconds=max(self.seconds - self.elapsed, 0.0))
         end = (datetime.datetime.now() + left).strftime(
             '%H:%M' if left < datetime.timedelta(hours=20) else '%d %b %H:%M'
         )
-        loss = '' if self._expected_loss is None else f'  expected loss {self._expected_loss:.1f}'
-        return f'{min(self.elapsed / self.seconds, 1):.0%} of the budget  ends {end}{loss}'
+        return f'{min(self.elapsed / self.seconds, 1):.0%} of the budget  ends {end}'
 
 
 class PhaseTimeError(StoppedError):

@@ -41,7 +41,7 @@ def test_figures_are_the_definitions():
 
 
 def test_figures_are_those_of_pytrec_eval():
-    pytrec_eval = pytest.importorskip('pytrec_eval', reason='compares with trec_eval')
+    pytrec_eval = pytest.importorskip('pytrec_eval', reason="needs pytrec-eval-terrier, of the extra 'test-all'")
     cases = list(rankings())
     run = {str(q): {str(d): -float(rank) for rank, d in enumerate(ranking)} for q, (ranking, _) in enumerate(cases)}
     truth = {str(q): {str(d): grade for d, grade in relevant.items()} for q, (_, relevant) in enumerate(cases)}

@@ -178,10 +178,10 @@ def test_rows_of_other_libraries_are_the_same_files(tmp_path):
     expected = written('list', records)
     assert [json.loads(line) for line in expected.splitlines()] == records
     assert written('generator', {'train': (row for row in records)}) == expected
-    pd = pytest.importorskip('pandas')
+    pd = pytest.importorskip('pandas', reason="needs pandas, of the extra 'test-all'")
     frame = pd.DataFrame(records).astype({'x': 'float32'})
     assert written('frame', frame) == expected
-    datasets = pytest.importorskip('datasets')
+    datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')
     features = {'text': datasets.Value('string'), 'label': datasets.ClassLabel(names=['no', 'yes'])}
     features |= {'x': datasets.Value('float32')}
     dataset = datasets.Dataset.from_list(
