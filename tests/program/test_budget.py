@@ -78,7 +78,7 @@ def test_a_killed_run_goes_on_with_the_time_that_is_left(program, tmp_path):
 @pytest.mark.slow
 def test_two_processes_follow_one_clock(program, tmp_path):
     """The first process decides for both, whose clocks differ."""
-    asked = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=4')
+    asked = _arguments(program, tmp_path / 'run', '--config.checkpoint_every=0', '--config.warmup_fraction=0.001')
     together = program.start_together(2, *asked, recipe='configs/budget.py:15s', small=False)
     ends = [finished(process) for process in together]
     plan, config = _plan(tmp_path / 'run'), json.loads((tmp_path / 'run' / 'config.json').read_text())

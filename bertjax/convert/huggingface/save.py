@@ -24,6 +24,7 @@ from bertjax.convert.trees import HostParams, stacked_shapes
 from bertjax.errors import UserError
 from bertjax.files.atomic import atomic_directory
 from bertjax.files.safetensors import Tensor, write_tensors
+from bertjax.files.write_guard import writes_are_disabled
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
 from bertjax.text.special import to_json as to_text
@@ -127,7 +128,7 @@ def export_huggingface(
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
-        if family is not BERT:
+        if family is not BERT and not writes_are_disabled():  # else the tokenizer was not written
             _adapt_tokenizer(epath.Path(staging) / 'tokenizer_config.json', config)
         path = epath.Path(staging)
         write_tensors(path / MODEL, dict(sorted(tensors.items())), {'format': 'pt'})
