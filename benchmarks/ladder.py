@@ -123,6 +123,7 @@ class Run:
         self.rung, self.seed, self.keys = rung, seed, rung_keys(rung)
         slug = ''.join(c if c.isalnum() else '_' for c in rung.name)
         self.name = f'{slug}-{seed}-{_MINUTES.value:g}m'
+        self.probe = pathlib.Path(_OUT.value) / f'{slug}-probe'
         self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
 
     def train(self, folder: pathlib.Path, steps: int, **more: Any) -> float:
@@ -145,19 +146,23 @@ class Run:
         ]
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
+    def seconds_per_step(self) -> float:
+        """Returns the processor time of a step, measured once for every seed."""
+        path = self.probe.with_suffix('.json')
+        if not path.exists():
+            spent = [self.train(pathlib.Path(f'{self.probe}{n}'), n, seed=0, eval_examples=64) for n in _PROBE]
+            write_atomic(path, json.dumps((spent[1] - spent[0]) / (_PROBE[1] - _PROBE[0])))
+        return json.loads(path.read_text())
+
     def finish(self) -> dict[str, Any]:
         """Trains for the processor time, measures, and writes the result."""
-        plan = self.folder.with_name(f'{self.name}.plan.json')
-        if not plan.exists():
-            spent = [self.train(self.folder.with_name(f'{self.name}.probe{n}'), n, eval_examples=64) for n in _PROBE]
-            per_step = (spent[1] - spent[0]) / (_PROBE[1] - _PROBE[0])
-            write_atomic(plan, json.dumps({'steps': round(60 * _MINUTES.value / per_step), 'per_step': per_step}))
-        planned = json.loads(plan.read_text())
-        seconds = self.train(self.folder, planned['steps'])
+        steps = round(60 * _MINUTES.value / self.seconds_per_step())
+        seconds = self.train(self.folder, steps)
         rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]
         (loss,) = [row['mlm_loss'] for row in rows if row['split'] == split_name('other') and row['step'] > 0]
         result = {
-            'name': self.rung.name, 'seed': self.seed, 'minutes': _MINUTES.value, **planned, 'seconds': seconds,
+            'name': self.rung.name, 'seed': self.seed, 'minutes': _MINUTES.value, 'steps': steps,
+            'seconds_per_step': self.seconds_per_step(), 'seconds': seconds,
             'mlm_loss': loss, 'bits_per_byte': self._bits_per_byte(loss), 'keys': self.keys,
             'date': f'{datetime.date.today()}',
         }  # fmt: skip
@@ -240,16 +245,14 @@ def main(_: Any) -> None:
     if _REPORT.value:
         report()
         return
-    for seed in map(int, _SEEDS.value):
-        for rung in LADDER:
-            run = Run(rung, seed)
-            if run.kept.exists() or (_ONLY.value and rung.name not in _ONLY.value):
-                continue
-            result = run.finish()
-            print(
-                f'{run.name}: {result["steps"]} steps, {result["seconds"]:.0f} s, loss {result["mlm_loss"]:.3f}',
-                flush=True,
-            )
+    runs = [Run(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
+    runs = [run for run in runs if not run.kept.exists() and (not _ONLY.value or run.rung.name in _ONLY.value)]
+    for run in runs:  # first, because a machine that does other work meanwhile needs more processor time per step
+        print(f'{run.rung.name}: {run.seconds_per_step():.3f} s per step', flush=True)
+    for run in runs:
+        result = run.finish()
+        seconds, loss = result['seconds'], result['mlm_loss']
+        print(f'{run.name}: {result["steps"]} steps, {seconds:.0f} s, loss {loss:.3f}', flush=True)
 
 
 if __name__ == '__main__':
