@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.table import Table
 
-from bertjax.convert.huggingface.sentence_transformers import module_files
 from bertjax.files.atomic import write_atomic, write_zip
 from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
@@ -168,7 +167,7 @@ def export_task(
         }
         for name, values in results['splits'].items()
     }
-    modules, module = data.task.sentence_modules(), task_model.setup.module
+    module = task_model.setup.module
     content = ExportContent(
         module=module,
         params=params,
@@ -178,7 +177,7 @@ def export_task(
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
-        files=module_files(modules, module.config.width) if modules else {},
+        files=data.task.model_files(module.config.width),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}
             for name, values in results['splits'].items()

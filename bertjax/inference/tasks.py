@@ -4,6 +4,8 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertjax.config.ranges import format_value
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -11,7 +13,9 @@ from bertjax.inference.arguments import as_text_list
 from bertjax.inference.runner import Runner
 from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
+from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.questions import SquadQuestion
 from bertjax.tasks.squad.task import SquadTask
@@ -84,6 +88,28 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
 
 
+def score_pairs(runner: Runner, queries: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+    """Scores N pairs of a query and a text with a reranker, or with a model for the regression of pairs.
+
+    Args:
+      runner: The model.
+      queries, texts: The N queries and texts.
+
+    Returns:
+      float64 [N]; higher is more relevant. Equal to `CrossEncoder.predict` of sentence-transformers.
+
+    Raises:
+      UserError: The model is for another kind of task.
+    """
+    task, where = runner.model.task, runner.model.where
+    if isinstance(task, TextTask) and task.regression:
+        records = text_records(task, where, queries, texts)
+    else:
+        _check_kind(task, RerankTask, where)
+        records = [TextExample('scored', pair) for pair in zip(queries, texts, strict=True)]
+    return np.array([row['score'] for row in answer_records(runner, records)], np.float64)
+
+
 def question_records(task: Task | None, where: str, questions: Sequence[str], contexts: Sequence[str]) -> list[Any]:
     """Makes records of questions about contexts.
 
@@ -137,6 +163,7 @@ _KINDS: tuple[tuple[type[Task], str, str], ...] = (
     (TaggingTask, 'tag', 'tags of words'),
     (MultipleChoiceTask, 'choose', 'the best of several endings'),
     (EmbeddingTask, 'encode', 'vectors of texts'),
+    (RerankTask, 'rerank', 'scores of pairs of texts'),
 )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from bertjax.config.ranges import format_value
 from bertjax.convert.hub import hub_name
 from bertjax.convert.huggingface.families import BERT, find_family
-from bertjax.convert.huggingface.sentence_transformers import module_files
 from bertjax.errors import UserError
 from bertjax.files import disk
 from bertjax.files.paths import is_remote
@@ -74,8 +73,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype cannot be float16.
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
-    modules = None if task is None else task.sentence_modules()
-    files = module_files(modules, config.width) if modules else {}
+    files = {} if task is None else task.model_files(config.width)
     hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
         module=model.module.clone(config=config),

@@ -5,7 +5,10 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from etils import epath
+
 from bertjax.config.ranges import MANY, format_value, integer
+from bertjax.convert.huggingface.cross_encoder import read_cross_encoder
 from bertjax.errors import UserError
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
@@ -48,6 +51,23 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
     for name, value in changes.items():
         setattr(result, name, value)
     return result
+
+
+def build_reranker(directory: epath.PathLike, longest: int) -> Task | None:
+    """Builds the task of a CrossEncoder of sentence-transformers; None for other directories.
+
+    Args:
+      directory: The directory.
+      longest: The model's number of positions.
+
+    Raises:
+      UserError: See `read_cross_encoder`.
+    """
+    found = read_cross_encoder(directory)
+    if found is None:
+        return None
+    seq_len = min(found.max_length or longest, longest)
+    return build_task('rerank', data='', seq_len=seq_len, activation=found.activation)
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:

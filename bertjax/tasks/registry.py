@@ -19,6 +19,7 @@ KINDS = {
     'squad': 'bertjax.tasks.squad.task:SquadTask',
     'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
     'embed': 'bertjax.tasks.embedding.task:EmbeddingTask',
+    'rerank': 'bertjax.tasks.reranking.task:RerankTask',
     'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',
 }
 

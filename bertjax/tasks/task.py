@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from bertjax.convert.heads import Head
-from bertjax.convert.huggingface.sentence_transformers import SentenceModules
+from bertjax.convert.huggingface.sentence_transformers import SentenceModules, module_files
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
@@ -143,6 +143,15 @@ class TrainableTask(abc.ABC, Generic[Record]):
     def sentence_modules(self) -> SentenceModules | None:
         """Returns the steps from a text to its vector, for a task that trains vectors of texts, else None."""
         return None
+
+    def model_files(self, width: int) -> Mapping[str, bytes]:
+        """Returns the files of sentence-transformers in an export to transformers: {relative path: content}.
+
+        Args:
+          width: The width of the encoder.
+        """
+        modules = self.sentence_modules()
+        return module_files(modules, width) if modules else {}
 
 
 class ReportableTask(abc.ABC, Generic[Record, Prediction]):

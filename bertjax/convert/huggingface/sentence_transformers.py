@@ -20,11 +20,12 @@ from bertjax.files.small_files import read_json_list, read_json_object
 from bertjax.model.pooling import SENTENCE_POOL
 
 MODULES = 'modules.json'
-_ENCODER = tuple(
+_ENCODERS = tuple(
     f'sentence_{name}_config.json' for name in ('bert', 'roberta', 'distilbert', 'camembert', 'xlm-roberta')
 )
-_PROMPTS = 'config_sentence_transformers.json'
-FILES = (MODULES, *_ENCODER, _PROMPTS)  # The folders that modules.json names are not included.
+ENCODER = _ENCODERS[0]
+SETTINGS = 'config_sentence_transformers.json'
+FILES = (MODULES, *_ENCODERS, SETTINGS)  # The folders that modules.json names are not included.
 _AGAIN = 'copy the directory again'
 _NAME_POOL = "choose a pooling with pool, for example pool='mean'"
 # {flag of a pooling mode in versions before 6: name of the mode}.
@@ -87,17 +88,17 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the modules of a directory; returns None if it has no modules.json.
+    """Reads the modules of a directory; returns None if it has no modules.json, or is a CrossEncoder.
 
     An error is not raised, but stored as `refusal` of the result.
     """
     folder = epath.Path(directory)
-    if not (folder / MODULES).exists():
+    if not (folder / MODULES).exists() or read_settings(folder / SETTINGS).get('model_type') == 'CrossEncoder':
         return None
     max_length = 0
     try:
-        encoder = next((_object(folder / name) for name in _ENCODER if (folder / name).exists()), {})
-        max_length = _max_length(folder, encoder)
+        encoder = next((read_settings(folder / name) for name in _ENCODERS if (folder / name).exists()), {})
+        max_length = read_max_length(folder, encoder)
         return SentenceModules(max_length, encoder.get('do_lower_case') is True, **_read_pooling(folder, encoder))
     except UserError as error:
         return SentenceModules(max_length, refusal=error)
@@ -120,22 +121,28 @@ def module_files(modules: SentenceModules, width: int) -> dict[str, bytes]:
     ]
     contents: dict[str, Any] = {
         MODULES: listed,
-        _ENCODER[0]: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
-        _PROMPTS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
+        ENCODER: {'max_seq_length': modules.max_length, 'do_lower_case': modules.lowercase},
+        SETTINGS: {'prompts': dict(modules.prompts), 'default_prompt_name': None, 'similarity_fn_name': 'cosine'},
         '1_Pooling/config.json': pooling,
         **({'2_Normalize/config.json': {}} if modules.normalize else {}),
     }
     return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}
 
 
-def _object(path: epath.Path) -> dict[str, Any]:
+def read_settings(path: epath.Path) -> dict[str, Any]:
+    """Reads a JSON object; returns {} if the file does not exist."""
     return read_json_object(path, _AGAIN) if path.exists() else {}
 
 
-def _max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
+def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
+    """Returns the maximum number of tokens of a folder with the settings `encoder` in ENCODER; 0 if undefined.
+
+    Raises:
+      UserError: The number is invalid.
+    """
     length = encoder.get('max_seq_length')
     if length is None:
-        length = _object(folder / 'tokenizer_config.json').get('model_max_length', 0)
+        length = read_settings(folder / 'tokenizer_config.json').get('model_max_length', 0)
     if not isinstance(length, int | float) or not (length == 0 or length >= 4):
         raise UserError(f'{folder}: max_seq_length', format_value(length), 'a number of tokens, at least 4', _AGAIN)
     return int(min(length, 2**31 - 1))
@@ -188,7 +195,7 @@ def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
         file = folder / path / 'config.json'
         if kinds[-1] in ('Pooling', 'Dense') and not file.exists():
             raise UserError(str(file), 'nothing', f'the settings of module {number}', _AGAIN)
-        settings.append({**(_object(file) if path else {}), 'path': path})
+        settings.append({**(read_settings(file) if path else {}), 'path': path})
     return kinds, settings
 
 
@@ -202,7 +209,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
 
 def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
     """Returns the default prompt that `SentenceTransformer.encode` prepends to a text, '' for none, and all prompts."""
-    settings = _object(folder / _PROMPTS)
+    settings = read_settings(folder / SETTINGS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     named = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}
     return named.get(name, '') if isinstance(name, str) else '', named

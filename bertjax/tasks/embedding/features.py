@@ -5,8 +5,26 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.features import FeatureBuilder, Features
+from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.losses import TEXT_IDS
 from bertjax.text.tokenizer import Tokenizer
+
+
+def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarray | None:
+    """Returns the scores of training records, divided by `max_score`; None if they have none.
+
+    Returns:
+      float32 [N] for scored pairs; [N, C - 1] for a teacher's scores of at most C - 1 texts, 0 for a missing text.
+    """
+    if records[0].form == 'scored':
+        scores = np.array([record.score for record in records], np.float32)
+    elif records[0].form == 'distilled':
+        scores = np.zeros((len(records), max(len(record.teacher) for record in records)), np.float32)
+        for row, record in zip(scores, records, strict=True):
+            row[: len(record.teacher)] = record.teacher
+    else:
+        return None
+    return scores / np.float32(max_score)
 
 
 def group_features(
@@ -21,7 +39,7 @@ def group_features(
 
     Args:
       groups: The texts of each record, at most C.
-      labels: float32 [N] for the row array `labels`; None for no such array.
+      labels: float32 [N, ...] for the row array `labels`; None for no such array.
       tokenizer: The tokenizer.
       seq_len: The maximum sequence length S; longer texts lose their end.
       prompts: The prefixes of the first text of each group, and of the others.

@@ -17,7 +17,13 @@ from bertjax.tasks.reading.records import read_records
 from bertjax.tasks.reading.texts import check_text, quote_names
 
 # {form of the records: the roles of the columns that it needs}. The first form whose columns exist is read.
-FORMS = {'pairs': ('anchor', 'positive'), 'scored': ('text_a', 'text_b'), 'texts': ('text',)}
+FORMS = {
+    'distilled': ('anchor', 'positive', 'label'),
+    'pairs': ('anchor', 'positive'),
+    'scored': ('text_a', 'text_b'),
+    'texts': ('text',),
+}
+GROUPS = ('distilled', 'pairs')  # the forms whose records are an anchor, its positive, and negatives
 ROLES = ('anchor', 'positive', 'negative', 'text_a', 'text_b', 'label', 'text')
 
 
@@ -29,6 +35,7 @@ class TextExample:
       form: a key of FORMS.
       texts: an anchor, its positive and any number of negatives; or the two texts of a pair; or a single text.
       score: the similarity of a scored pair; None if unknown.
+      teacher: the scores by a teacher of all texts but the first, if the form is 'distilled'.
       where: the location, 'file:line'.
       fields: all fields of the row, if the record is read for prediction.
     """
@@ -38,6 +45,7 @@ class TextExample:
     score: float | None = None
     where: str = dataclasses.field(default='', repr=False, compare=False)
     fields: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False, compare=False)
+    teacher: tuple[float, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -64,12 +72,14 @@ class Query:
       text: the text of the query.
       relevant: {index of a document in the corpus: its relevance, at least 1}.
       corpus: the corpus.
+      candidates: the documents of the corpus that a reranker scores: those of the query's own records.
     """
 
     id: str
     text: str
     relevant: Mapping[int, int]
     corpus: Corpus
+    candidates: Sequence[int] = ()
 
 
 def parse_examples(records: Iterable[Record], columns: Mapping[str, str]) -> Iterator[TextExample]:
@@ -86,11 +96,13 @@ def parse_examples(records: Iterable[Record], columns: Mapping[str, str]) -> Ite
     first = next(records)
     form = find_form(first, columns)
     for where, fields in itertools.chain([first], records):
-        texts = [_text(fields, columns[role], where) for role in FORMS[form]]
-        if form == 'pairs':
+        label = fields.get(columns['label'])
+        texts = [_text(fields, columns[role], where) for role in FORMS[form] if role != 'label']
+        if form in GROUPS:
             texts += _negatives(fields.get(columns['negative']), where, columns['negative'])
-        score = _score(fields.get(columns['label']), where) if form == 'scored' else None
-        yield TextExample(form, tuple(texts), score, where)
+        score = _score(label, where) if form == 'scored' else None
+        teacher = _teacher_scores(label, len(texts) - 1, where) if form == 'distilled' else ()
+        yield TextExample(form, tuple(texts), score, where, teacher=teacher)
 
 
 def find_form(record: Record, columns: Mapping[str, str]) -> str:
@@ -102,7 +114,8 @@ def find_form(record: Record, columns: Mapping[str, str]) -> str:
     for form, roles in FORMS.items():
         if all(columns[role] in record.fields for role in roles):
             return form
-    expected = ', or '.join(' and '.join(columns[role] for role in roles) for roles in FORMS.values())
+    needed = [roles for form, roles in FORMS.items() if form != 'distilled']  # which is a kind of pairs
+    expected = ', or '.join(' and '.join(columns[role] for role in roles) for roles in needed)
     fix = 'name the columns, for example --config.task.anchor=question'
     raise UserError(record.where, f'the columns {quote_names(record.fields)}', expected, fix)
 
@@ -135,16 +148,30 @@ def _score(value: Any, where: str) -> float | None:
     return score
 
 
+def _teacher_scores(value: Any, count: int, where: str) -> tuple[float, ...]:
+    scores = [_score(item, where) for item in value] if isinstance(value, list) else []
+    if len(scores) != count or None in scores:
+        found = f'the scores {str(value)[:40]}'
+        expected = f"a list of {count} numbers, a teacher's scores of the positive and each negative"
+        raise UserError(where, found, expected, 'correct the record, or name another column in config.task.label')
+    return tuple(scores)
+
+
 def pairs_as_queries(examples: Sequence[TextExample]) -> list[Query]:
     """Returns the anchors as queries over all positives and negatives; equal anchors are one query."""
     documents: dict[str, int] = {}
     relevant: dict[str, dict[int, int]] = {}
+    candidates: dict[str, dict[int, None]] = {}
     for example in examples:
         anchor, positive, *negatives = example.texts
         numbers = [documents.setdefault(text, len(documents)) for text in (positive, *negatives)]
         relevant.setdefault(anchor, {})[numbers[0]] = 1
+        candidates.setdefault(anchor, {}).update(dict.fromkeys(numbers))
     corpus = Corpus([f'd{i}' for i in range(len(documents))], list(documents))
-    return [Query(f'q{i}', anchor, grades, corpus) for i, (anchor, grades) in enumerate(relevant.items())]
+    return [
+        Query(f'q{i}', anchor, grades, corpus, tuple(candidates[anchor]))
+        for i, (anchor, grades) in enumerate(relevant.items())
+    ]
 
 
 def queries_as_pairs(queries: Sequence[Query]) -> list[TextExample]:

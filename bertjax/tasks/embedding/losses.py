@@ -3,9 +3,8 @@
 The rows of a batch are groups of C texts. An entry of `text_ids` is equal for equal texts, and 0 for no text.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -13,6 +12,8 @@ import jax.numpy as jnp
 
 from bertjax.data.features import INPUTS
 from bertjax.losses import Objective
+from bertjax.tasks.embedding import lists
+from bertjax.tasks.embedding.lists import RowLoss
 
 TEXT_IDS = 'text_ids'
 Batch = Mapping[str, jax.Array]
@@ -94,25 +95,24 @@ def cosine(x: jax.Array, batch: Batch) -> jax.Array:
     return jnp.square(_pair_similarity(x) - batch['labels'])
 
 
-@dataclasses.dataclass(frozen=True)
-class EmbeddingLoss:
-    """A loss of embeddings.
+def margin_mse(x: jax.Array, batch: Batch, *, scale: float = 20.0) -> jax.Array:
+    """Computes `lists.margin_mse` [B] of the similarities, multiplied by `scale`, to a teacher's scores.
 
-    Attributes:
-      rows: (unit vectors [B, C, D], batch, **options) -> float32 [B].
-      forms: the forms of the records that it takes.
-      options: the options of the task that it takes.
+    Args:
+      x: float32 [B, C, D], unit vectors of anchor, positive and C - 2 hard negatives of each row.
+      batch: `text_ids`, int32 [B, C], and `labels`, float32 [B, C - 1], a teacher's scores of the texts.
+      scale: The factor of the similarities.
     """
-
-    rows: Callable[..., jax.Array]
-    forms: tuple[str, ...]
-    options: tuple[str, ...] = ()
+    similarity = scale * jnp.einsum('bd,bcd->bc', x[:, 0], x[:, 1:], precision='highest')
+    return lists.margin_mse(similarity, batch[TEXT_IDS][:, 1:] > 0, batch['labels'])
 
 
+# The first loss of a form is its default.
 LOSSES = {
-    'info_nce': EmbeddingLoss(info_nce, ('pairs', 'texts'), ('scale', 'symmetric', 'false_negative_margin')),
-    'cosent': EmbeddingLoss(cosent, ('scored',), ('scale',)),
-    'cosine': EmbeddingLoss(cosine, ('scored',)),
+    'margin_mse': RowLoss(margin_mse, ('distilled',), ('scale',), needs_negatives=True),
+    'info_nce': RowLoss(info_nce, ('pairs', 'texts', 'distilled'), ('scale', 'symmetric', 'false_negative_margin')),
+    'cosent': RowLoss(cosent, ('scored',), ('scale',)),
+    'cosine': RowLoss(cosine, ('scored',)),
 }
 
 

@@ -61,7 +61,7 @@ class EmbeddingSplits:
                 raise UserError(where, 'no relevant document', 'rows with a score above 0', 'check the file')
             return files.queries_as_pairs(queries) if split == 'train' else queries
         examples = list(self._examples(split))
-        if examples[0].form == 'pairs' and split != 'train':
+        if examples[0].form in files.GROUPS and split != 'train':
             return files.pairs_as_queries(examples)
         if examples[0].form == 'texts' and split != 'train':
             raise self._no_pairs(split)

@@ -1,10 +1,8 @@
 """Embeddings: training from pairs, triplets, scored pairs or texts, evaluation by correlation or by retrieval."""
 
 import dataclasses
-import functools
-import itertools
 import pathlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,34 +13,25 @@ from bertjax.convert.huggingface.sentence_transformers import SentenceModules, r
 from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.losses import Objective
-from bertjax.metrics.classification import VALUE_METRICS
-from bertjax.metrics.retrieval import retrieval_figures
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
 from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
-from bertjax.tasks.embedding.features import group_features, text_features
+from bertjax.tasks.embedding.base import TextPairTask, check_scores
+from bertjax.tasks.embedding.features import group_features, target_scores, text_features
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.head import EMBEDDING
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
-from bertjax.tasks.embedding.ranking import Ranking, rank_documents, ranking_row, trec_lines
-from bertjax.tasks.embedding.splits import EmbeddingSplits
+from bertjax.tasks.embedding.ranking import Ranking, rank_documents
 from bertjax.tasks.options import option
-from bertjax.tasks.reading.layout import Column, Record
-from bertjax.tasks.reading.records import Row, select_columns
-from bertjax.tasks.reading.splits import STEMS
-from bertjax.tasks.reading.texts import Blank, Line
-from bertjax.tasks.sentence.input import read_input
-from bertjax.tasks.task import Outputs, Task
+from bertjax.tasks.task import Outputs
 from bertjax.text.tokenizer import Tokenizer
 
 _NAME = text(empty=False)
-# {form of the training records: the loss with config.task.loss='auto'}.
-_DEFAULT_LOSS = {form: next(name for name, loss in LOSSES.items() if form in loss.forms) for form in files.FORMS}
 
 
 @dataclasses.dataclass
-class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
+class EmbeddingTask(TextPairTask):
     """Trains vectors of texts; the cosine of related texts is high.
 
     The columns of a file decide its form: anchor and positive, with or without negatives; two texts with a score; or
@@ -52,8 +41,9 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
     Attributes:
       data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
-      loss: the loss, see losses.py; 'auto' for 'cosent' with scored pairs, else 'info_nce'.
-      scale: the factor of the cosines in 'info_nce' and 'cosent'.
+      loss: the loss, see losses.py; 'auto' for 'cosent' with scored pairs, 'margin_mse' with a teacher's scores, else
+        'info_nce'.
+      scale: the factor of the cosines in 'info_nce', 'cosent' and 'margin_mse'.
       symmetric: whether 'info_nce' also searches the anchor of each positive.
       false_negative_margin: if > 0, 'info_nce' ignores texts that are more similar than the positive by this margin.
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
@@ -64,7 +54,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
       anchor, positive, text_a, text_b, text: the column.
       negative: the column, which may be missing or have lists.
-      label: the column of scores.
+      label: the column of scores; beside anchor and positive, lists of a teacher's scores.
       train, dev, test: the file; '' for the usual names.
     """
 
@@ -92,6 +82,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
     test: str = option('', affects='reading')
 
     head = EMBEDDING
+    losses = LOSSES
 
     def __post_init__(self):
         check_fields(self, 'task')
@@ -99,47 +90,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
             raise UserError('config.seq_len', str(self.seq_len), 'at least 4', 'use 128')
         self.matryoshka_dims = tuple(self.matryoshka_dims)
         self.name = pathlib.PurePath(self.data).name or 'embeddings'
-        self._form, self._pool = '', 'mean' if self.pool == 'auto' else self.pool
-
-    @functools.cached_property
-    def _splits(self) -> EmbeddingSplits:
-        columns = {role: getattr(self, role) for role in files.ROLES}
-        return EmbeddingSplits(self.data, {split: getattr(self, split) for split in STEMS}, columns)
-
-    def splits(self) -> Sequence[str]:
-        """See Task."""
-        return self._splits.names()
-
-    def sources(self) -> str:
-        """See Task."""
-        return self._splits.describe()
-
-    def records(self, split: str) -> Sequence[TextExample | Query]:
-        """See Task and splits.py."""
-        return self._splits.records(split)
-
-    @functools.cached_property
-    def score(self) -> str:
-        """See Task; the metric of the form of dev, or of test if there is no dev."""
-        form = next(filter(None, map(self._splits.form_of, ('dev', 'test'))), 'pairs')
-        return 'spearman' if form == 'scored' else 'ndcg_10'
-
-    def parse(self, lines: Iterable[Line], where: str) -> Iterator[TextExample | Blank]:
-        """See Task; the records are pairs of texts, whose similarity is predicted."""
-        for row in read_input(lines, where, self._pair_columns):
-            yield row if isinstance(row, Blank) else _pair(row)
-
-    def from_rows(self, rows: Iterator[Record]) -> Iterator[TextExample]:
-        """See Task."""
-        return map(_pair, select_columns(rows, self._pair_columns))
-
-    @property
-    def _pair_columns(self) -> tuple[Column, ...]:
-        return Column((self.text_a,)), Column((self.text_b,))
-
-    @property
-    def _loss(self) -> str:
-        return _DEFAULT_LOSS[self._form or 'pairs'] if self.loss == 'auto' else self.loss
+        self._pool = 'mean' if self.pool == 'auto' else self.pool
 
     @property
     def objective(self) -> Objective:
@@ -148,36 +99,23 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         return build_objective(self._loss, self.matryoshka_dims, **options)
 
     def learn(self, records: Sequence[TextExample]) -> None:
-        """Checks that the loss fits the form of the training records, and prints their number.
+        """See TextPairTask.
 
         Raises:
-          UserError: The loss needs another form, an option has no effect, or a score is out of range.
+          UserError: A score is out of range.
         """
-        self._form = records[0].form
-        loss = LOSSES[self._loss]
-        if self._form not in loss.forms:
-            expected = 'one of ' + ', '.join(name for name, other in LOSSES.items() if self._form in other.forms)
-            fix = "leave it at 'auto', or give other training records"
-            raise UserError('config.task.loss', f'{self.loss!r} with records of the form {self._form}', expected, fix)
-        for name, default in (('scale', 20.0), ('symmetric', False), ('false_negative_margin', 0.0)):
-            if name not in loss.options and getattr(self, name) != default:
-                found = f'{getattr(self, name)!r} with the loss {self._loss}, which does not use it'
-                raise UserError(f'config.task.{name}', found, repr(default), 'leave it out')
+        super().learn(records)
         if self._loss == 'cosine':
-            for record in records:
-                if abs(record.score) > self.max_score:
-                    fix = 'set config.task.max_score, for example to 5 for STS-B'
-                    raise UserError(record.where, f'the score {record.score:g}', f'within ±{self.max_score:g}', fix)
-        texts = sum(len(record.texts) for record in records)
-        print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
+            check_scores(records, -1, 1, self.max_score)
 
     def learned_state(self) -> dict[str, Any]:
         """See Task."""
-        return {'form': self._form, 'pool': self._pool}
+        return {**super().learned_state(), 'pool': self._pool}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """See Task."""
-        self._form, self._pool = state['form'], state['pool']
+        super().restore(state)
+        self._pool = state['pool']
 
     def adopt(self, source: str) -> None:
         """See Task; a folder of sentence-transformers determines the pooling that `pool` leaves open."""
@@ -205,11 +143,9 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         if not training:
             return text_features(self._prompted_texts(records), tokenizer, seq_len=self.seq_len)
         groups = [record.texts * 2 if record.form == 'texts' else record.texts for record in records]
-        scores = None
-        if records[0].form == 'scored':
-            scores = np.array([record.score for record in records], np.float32) / np.float32(self.max_score)
-        prompts = self.query_prompt, self.document_prompt if records[0].form == 'pairs' else self.query_prompt
-        return group_features(groups, scores, tokenizer, seq_len=self.seq_len, prompts=prompts)
+        prompts = self.query_prompt, self.document_prompt if records[0].form in files.GROUPS else self.query_prompt
+        labels = target_scores(records, self.max_score)
+        return group_features(groups, labels, tokenizer, seq_len=self.seq_len, prompts=prompts)
 
     def _prompted_texts(self, records: Sequence[TextExample | Query]) -> list[str]:
         """Returns the texts to embed with their prompts, in the order of `_texts`."""
@@ -253,49 +189,6 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         parts = [np.stack(outputs['embeddings']) for _, outputs in members]
         units = [x / np.maximum(np.linalg.norm(x, axis=-1, keepdims=True), 1e-12) for x in parts]
         return self.predictions(records, members[0][0], {'embeddings': list(np.concatenate(units, axis=-1))})
-
-    def metrics(
-        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> dict[str, float | None]:
-        """Returns the correlations of cosines and scores, or the figures of a search (metrics/retrieval.py)."""
-        if isinstance(records[0], Query):
-            rankings = [ranking.documents for ranking in predictions]
-            return retrieval_figures(rankings, [query.relevant for query in records])
-        scores = [example.score for example in records]
-        known = None not in scores
-        return {name: VALUE_METRICS[name](scores, predictions) if known else None for name in ('spearman', 'pearson')}
-
-    def collapsed(self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]) -> bool:
-        """Whether all pairs have nearly the same cosine, or all queries the same ranking."""
-        if isinstance(records[0], Query):
-            return len(records) > 1 and len({tuple(ranking.documents) for ranking in predictions}) == 1
-        return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
-
-    def rows(
-        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> Iterator[dict[str, Any]]:
-        """Yields `similarity` and, if known, `true`, the score; or `query`, `text` and its first `documents`."""
-        for record, prediction in zip(records, predictions, strict=True):
-            if isinstance(record, TextExample):
-                yield {'similarity': prediction, **({} if record.score is None else {'true': record.score})}
-                continue
-            else:
-                yield ranking_row(record, prediction)
-
-    def official_files(
-        self, split: str, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
-    ) -> dict[str, str]:
-        """Returns the run file of trec_eval for a search."""
-        if not isinstance(records[0], Query):
-            return {}
-        lines = (trec_lines(query, ranking) for query, ranking in zip(records, predictions, strict=True))
-        return {f'{split}.trec': ''.join(itertools.chain.from_iterable(lines))}
-
-
-def _pair(row: Row) -> TextExample:
-    if None in row.values:
-        raise UserError(row.where, 'no text', 'two texts', 'correct or remove the record')
-    return TextExample('scored', row.values, None, row.where, row.fields)
 
 
 def _texts(records: Sequence[TextExample | Query]) -> list[str]:

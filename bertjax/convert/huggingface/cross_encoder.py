@@ -1,0 +1,78 @@
+"""Reads and writes what makes a folder of transformers a CrossEncoder of sentence-transformers.
+
+A CrossEncoder scores pairs of texts: it is a model for sequence classification with one output and an activation. The
+formats are those of sentence-transformers 2 to 6 (cross_encoder/model.py and base/modules/transformer.py).
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.config.ranges import format_value
+from bertjax.convert.huggingface.sentence_transformers import ENCODER, MODULES, SETTINGS, read_max_length, read_settings
+from bertjax.errors import UserError
+
+# {activation: the function of logits}.
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    'identity': lambda x: x,
+    'sigmoid': lambda x: np.exp(-np.logaddexp(0, -x)),  # never overflows
+}
+_CLASSES = {'identity': 'torch.nn.modules.linear.Identity', 'sigmoid': 'torch.nn.modules.activation.Sigmoid'}
+CROSS_ENCODER = 'CrossEncoder'  # the model_type in SETTINGS
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEncoder:
+    """The settings of a CrossEncoder with one output.
+
+    Attributes:
+      max_length: The number of tokens to which longer pairs are truncated; 0 if the folder does not define it.
+      activation: The function from logits to scores, a key of ACTIVATIONS.
+    """
+
+    max_length: int
+    activation: str
+
+
+def read_cross_encoder(directory: epath.PathLike) -> CrossEncoder | None:
+    """Reads the settings of a folder; None if it is not a CrossEncoder with one output.
+
+    Raises:
+      UserError: The CrossEncoder has an unknown activation or a default prompt.
+    """
+    folder = epath.Path(directory)
+    config, settings = read_settings(folder / 'config.json'), read_settings(folder / SETTINGS)
+    older = config.get('sentence_transformers')  # of version 4 and 5; before that, a key of its own
+    older = older if isinstance(older, dict) else {'activation_fn': config.get('sbert_ce_default_activation_function')}
+    is_marked = settings.get('model_type') == CROSS_ENCODER or older.get('activation_fn')
+    if not is_marked or (config.get('num_labels') or len(config.get('id2label') or (0, 1))) != 1:
+        return None
+    name = settings.get('activation_fn') or older.get('activation_fn') or 'Sigmoid'  # their default
+    activation = str(name).rpartition('.')[2].lower()
+    if activation not in ACTIVATIONS:
+        fix = 'change the activation there: the logits are the same'
+        raise UserError(str(folder), f'the activation {format_value(name)}', 'Identity or Sigmoid', fix)
+    if settings.get('default_prompt_name'):
+        fix = 'add the prompt to the queries, and remove default_prompt_name'
+        raise UserError(str(folder / SETTINGS), 'a default prompt', 'a CrossEncoder without prompts', fix)
+    return CrossEncoder(read_max_length(folder, read_settings(folder / ENCODER)), activation)
+
+
+def cross_encoder_files(settings: CrossEncoder) -> dict[str, bytes]:
+    """Returns the files of a CrossEncoder beside those of transformers: {name: content}."""
+    module = {'idx': 0, 'name': '0', 'path': '', 'type': 'sentence_transformers.models.Transformer'}
+    contents: dict[str, Any] = {
+        MODULES: [module],
+        ENCODER: {
+            'max_seq_length': settings.max_length,
+            'transformer_task': 'sequence-classification',
+            'modality_config': {'text': {'method': 'forward', 'method_output_name': 'logits'}},
+            'module_output_name': 'scores',
+        },
+        SETTINGS: {'model_type': CROSS_ENCODER, 'activation_fn': _CLASSES[settings.activation], 'prompts': {}},
+    }
+    return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}

@@ -1,0 +1,169 @@
+"""The base class of the tasks that compare texts: embeddings, rerankers and late interaction."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bertjax.errors import UserError
+from bertjax.metrics.classification import VALUE_METRICS
+from bertjax.metrics.retrieval import retrieval_figures
+from bertjax.tasks.embedding import files
+from bertjax.tasks.embedding.files import Query, TextExample
+from bertjax.tasks.embedding.lists import RowLoss
+from bertjax.tasks.embedding.ranking import Ranking, ranking_row, trec_lines
+from bertjax.tasks.embedding.splits import EmbeddingSplits
+from bertjax.tasks.reading.layout import Column, Record
+from bertjax.tasks.reading.records import Row, select_columns
+from bertjax.tasks.reading.splits import STEMS
+from bertjax.tasks.reading.texts import Blank, Line
+from bertjax.tasks.sentence.input import read_input
+from bertjax.tasks.task import Task
+
+
+class TextPairTask(Task[TextExample | Query, float | Ranking]):
+    """The methods that do not depend on the model. The predictions are similarities of pairs, or rankings of documents.
+
+    A subclass is a dataclass with the options `loss`, `train`, `dev`, `test`, a column for each of files.ROLES that it
+    reads, and the options of its losses.
+
+    Attributes:
+      losses: {name: loss}. The first loss that takes the form of the training records is that of 'auto'.
+      pair_key: the key of a pair's prediction in the rows.
+    """
+
+    losses: ClassVar[Mapping[str, RowLoss]]
+    pair_key: ClassVar[str] = 'similarity'
+    _form = ''  # of the training records
+
+    @functools.cached_property
+    def _splits(self) -> EmbeddingSplits:
+        columns = {role: getattr(self, role, role) for role in files.ROLES}
+        return EmbeddingSplits(self.data, {split: getattr(self, split) for split in STEMS}, columns)
+
+    def splits(self) -> Sequence[str]:
+        """See Task."""
+        return self._splits.names()
+
+    def sources(self) -> str:
+        """See Task."""
+        return self._splits.describe()
+
+    def records(self, split: str) -> Sequence[TextExample | Query]:
+        """See Task and splits.py."""
+        return self._splits.records(split)
+
+    @functools.cached_property
+    def score(self) -> str:
+        """See Task; the metric of the form of dev, or of test if there is no dev."""
+        form = next(filter(None, map(self._splits.form_of, ('dev', 'test'))), 'pairs')
+        return 'spearman' if form == 'scored' else 'ndcg_10'
+
+    def parse(self, lines: Iterable[Line], where: str) -> Iterator[TextExample | Blank]:
+        """See Task; the records are pairs of texts, whose similarity is predicted."""
+        for row in read_input(lines, where, self._pair_columns):
+            yield row if isinstance(row, Blank) else _pair(row)
+
+    def from_rows(self, rows: Iterator[Record]) -> Iterator[TextExample]:
+        """See Task."""
+        return map(_pair, select_columns(rows, self._pair_columns))
+
+    @property
+    def _pair_columns(self) -> tuple[Column, ...]:
+        return Column((self.text_a,)), Column((self.text_b,))
+
+    @property
+    def _loss(self) -> str:
+        form = self._form or 'pairs'
+        by_default = next(name for name, loss in self.losses.items() if form in loss.forms)
+        return by_default if self.loss == 'auto' else self.loss
+
+    def learn(self, records: Sequence[TextExample]) -> None:
+        """Checks that the loss fits the form of the training records, and prints their number.
+
+        Raises:
+          UserError: The loss needs other records, or an option has no effect.
+        """
+        self._form = records[0].form
+        usable = [name for name, loss in self.losses.items() if self._form in loss.forms]
+        if not usable or (self.loss != 'auto' and self.loss not in usable):
+            found = f'{self.loss!r} with records of the form {self._form}'
+            fix = "leave it at 'auto', or give other training records"
+            raise UserError('config.task.loss', found, 'one of ' + ', '.join(usable or self.losses), fix)
+        loss, options = self.losses[self._loss], {name for loss in self.losses.values() for name in loss.options}
+        for field in dataclasses.fields(self):
+            if field.name in options - {*loss.options} and getattr(self, field.name) != field.default:
+                found = f'{getattr(self, field.name)!r} with the loss {self._loss}, which does not use it'
+                raise UserError(f'config.task.{field.name}', found, repr(field.default), 'leave it out')
+        for record in records:
+            if loss.needs_negatives and len(record.texts) < 3:
+                fix = f'add negatives in the column {self.negative}, or remove the record'
+                raise UserError(record.where or self.data, 'an anchor without negatives', 'a negative', fix)
+        texts = sum(len(record.texts) for record in records)
+        print(f'{len(records):,} records for training with the loss {self._loss}, {texts:,} texts')
+
+    def learned_state(self) -> dict[str, Any]:
+        """See Task."""
+        return {'form': self._form}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See Task."""
+        self._form = state['form']
+
+    def metrics(
+        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
+    ) -> dict[str, float | None]:
+        """Returns the correlations with the scores, or the figures of a search (metrics/retrieval.py)."""
+        if isinstance(records[0], Query):
+            rankings = [ranking.documents for ranking in predictions]
+            return retrieval_figures(rankings, [query.relevant for query in records])
+        scores = [example.score for example in records]
+        known = None not in scores
+        return {name: VALUE_METRICS[name](scores, predictions) if known else None for name in ('spearman', 'pearson')}
+
+    def collapsed(self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]) -> bool:
+        """Whether all pairs have nearly the same prediction, or all queries the same ranking."""
+        if isinstance(records[0], Query):
+            return len(records) > 1 and len({tuple(ranking.documents) for ranking in predictions}) == 1
+        return len(records) > 1 and float(np.ptp(predictions)) < 1e-5
+
+    def rows(
+        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
+    ) -> Iterator[dict[str, Any]]:
+        """Yields `pair_key` and, if known, `true`, the score; or `query`, `text` and its first `documents`."""
+        for record, prediction in zip(records, predictions, strict=True):
+            if isinstance(record, TextExample):
+                yield {self.pair_key: prediction, **({} if record.score is None else {'true': record.score})}
+            else:
+                yield ranking_row(record, prediction)
+
+    def official_files(
+        self, split: str, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
+    ) -> dict[str, str]:
+        """Returns the run file of trec_eval for a search."""
+        if not isinstance(records[0], Query):
+            return {}
+        lines = (trec_lines(query, ranking) for query, ranking in zip(records, predictions, strict=True))
+        return {f'{split}.trec': ''.join(itertools.chain.from_iterable(lines))}
+
+
+def check_scores(records: Sequence[TextExample], low: float, high: float, max_score: float) -> None:
+    """Checks that the scores of scored pairs, divided by `max_score`, are between `low` and `high`.
+
+    Raises:
+      UserError: A score is outside.
+    """
+    for record in records:
+        if not low <= record.score / max_score <= high:
+            expected = f'{low * max_score:g} to {high * max_score:g}' if low != -high else f'within ±{max_score:g}'
+            fix = 'set config.task.max_score, for example to 5 for STS-B'
+            raise UserError(record.where, f'the score {record.score:g}', expected, fix)
+
+
+def _pair(row: Row) -> TextExample:
+    if None in row.values:
+        raise UserError(row.where, 'no text', 'two texts', 'correct or remove the record')
+    return TextExample('scored', row.values, None, row.where, row.fields)

@@ -1,0 +1,44 @@
+"""Losses of lists of scores: of a query's positive and its M - 1 negatives.
+
+Embeddings, rerankers and late interaction differ in their scores, but share these losses. All arrays are [B, M], the
+positive first; `present` is False for a negative that a query lacks.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLoss:
+    """A loss of a task that compares texts.
+
+    Attributes:
+      rows: (what the model computes for B rows, batch, **options) -> float32 [B].
+      forms: the forms of the records that it takes, keys of files.FORMS.
+      options: the options of the task that it takes.
+      needs_negatives: whether each record must have a negative.
+    """
+
+    rows: Callable[..., jax.Array]
+    forms: tuple[str, ...]
+    options: tuple[str, ...] = ()
+    needs_negatives: bool = False
+
+
+def mean_of(x: jax.Array, present: jax.Array) -> jax.Array:
+    """Averages [B, M] over the elements that are present -> [B]; 0 if there are none."""
+    return jnp.where(present, x, 0.0).sum(-1) / jnp.maximum(present.sum(-1), 1)
+
+
+def listwise_softmax(scores: jax.Array, present: jax.Array) -> jax.Array:
+    """Computes the cross entropy [B] of the positive among the texts of its list (ListNet with one relevant text)."""
+    return jax.nn.logsumexp(jnp.where(present, scores, -1e9), axis=-1) - scores[:, 0]
+
+
+def margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Computes the mean squared error [B] of the margins between the positive and each negative (arXiv 2010.02666)."""
+    margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher))
+    return mean_of(jnp.square(margins - expected), present[:, 1:])

@@ -1,0 +1,63 @@
+"""Losses of rerankers on `logits`: [B] of scored pairs, or [B, M] of lists, the positive first."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.data.features import INPUTS
+from bertjax.losses import DistillLoss, Objective
+from bertjax.tasks.embedding import lists
+from bertjax.tasks.embedding.lists import RowLoss
+
+Batch = Mapping[str, jax.Array]
+
+
+def _present(batch: Batch) -> jax.Array:
+    return batch['attention_mask'][..., 0] > 0  # [B] or [B, M]
+
+
+def binary_cross_entropy(logits: jax.Array, batch: Batch) -> jax.Array:
+    """Computes the binary cross entropy [B] of logits [B] with `labels` [B] from 0 to 1, as BCEWithLogitsLoss does."""
+    return jax.nn.softplus(logits) - batch['labels'] * logits
+
+
+def squared_error(logits: jax.Array, batch: Batch) -> jax.Array:
+    """Computes the squared error [B] to `labels`: scores [B], or a teacher's [B, M], averaged over the list."""
+    error = jnp.square(logits - batch['labels'])
+    return error if error.ndim == 1 else lists.mean_of(error, _present(batch))
+
+
+def softmax(logits: jax.Array, batch: Batch) -> jax.Array:
+    """Computes `lists.listwise_softmax` [B] of logits [B, M]."""
+    return lists.listwise_softmax(logits, _present(batch))
+
+
+def margin_mse(logits: jax.Array, batch: Batch) -> jax.Array:
+    """Computes `lists.margin_mse` [B] of logits [B, M] to a teacher's scores, `labels` [B, M]."""
+    return lists.margin_mse(logits, _present(batch), batch['labels'])
+
+
+# The first loss of a form is its default.
+LOSSES = {
+    'bce': RowLoss(binary_cross_entropy, ('scored',)),
+    'margin_mse': RowLoss(margin_mse, ('distilled',), needs_negatives=True),
+    'softmax': RowLoss(softmax, ('pairs', 'distilled'), needs_negatives=True),
+    'mse': RowLoss(squared_error, ('scored', 'distilled')),
+}
+
+
+def _distill(student: Any, teacher: Any, batch: Batch, temperature: float) -> jax.Array:
+    """Computes the squared distance [B] from the logits of the teacher, without the temperature."""
+    return squared_error(student['logits'], {**batch, 'labels': teacher['logits']})
+
+
+def build_objective(loss: str) -> Objective:
+    """Builds the objective of a loss of LOSSES."""
+
+    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        row_losses, weights = LOSSES[loss].rows(outputs['logits'], batch), batch['weights']
+        return {'loss': ((row_losses * weights).sum(), weights.sum())}
+
+    return Objective(INPUTS, losses, lambda batch: {'loss': batch['weights'].sum()}, DistillLoss(_distill))

@@ -1,0 +1,181 @@
+"""Rerankers (cross-encoders): training from scored pairs, lists or a teacher's scores, evaluation of lists."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from bertjax.config.ranges import number, one_of, text
+from bertjax.config.schema import check_fields
+from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.losses import Objective
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForTask
+from bertjax.tasks.embedding.base import TextPairTask, check_scores
+from bertjax.tasks.embedding.features import target_scores
+from bertjax.tasks.embedding.files import Query, TextExample
+from bertjax.tasks.embedding.ranking import Ranking
+from bertjax.tasks.options import option
+from bertjax.tasks.reranking.features import pair_features
+from bertjax.tasks.reranking.head import RERANKING
+from bertjax.tasks.reranking.losses import LOSSES, build_objective
+from bertjax.tasks.task import Outputs, average_outputs, id2label
+from bertjax.text.tokenizer import Tokenizer
+
+_NAME = text(empty=False)
+_METRICS = ('ndcg_10', 'mrr_10')
+
+
+@dataclasses.dataclass
+class RerankTask(TextPairTask):
+    """Trains a cross-encoder, which scores pairs of a query and a text (arXiv 1901.04085).
+
+    The columns of a file decide its form: anchor, positive and negatives, with or without a teacher's scores of them;
+    or two texts with a score. A dev file of anchors ranks the positives and negatives of each anchor.
+
+    Attributes:
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; or a file.
+      seq_len: the maximum length S in tokens of a query and a text, including [CLS] and two [SEP].
+      loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
+        'softmax' over the texts of an anchor.
+      max_score: the divisor of scores, such as 5 for STS-B.
+      activation: the function from logits to scores; 'auto' for that of config.init if it is a CrossEncoder, else
+        'sigmoid' with the loss 'bce', else 'identity'.
+      anchor, positive, text_a, text_b: the column.
+      negative: the column, which may have lists.
+      label: the column of scores; beside anchor and positive, lists of a teacher's scores.
+      train, dev, test: the file; '' for the usual names.
+    """
+
+    data: str
+    seq_len: int
+    loss: str = option('auto', one_of(('auto', *LOSSES)))
+    max_score: float = option(1.0, number(0, 1e9, above=True))
+    activation: str = option('auto', one_of(('auto', *ACTIVATIONS)), affects='reading')
+    anchor: str = option('anchor', _NAME, affects='reading')
+    positive: str = option('positive', _NAME, affects='reading')
+    negative: str = option('negative', _NAME, affects='reading')
+    text_a: str = option('text_a', _NAME, affects='reading')
+    text_b: str = option('text_b', _NAME, affects='reading')
+    label: str = option('score', _NAME, affects='reading')
+    train: str = option('', affects='reading')
+    dev: str = option('', affects='reading')
+    test: str = option('', affects='reading')
+
+    head = RERANKING
+    losses = LOSSES
+    pair_key = 'score'
+
+    def __post_init__(self):
+        check_fields(self, 'task')
+        if self.seq_len < 5:
+            raise UserError('config.seq_len', str(self.seq_len), 'at least 5', 'use 256')
+        self.name = pathlib.PurePath(self.data).name or 'reranking'
+        self._learned_activation = ''
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        return build_objective(self._loss)
+
+    @property
+    def _activation(self) -> str:
+        return (self._learned_activation or 'identity') if self.activation == 'auto' else self.activation
+
+    def records(self, split: str) -> Sequence[TextExample | Query]:
+        """See TextPairTask.
+
+        Raises:
+          UserError: A query has no negatives to rank.
+        """
+        records = super().records(split)
+        for record in records:
+            if isinstance(record, Query) and len(record.candidates) <= len(record.relevant):
+                found = f'no negative of the anchor {record.text[:40]!r}'
+                fix = f'add negatives in the column {self.negative} to rank with its positives'
+                raise UserError(f'{self.data}, {split}', found, 'a negative', fix)
+        return records
+
+    def learn(self, records: Sequence[TextExample]) -> None:
+        """See TextPairTask.
+
+        Raises:
+          UserError: A score is out of range.
+        """
+        super().learn(records)
+        if self._loss == 'bce':
+            check_scores(records, 0, 1, self.max_score)
+        self._learned_activation = self._learned_activation or ('sigmoid' if self._loss == 'bce' else 'identity')
+
+    def learned_state(self) -> dict[str, Any]:
+        """See Task."""
+        return {**super().learned_state(), 'activation': self._activation}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """See Task."""
+        super().restore(state)
+        self._learned_activation = state['activation']
+
+    def adopt(self, source: str) -> None:
+        """See Task; a CrossEncoder determines the activation that `activation` leaves open."""
+        cross_encoder = read_cross_encoder(source)
+        self._learned_activation = cross_encoder.activation if cross_encoder else ''
+
+    def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task; without `training`, there is a row for each pair of `_pairs`."""
+        groups = [(record.texts[0], record.texts[1:]) for record in records] if training else _pairs(records)
+        labels = target_scores(records, self.max_score) if training else None
+        return pair_features(groups, labels, tokenizer, seq_len=self.seq_len)
+
+    def build_module(self, model_config: BertConfig) -> BertForTask:
+        """See Task."""
+        return self.head.module(model_config)
+
+    def huggingface(self) -> dict[str, Any]:
+        """See Task."""
+        return id2label(['LABEL_0'])
+
+    def model_files(self, width: int) -> Mapping[str, bytes]:
+        """See Task."""
+        return cross_encoder_files(CrossEncoder(self.seq_len, self._activation))
+
+    def predictions(
+        self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
+    ) -> list[float | Ranking]:
+        """Returns the score of each pair, or the ranking of the candidates of each query."""
+        del features
+        scores = ACTIVATIONS[self._activation](np.stack(outputs['logits']).astype(np.float64))
+        if isinstance(records[0], TextExample):
+            return scores.tolist()
+        ends = np.cumsum([len(query.candidates) for query in records])
+        return [_rank(query, part) for query, part in zip(records, np.split(scores, ends[:-1]), strict=True)]
+
+    def ensemble_predictions(
+        self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
+    ) -> list[float | Ranking]:
+        """See Task; the models may differ in their tokenizer and sequence length."""
+        return self.predictions(records, members[0][0], average_outputs([outputs for _, outputs in members]))
+
+    def metrics(
+        self, records: Sequence[TextExample | Query], predictions: Sequence[float | Ranking]
+    ) -> dict[str, float | None]:
+        """Returns the correlations with the scores, or nDCG@10 and MRR@10 of the lists."""
+        figures = super().metrics(records, predictions)
+        return {name: figures[name] for name in _METRICS} if isinstance(records[0], Query) else figures
+
+
+def _pairs(records: Sequence[TextExample | Query]) -> list[tuple[str, Sequence[str]]]:
+    """Returns each pair to score: those of examples, or of each query with each of its candidates."""
+    if isinstance(records[0], TextExample):
+        return [(record.texts[0], record.texts[1:2]) for record in records]
+    return [(query.text, [query.corpus.texts[i]]) for query in records for i in query.candidates]
+
+
+def _rank(query: Query, scores: np.ndarray) -> Ranking:
+    """Ranks the candidates. Of equal scores the later document is first, since positives are usually earlier."""
+    order = np.lexsort((-np.array(query.candidates), -scores))
+    return Ranking([query.candidates[i] for i in order], scores[order].tolist())
