@@ -45,6 +45,7 @@ ARGUMENTS = {
     'multi_label': ['', 'long=windows,seq=512'],
     'sick': ['e', 'r'],
     'embed': ['', 'stsb', 'nli', 'simcse', 'pool=cls,seq=256'],
+    'rerank': ['', 'stsb', 'seq=128'],
     'extract': ['', 'sentences', 'last_four'],
     'fill': ['', 'masks', 'score', 'pairs', 'continue'],
     'relation': ['', 'starts', 'markers=typed', 'starts,markers=mask', 'markers=words,seq=256'],
@@ -65,7 +66,9 @@ NAME = {'ids': lambda value: getattr(value, 'stem', value)}
 DISTILLATIONS = [path for path in CONFIGS if 'distill' in load(path, '')]  # of tasks, too, by their argument
 PRETRAINING_CASES = [case for path, cases in CASES.items() if path not in (*TASKS, *FINISHED_MODEL) for case in cases]
 TASK_CASES = [case for path in TASKS for case in CASES[path]]
-TASK_CASES += [(path, task) for path in DISTILLATIONS for task in ('glue:rte', 'squad:v1', 'ner', 'swag', 'classify')]
+TASK_CASES += [
+    (path, task) for path in DISTILLATIONS for task in ('glue:rte', 'squad:v1', 'ner', 'swag', 'classify', 'rerank')
+]
 
 
 @pytest.mark.parametrize(('path', 'argument'), PRETRAINING_CASES, **NAME)

@@ -40,6 +40,18 @@ READING = {
         'dev',
         'test',
     ],
+    'rerank': [
+        'activation',
+        'anchor',
+        'positive',
+        'negative',
+        'text_a',
+        'text_b',
+        'label',
+        'train',
+        'dev',
+        'test',
+    ],  # fmt: skip
 }
 MODEL = {
     'glue': ['bilstm_units'],
@@ -50,6 +62,7 @@ MODEL = {
     'multiple_choice': [],
     'relation': ['markers', 'pool'],
     'embed': ['pool'],
+    'rerank': [],
 }
 NAMED = {'glue': ['task'], 'squad': ['version'], 'multiple_choice': ['layout']}
 

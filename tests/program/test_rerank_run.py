@@ -1,0 +1,180 @@
+"""Rerankers from files to figures, scores and a folder that CrossEncoder of sentence-transformers loads."""
+
+import json
+import pathlib
+import shutil
+from unittest import mock
+
+import numpy as np
+import pytest
+from json_tokenizers import write_modernbert
+from running import Program, results, rows
+from test_embed_run import SHORT, sentences, write_rows
+
+import bertjax
+from bertjax.inference.tasks import score_pairs
+from bertjax.metrics.classification import spearman
+from bertjax.model.heads import BertForTask
+
+QUICK = (*SHORT, '--config.seq_len=32')
+
+
+def lists(count: int, seed: int, *, teacher: bool = False) -> list[dict]:
+    """Queries whose positive has their words in another order, with one to three negatives."""
+    draw, records = np.random.default_rng(seed), []
+    for i, text in enumerate(sentences(count, seed)):
+        positive = ' '.join(draw.permutation(text[:-1].split())) + '.'
+        record = {'anchor': text, 'positive': positive, 'negative': sentences(1 + i % 3, seed + 100 + i)}
+        records.append(record | ({'score': [2.0] + [-1.0] * (1 + i % 3)} if teacher else {}))
+    return records
+
+
+def scored(count: int, seed: int) -> list[dict]:
+    draw, texts = np.random.default_rng(seed), zip(sentences(count, seed), sentences(count, seed + 50), strict=True)
+    return [{'text_a': a, 'text_b': b, 'score': int(draw.integers(0, 2))} for a, b in texts]
+
+
+def train(program: Program, start: pathlib.Path, data: pathlib.Path, *changes: str, recipe='configs/rerank.py'):
+    workdir = data.parent / 'run'
+    given = (f'--workdir={workdir}', f'--config.init={start}', f'--config.data={data}', *QUICK)
+    return workdir, program.run(*given, *changes, recipe=recipe, small=False).stdout
+
+
+def scores(bert: bertjax.api.Bert, queries: list[str], texts: list[str]) -> np.ndarray:
+    return score_pairs(bert._runner, queries, texts)
+
+
+def losses(workdir: pathlib.Path) -> list[float]:
+    return [row['loss'] for row in rows(workdir / 'metrics.jsonl') if row.get('split') == 'train']
+
+
+def test_lists(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data, dev = tmp_path / 'data', lists(12, 2)
+    write_rows(data / 'train.jsonl', lists(24, 1))
+    write_rows(data / 'dev.jsonl', dev)
+    workdir, stdout = train(program, trained, data, '--config.steps=20')
+    assert 'with the loss softmax' in stdout and losses(workdir)[-1] < losses(workdir)[0]
+    found = results(workdir)
+    assert found['score'] == 'ndcg_10' and set(found['splits']['dev']) == {'ndcg_10', 'mrr_10'}
+    predicted, bert = rows(workdir / 'predictions' / 'dev.jsonl'), bertjax.load(workdir)
+    assert 'scores of pairs of texts' in repr(bert)
+    for record, row in zip(dev, predicted, strict=True):
+        texts = [record['positive'], *record['negative']]
+        mine = np.sort(scores(bert, [record['anchor']] * len(texts), texts))[::-1]
+        np.testing.assert_allclose([document['score'] for document in row['documents']], mine, atol=1e-5)
+    ranks = [1 + [x['relevance'] for x in row['documents']].index(1) for row in predicted]
+    assert found['splits']['dev']['mrr_10'] == pytest.approx(np.mean([1 / rank for rank in ranks]))
+    assert found['splits']['dev']['ndcg_10'] == pytest.approx(np.mean([1 / np.log2(1 + rank) for rank in ranks]))
+    again = program.run(
+        f'--workdir={workdir}', f'--config.data={data}', '--config.run=evaluate',
+        recipe='configs/rerank.py', small=False,
+    )  # fmt: skip
+    assert 'ndcg_10 *' in again.stdout and results(workdir)['splits'] == found['splits']
+
+
+def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Of rerankers, which learn the margins, and of embeddings, from one file."""
+    for recipe in ('configs/rerank.py', 'configs/embed.py'):
+        data = tmp_path / recipe[8:-3] / 'data'
+        write_rows(data / 'train.jsonl', lists(24, 1, teacher=True))
+        workdir, stdout = train(program, trained, data, '--config.steps=20', recipe=recipe)
+        assert 'with the loss margin_mse' in stdout and losses(workdir)[-1] < 0.8 * losses(workdir)[0]
+
+
+def test_scored_pairs(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    data = tmp_path / 'data'
+    for split, seed in (('train', 1), ('dev', 2)):
+        write_rows(data / f'{split}.jsonl', scored(16, seed))
+    workdir, stdout = train(program, trained, data)
+    assert 'with the loss bce' in stdout
+    predicted = rows(workdir / 'predictions' / 'dev.jsonl')
+    mine, true = ([row[name] for row in predicted] for name in ('score', 'true'))
+    assert results(workdir)['splits']['dev']['spearman'] == spearman(true, mine) and 0 < min(mine) < max(mine) < 1
+    dev = scored(16, 2)
+    columns = [[row[name] for row in dev] for name in ('text_a', 'text_b')]
+    np.testing.assert_allclose(scores(bertjax.load(workdir), *columns), mine, atol=1e-6)
+    np.testing.assert_allclose(scores(bertjax.load(workdir, step=6), *columns), mine, atol=1e-6)
+    (tmp_path / 'mine.txt').write_text(f'{columns[0][0]}\t{columns[1][0]}\n')
+    predict = ('--config.run=predict', f'--config.input={tmp_path / "mine.txt"}')
+    program.run(f'--workdir={workdir}', *predict, recipe='configs/rerank.py', small=False)
+    (row,) = rows(workdir / 'predictions' / 'input' / 'mine.jsonl')
+    assert row == {'score': pytest.approx(mine[0], abs=1e-6)}
+
+
+def test_a_reranker_teaches_another(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    write_rows(tmp_path / 'data' / 'train.jsonl', lists(24, 1))
+    workdir, _ = train(program, trained, tmp_path / 'data')
+    given = (f'--workdir={tmp_path / "student"}', f'--config.init={trained}', f'--config.distill.teacher={workdir}')
+    program.run(
+        *given, f'--config.data={tmp_path / "data"}', *QUICK, recipe='configs/distilbert.py:rerank', small=False
+    )
+    assert {'soft_loss', 'label_loss'} <= rows(tmp_path / 'student' / 'metrics.jsonl')[0].keys()
+
+
+@pytest.mark.slow
+def test_packed_lists_have_the_losses_of_padded_ones(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Also on eight devices, with two parts of a batch."""
+    clone, found = BertForTask.clone, []
+    for name in ('packed', 'alone', 'devices'):
+        data = tmp_path / name / 'data'
+        write_rows(data / 'train.jsonl', lists(24, 1))
+        changes = ('--config.packing=on', '--config.grad_accum_steps=2', '--config.batch_size=16')
+        alone = mock.patch.object(BertForTask, 'clone', lambda self, packing=None, **new: clone(self, **new))
+        with alone if name == 'alone' else mock.patch.dict({}):
+            given = (f'--workdir={data.parent / "run"}', f'--config.init={trained}', f'--config.data={data}', *QUICK)
+            devices = 8 if name == 'devices' else 1
+            program.run(*given, *changes, recipe='configs/rerank.py', small=False, devices=devices)
+        found.append(losses(data.parent / 'run'))
+    np.testing.assert_allclose(found[1:], [found[0]] * 2, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('kind', ['bert', 'modern'])
+def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, kind: str):
+    package = pytest.importorskip('sentence_transformers', reason='reads the export')
+    start = trained
+    if kind == 'modern':
+        start = tmp_path / 'start'
+        start.mkdir()
+        write_modernbert('modern', program.corpus.read_text().split('\n'), start, size=400)
+    queries, texts = [*sentences(5, 8), 'bird'], [*sentences(5, 9), ' '.join(sentences(12, 9))]  # the last is too long
+    for name, records in (('lists', lists(16, 1)), ('scored', scored(16, 1))):
+        data = tmp_path / name / 'data'
+        write_rows(data / 'train.jsonl', records)
+        workdir, _ = train(program, start, data, '--config.steps=4')
+        bert = bertjax.load(workdir)
+        mine = scores(bert, queries, texts)
+        bertjax.load(workdir, step=4).save(workdir / 'saved')
+        for folder in (workdir / 'export' / 'hf', workdir / 'saved'):
+            theirs = package.CrossEncoder(str(folder), device='cpu')
+            assert theirs.max_seq_length == 32 and theirs.num_labels == 1
+            np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, atol=1e-6)
+        # Their folder, which has no task.json, gives the same scores, and starts a training or an evaluation.
+        theirs.save(str(tmp_path / name / 'theirs'))
+        assert not (tmp_path / name / 'theirs' / 'task.json').exists()
+        np.testing.assert_allclose(scores(bertjax.load(tmp_path / name / 'theirs'), queries, texts), mine, atol=1e-6)
+        bertjax.load(tmp_path / name / 'theirs').save(tmp_path / name / 'again')
+        theirs = package.CrossEncoder(str(tmp_path / name / 'again'), device='cpu')
+        np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, atol=1e-6)
+        data = tmp_path / name / 'evaluated' / 'data'
+        pairs = [{'text_a': a, 'text_b': b, 'score': i} for i, (a, b) in enumerate(zip(queries, texts, strict=True))]
+        write_rows(data / 'test.jsonl', pairs)
+        evaluated = ('--config.run=evaluate', '--config.split=test')
+        workdir, _ = train(program, tmp_path / name / 'theirs', data, *evaluated)
+        predicted = [row['score'] for row in rows(workdir / 'predictions' / 'test.jsonl')]
+        np.testing.assert_allclose(predicted, mine, atol=1e-6)
+
+
+def test_a_folder_without_marks_is_a_regression(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+    """Its logits are the scores, and other models do not score pairs."""
+    data = tmp_path / 'data'
+    write_rows(data / 'train.jsonl', scored(16, 1))
+    workdir, _ = train(program, trained, data, '--config.steps=2')
+    plain = shutil.copytree(workdir / 'export' / 'hf', tmp_path / 'plain')
+    for name in ('task.json', 'modules.json', 'config_sentence_transformers.json', 'sentence_bert_config.json'):
+        (plain / name).unlink()
+    assert json.loads((plain / 'config.json').read_text())['id2label'] == {'0': 'LABEL_0'}
+    expected = scores(bertjax.load(workdir), ['the bird'], ['a river'])
+    np.testing.assert_allclose(1 / (1 + np.exp(-scores(bertjax.load(plain), ['the bird'], ['a river']))), expected)
+    with pytest.raises(bertjax.UserError, match='expected a model for scores of pairs of texts'):
+        scores(bertjax.load(trained), ['a'], ['b'])

@@ -1,0 +1,174 @@
+"""Rerankers: losses and gradients against torch, features, rankings, and what is refused with file and line."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
+from bertjax.errors import UserError
+from bertjax.metrics.retrieval import retrieval_figures
+from bertjax.tasks.embedding.files import Corpus, Query
+from bertjax.tasks.embedding.losses import build_objective as embedding_objective
+from bertjax.tasks.reranking.losses import LOSSES, build_objective
+from bertjax.tasks.reranking.task import RerankTask
+from bertjax.text.tokenizer import Tokenizer
+
+LISTS = [
+    {'anchor': 'a', 'positive': 'b', 'negative': 'c'},
+    {'anchor': 'd e', 'positive': 'a b c d e', 'negative': ['f', 'a']},
+]
+B, M = 4, 3
+PRESENT = np.array([[1, 1, 1], [1, 1, 0], [1, 1, 1], [0, 0, 0]])  # the last row is padding
+
+
+def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
+    (folder / name).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+
+def task(folder: pathlib.Path, **options) -> RerankTask:
+    return RerankTask(str(folder), options.pop('seq_len', 8), **options)
+
+
+@pytest.mark.parametrize('pairs', [True, False], ids=['pairs', 'lists'])
+@pytest.mark.parametrize('loss', LOSSES)
+def test_value_and_gradient(loss: str, pairs: bool):
+    """torch computes the same loss of each row alone; only real rows and texts count."""
+    torch = pytest.importorskip('torch', reason='computes the losses')
+    if pairs != ('scored' in LOSSES[loss].forms) and loss != 'mse':
+        pytest.skip('of the other form')
+    draw, shape = np.random.default_rng(0), (B,) if pairs else (B, M)
+    logits, labels = draw.standard_normal(shape).astype(np.float32), draw.random(shape, np.float32)
+    logits_of_theirs, total = torch.tensor(logits, requires_grad=True), torch.tensor(0.0)
+    F = torch.nn.functional
+    for row, target, present in zip(logits_of_theirs[:3], torch.tensor(labels), PRESENT, strict=False):
+        x, y = (row, target) if pairs else (row[present > 0], target[present > 0])
+        if loss == 'bce':
+            total = total + F.binary_cross_entropy_with_logits(x, y)
+        elif loss == 'mse':
+            total = total + F.mse_loss(x, y)
+        elif loss == 'softmax':
+            total = total + F.cross_entropy(x, torch.tensor(0))
+        else:
+            total = total + F.mse_loss(x[0] - x[1:], y[0] - y[1:])
+    (total / 3).backward()
+    mask = jnp.asarray(PRESENT[:, 0] if pairs else PRESENT)[..., None]
+    batch = {'labels': labels, 'weights': jnp.array([1.0, 1, 1, 0]), 'attention_mask': mask}
+    objective = build_objective(loss)
+
+    def mean(x: jax.Array) -> jax.Array:
+        value, weight = objective.losses({'logits': x}, batch)['loss']
+        return value / weight
+
+    value, gradient = jax.value_and_grad(mean)(jnp.asarray(logits))
+    assert float(value) == pytest.approx(float(total.detach()) / 3, rel=2e-6)
+    np.testing.assert_allclose(gradient, logits_of_theirs.grad, atol=1e-6)
+    assert objective.weights(batch) == {'loss': 3}
+    distilled = objective.distill_loss.elements({'logits': logits}, {'logits': labels}, batch, 1.0)
+    np.testing.assert_allclose(distilled, LOSSES['mse'].rows(logits, batch))
+
+
+def test_embeddings_learn_a_teachers_margins():
+    """MarginMSE of cosines, with a missing negative in the second row."""
+    draw = np.random.default_rng(1)
+    x, labels = draw.standard_normal((2, 4, 6)).astype(np.float32), draw.standard_normal((2, 3)).astype(np.float32)
+    ids = np.array([[1, 2, 3, 4], [5, 6, 7, 0]], np.int32)
+    batch = {'text_ids': ids, 'labels': labels, 'weights': jnp.ones(2)}
+    unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
+    cosines = 5 * np.einsum('bd,bcd->bc', unit[:, 0], unit[:, 1:])
+    errors = (cosines[:, :1] - cosines[:, 1:] - labels[:, :1] + labels[:, 1:]) ** 2
+    total, weight = embedding_objective('margin_mse', scale=5.0).losses({'embeddings': x}, batch)['loss']
+    assert float(total) == pytest.approx(errors[0].mean() + errors[1, 0], rel=1e-5) and weight == 2
+
+
+def test_pairs_of_a_list_are_sequences_of_a_row(tmp_path: pathlib.Path, tokenizer: Tokenizer):
+    write(tmp_path, 'train.jsonl', LISTS)
+    one = task(tmp_path)
+    features = one.features(one.records('train'), tokenizer, training=True)
+    assert features.choices == 3 and features.sequence_lengths.tolist() == [5, 5, 0, 8, 6, 6]
+    assert features.notes == ('1 of 4 pairs are longer than config.seq_len=8 and lose their end',)
+    pieces = [''.join(tokenizer.pieces[i] for i in x) for x in np.split(features.tokens, features.offsets[1:-1])]
+    assert pieces == ['[CLS]a[SEP]b[SEP]', '[CLS]a[SEP]c[SEP]', '', '[CLS]de[SEP]abc[SEP]', *pieces[4:]]
+    batch = features.batch(np.array([0]), 8, tokenizer.pad_id)
+    assert batch['segment_ids'][0, 0].tolist() == [0, 0, 0, 1, 1, 0, 0, 0] and 'labels' not in batch
+    # Evaluation has a row for each pair, and a teacher's scores are labels.
+    write(tmp_path, 'dev.jsonl', LISTS)
+    queries = one.records('dev')
+    assert one.score == 'ndcg_10' and [query.candidates for query in queries] == [(0, 1), (2, 3, 4)]
+    assert len(one.features(queries, tokenizer, training=False)) == 5
+    write(tmp_path, 'train.jsonl', [{**LISTS[0], 'score': [3, 1]}, {**LISTS[1], 'score': [2.0, 0, -1]}])
+    distilled = task(tmp_path, max_score=2)
+    records = distilled.records('train')
+    distilled.learn(records)
+    labels = distilled.features(records, tokenizer, training=True).row['labels']
+    np.testing.assert_array_equal(labels, [[1.5, 0.5, 0], [1, 0, -0.5]])
+
+
+def test_rankings_and_their_figures(tmp_path: pathlib.Path):
+    """Of equal scores the later document is first, so that a model without an opinion is not praised."""
+    corpus = Corpus(['d0', 'd1', 'd2'], ['x', 'y', 'z'])
+    queries = [Query('q0', 'a', {0: 1}, corpus, (0, 1, 2)), Query('q1', 'b', {2: 1}, corpus, (1, 2))]
+    one = task(tmp_path)
+    found = one.predictions(queries, None, {'logits': np.array([0.5, 0.5, -1, 0, 3], np.float32)})
+    assert [list(ranking.documents) for ranking in found] == [[1, 0, 2], [2, 1]]
+    figures = retrieval_figures([[1, 0, 2], [2, 1]], [query.relevant for query in queries])
+    assert one.metrics(queries, found) == {name: figures[name] for name in ('ndcg_10', 'mrr_10')}
+    assert not one.collapsed(queries, found) and one.metrics(queries, found)['mrr_10'] == 0.75
+
+
+PAIR = {'text_a': 'a', 'text_b': 'b', 'score': 1}
+REFUSED = {
+    'no negatives': ([LISTS[0], {'anchor': 'a', 'positive': 'b'}], {}, 'found an anchor without negatives'),
+    'range': ([{**PAIR, 'score': 5}], {}, r':1: found the score 5, expected 0 to 1; set config.task.max_score'),
+    'negative score': ([{**PAIR, 'score': -1}], {}, r':1: found the score -1, expected 0 to 1'),
+    'loss': ([PAIR], {'loss': 'softmax'}, "found 'softmax' with records of the form scored, expected one of bce, mse"),
+    'texts': ([{'text': 'a'}], {}, "found 'auto' with records of the form texts, expected one of bce"),
+    'count': ([{**LISTS[0], 'score': [1]}], {}, r':1: found the scores \[1\], expected a list of 2 numbers'),
+    'no list': ([{**LISTS[0], 'score': 0.5}], {}, r':1: found the scores 0.5, expected a list of 2 numbers'),
+    'no number': ([{**LISTS[0], 'score': [1, 'x']}], {}, r":1: found the score 'x', expected a finite number"),
+}
+
+
+@pytest.mark.parametrize('case', REFUSED)
+def test_what_is_wrong_is_said_with_its_place(tmp_path: pathlib.Path, case: str):
+    rows, options, said = REFUSED[case]
+    write(tmp_path, 'train.jsonl', rows)
+    one = task(tmp_path, **options)
+    with pytest.raises(UserError, match=said):
+        one.learn(one.records('train'))
+
+
+def test_lists_without_negatives_are_not_evaluated(tmp_path: pathlib.Path):
+    write(tmp_path, 'dev.jsonl', [{'anchor': 'a', 'positive': 'b'}])
+    with pytest.raises(UserError, match="found no negative of the anchor 'a'"):
+        task(tmp_path).records('dev')
+
+
+def test_settings_of_a_cross_encoder(tmp_path: pathlib.Path):
+    def write_json(name: str, **values) -> None:
+        (tmp_path / name).write_text(json.dumps(values))
+
+    write_json('config.json', id2label={'0': 'LABEL_0'})
+    assert read_cross_encoder(tmp_path) is None
+    for activation in ACTIVATIONS:
+        settings = CrossEncoder(16, activation)
+        for name, content in cross_encoder_files(settings).items():
+            (tmp_path / name).write_bytes(content)
+        assert read_cross_encoder(tmp_path) == settings
+    three = {str(i): str(i) for i in range(3)}
+    write_json('config.json', id2label=three)
+    assert read_cross_encoder(tmp_path) is None  # three labels are a classification
+    name = 'config_sentence_transformers.json'
+    write_json('config.json', id2label={'0': 'LABEL_0'}, sentence_transformers={'activation_fn': 'torch.x.Identity'})
+    write_json(name)
+    assert read_cross_encoder(tmp_path).activation == 'identity'  # as versions 4 and 5 write it
+    for wrong, said in (
+        ({'activation_fn': 'torch.nn.modules.activation.Tanh'}, 'found the activation .*Tanh'),
+        ({'default_prompt_name': 'q'}, 'found a default prompt'),
+    ):
+        write_json(name, model_type='CrossEncoder', **wrong)
+        with pytest.raises(UserError, match=said):
+            read_cross_encoder(tmp_path)
