@@ -51,7 +51,7 @@ READING = {
         'train',
         'dev',
         'test',
-    ],  # fmt: skip
+    ],
 }
 MODEL = {
     'glue': ['bilstm_units'],
