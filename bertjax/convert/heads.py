@@ -18,6 +18,8 @@ class Head:
         Hugging Face.
       pipeline: The pipeline tag on the hub.
       projection: The name that the class of transformers gives to our linear layer `head`.
+      projection_folder: The folder of sentence-transformers' Dense module that has the projection; '' if it is among the
+        tensors of the class.
       id2label: Whether `id2label` in the config.json of this class has an entry for each output.
       pools_cls: Whether the head reads only the first position.
     """
@@ -27,6 +29,7 @@ class Head:
     architecture: str = ''
     pipeline: str = ''
     projection: str = ''
+    projection_folder: str = ''
     id2label: bool = True
     pools_cls: bool = False
 

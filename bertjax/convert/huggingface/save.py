@@ -125,6 +125,10 @@ def export_huggingface(
         parts[family.to_family_name(entry.theirs, config_json['architectures'][0])].append(tensor)
     tensors = {name: _concatenate(tensors) for name, tensors in parts.items()}
     parameters = sum(math.prod(tensor.shape) for tensor in tensors.values())
+    projection_folder = head.projection_folder if head else ''
+    projection = {
+        name: tensors.pop(name) for name in [*tensors] if projection_folder and name.startswith(head.projection)
+    }
     pipeline = head.pipeline if head else 'feature-extraction' if 'mlm' in missing_parts else ''
     with atomic_directory(target) as staging:
         tokenizer.save(staging)
@@ -140,6 +144,9 @@ def export_huggingface(
         for name, content in files.items():
             (path / name).parent.mkdir(parents=True, exist_ok=True)
             (path / name).write_bytes(content)
+        if projection:
+            (path / projection_folder).mkdir(exist_ok=True)
+            write_tensors(path / projection_folder / MODEL, projection, {'format': 'pt'})
         (path / CONFIG).write_text(json.dumps(config_json, indent=2, sort_keys=True) + '\n')
 
 
@@ -183,7 +190,7 @@ def _exported_module(
         return BertForPreTraining(config)
     if not head.architecture:
         raise ValueError(f'transformers has no class for {head.module.__name__}')
-    outputs = shapes.get('head/bias', (0,))[0]
+    outputs = shapes.get('head/kernel', (0,))[-1]
     labels = len(task.get('id2label', 'ab'))  # transformers assumes two labels if there are no names.
     if head.id2label and labels != outputs:
         raise ValueError(f'{labels} labels for {outputs} outputs')

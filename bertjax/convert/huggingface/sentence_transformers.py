@@ -8,6 +8,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,13 @@ class SentenceModules:
 
 
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
-    """Reads the modules of a directory; returns None if it has no modules.json, or is a CrossEncoder.
+    """Reads the modules of a directory; returns None if it has no modules.json, or computes no vector of a text.
 
     An error is not raised, but stored as `refusal` of the result.
     """
     folder = epath.Path(directory)
-    if not (folder / MODULES).exists() or read_settings(folder / SETTINGS).get('model_type') == 'CrossEncoder':
+    others = ('CrossEncoder', 'MultiVectorEncoder', 'ColBERT')  # cross_encoder.py and multi_vector.py
+    if not (folder / MODULES).exists() or read_settings(folder / SETTINGS).get('model_type') in others:
         return None
     max_length = 0
     try:
@@ -150,7 +152,7 @@ def read_max_length(folder: epath.Path, encoder: Mapping[str, Any]) -> int:
 
 def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of SentenceModules from `prompt` on."""
-    kinds, settings = _modules(folder)
+    kinds, settings = read_modules(folder)
     where = str(folder / MODULES)
     if kinds[:2] != ['Transformer', 'Pooling']:
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
@@ -166,7 +168,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         if kind == 'Dense':
             if 'Normalize' in kinds[:number]:
                 raise UserError(module, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
-            dense.append(_dense(folder / settings[number]['path'], settings[number]))
+            dense.append(read_dense(folder / settings[number]['path'], settings[number]))
     pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
     if prompt and settings[1].get('include_prompt') is False:
         raise UserError(where, 'a prompt that is excluded from pooling', 'a prompt that is pooled', _NAME_POOL)
@@ -179,8 +181,18 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
     }
 
 
-def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the kind of each module, and its settings, including its `path`."""
+def read_modules(
+    folder: epath.Path, aliases: Mapping[str, str] = MappingProxyType({})
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """Returns the kind of each module, and its settings, including its `path`.
+
+    Args:
+      folder: The folder of modules.json.
+      aliases: {type of another package: kind}.
+
+    Raises:
+      UserError: A module has no type or path, or a file is missing.
+    """
     kinds, settings = [], []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
@@ -191,6 +203,7 @@ def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
             expected = 'the type of a module and the name of its folder'
             raise UserError(f'{folder / MODULES}: module {number}', format_value(module), expected, _NAME_POOL)
         # Modules of other packages keep their full names, which are unknown kinds.
+        kind = aliases.get(kind, kind)
         kinds.append(kind.rpartition('.')[2] if kind.startswith('sentence_transformers.') else kind)
         file = folder / path / 'config.json'
         if kinds[-1] in ('Pooling', 'Dense') and not file.exists():
@@ -215,7 +228,16 @@ def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
     return named.get(name, '') if isinstance(name, str) else '', named
 
 
-def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
+def read_dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
+    """Reads a Dense module.
+
+    Args:
+      folder: The folder of the module.
+      settings: Its settings.
+
+    Raises:
+      UserError: The layer has another form.
+    """
     # The default activation of sentence-transformers is tanh.
     activation = str(settings.get('activation_function', 'Tanh')).rpartition('.')[2]
     if activation not in _ACTIVATIONS or settings.get('use_residual'):

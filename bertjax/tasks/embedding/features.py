@@ -27,6 +27,15 @@ def target_scores(records: Sequence[TextExample], max_score: float) -> np.ndarra
     return scores / np.float32(max_score)
 
 
+def number_texts(groups: Sequence[Sequence[str]]) -> np.ndarray:
+    """Returns int32 [N, C] for N groups of at most C texts: equal for equal texts, 0 for a missing text."""
+    numbers: dict[str, int] = {}
+    ids = np.zeros((len(groups), max(map(len, groups))), np.int32)
+    for row, group in zip(ids, groups, strict=True):
+        row[: len(group)] = [numbers.setdefault(text, len(numbers) + 1) for text in group]
+    return ids
+
+
 def group_features(
     groups: Sequence[Sequence[str]],
     labels: np.ndarray | None,
@@ -45,17 +54,15 @@ def group_features(
       prompts: The prefixes of the first text of each group, and of the others.
 
     Returns:
-      Features with the row array `text_ids`, int32 [N, C]: equal for equal texts, 0 for a missing text.
+      Features with the row array `text_ids`, see `number_texts`.
     """
     texts = [prompts[i > 0] + text for group in groups for i, text in enumerate(group)]
     sequences, notes = _tokenise(texts, tokenizer, seq_len)
-    choices, builder, remaining = max(map(len, groups)), FeatureBuilder(max(map(len, groups))), iter(sequences)
-    numbers: dict[str, int] = {}
-    for record, group in enumerate(groups):
-        ids = np.zeros(choices, np.int32)
-        for i in range(choices):
+    text_ids, remaining = number_texts(groups), iter(sequences)
+    builder = FeatureBuilder(text_ids.shape[1])
+    for record, (group, ids) in enumerate(zip(groups, text_ids, strict=True)):
+        for i in range(len(ids)):
             builder.add_sequence(next(remaining) if i < len(group) else np.zeros(0, np.int32))
-        ids[: len(group)] = [numbers.setdefault(text, len(numbers) + 1) for text in group]
         builder.add_row(record, **{TEXT_IDS: ids}, **({} if labels is None else {'labels': labels[record]}))
     return builder.build(notes)
 

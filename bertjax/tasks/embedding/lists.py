@@ -38,6 +38,12 @@ def listwise_softmax(scores: jax.Array, present: jax.Array) -> jax.Array:
     return jax.nn.logsumexp(jnp.where(present, scores, -1e9), axis=-1) - scores[:, 0]
 
 
+def divergence(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
+    """Computes KL(teacher ‖ student) [B] of the softmax over the texts of each list (arXiv 2112.01488, section 3.2)."""
+    student, teacher = (jax.nn.log_softmax(jnp.where(present, x, -1e9), axis=-1) for x in (scores, teacher))
+    return (jnp.exp(teacher) * (teacher - student)).sum(-1)
+
+
 def margin_mse(scores: jax.Array, present: jax.Array, teacher: jax.Array) -> jax.Array:
     """Computes the mean squared error [B] of the margins between the positive and each negative (arXiv 2010.02666)."""
     margins, expected = (x[:, :1] - x[:, 1:] for x in (scores, teacher))

@@ -48,9 +48,23 @@ def info_nce(
     Returns:
       float32 [B].
     """
-    ids, B = batch[TEXT_IDS], len(x)
-    texts, text_ids = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1]), ids[:, 1:].T.reshape(-1)  # positives first
+    texts = x[:, 1:].swapaxes(0, 1).reshape(-1, x.shape[-1])  # positives first
     similarity = jnp.einsum('id,jd->ij', x[:, 0], texts, precision='highest')  # [B, (C - 1)·B]
+    return in_batch_cross_entropy(
+        similarity, batch[TEXT_IDS], scale=scale, symmetric=symmetric, false_negative_margin=false_negative_margin
+    )
+
+
+def in_batch_cross_entropy(
+    similarity: jax.Array,
+    ids: jax.Array,
+    *,
+    scale: float,
+    symmetric: bool = False,
+    false_negative_margin: float = 0.0,
+) -> jax.Array:
+    """Computes `info_nce` [B] from similarities [B, (C - 1)·B], those of the positives first, and ids [B, C]."""
+    B, text_ids = len(ids), ids[:, 1:].T.reshape(-1)
     same = (text_ids == ids[:, :1]) | (text_ids == ids[:, 1:2])
     same = same.at[:, :B].set(same[:, :B] | (ids[:, :1] == ids[:, 0]))
     entropy = functools.partial(_cross_entropy, scale=scale, margin=false_negative_margin)

@@ -1,0 +1,174 @@
+"""Reads and writes what makes a folder of transformers a MultiVectorEncoder of sentence-transformers (ColBERT).
+
+The modules are Transformer, Dense, MultiVectorMask and Normalize. PyLate 3 lists only the first two, and has the other
+settings in config_sentence_transformers.json. Sources: sentence-transformers 6 (multi_vector_encoder/model.py and
+modules/multi_vector_mask.py, base/modules/transformer.py).
+"""
+
+import dataclasses
+import json
+import string
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from etils import epath
+
+from bertjax.config.ranges import format_value
+from bertjax.convert.huggingface.sentence_transformers import (
+    ENCODER,
+    MODULES,
+    SETTINGS,
+    Dense,
+    read_dense,
+    read_max_length,
+    read_modules,
+    read_settings,
+)
+from bertjax.errors import UserError
+
+PUNCTUATION = tuple(string.punctuation)
+MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # the model_type in SETTINGS
+_FOLDERS = ('', '1_Dense', '2_MultiVectorMask', '3_Normalize')
+_TYPES = ('base.modules', 'base.modules', 'multi_vector_encoder.modules', 'base.modules')
+_TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
+_FIX = 'give another model, or start from its encoder and train the projection'
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiVector:
+    """The settings of a model with a vector of each token.
+
+    Attributes:
+      query_prompt, document_prompt: The prefixes of the texts. A first word that is a piece of the vocabulary is one
+        token, such as '[unused0] '.
+      query_len, document_len: The numbers of tokens to which texts are truncated.
+      augment: Whether queries are filled with [MASK] up to `query_len`, which are compared too.
+      attend: Whether the encoder attends to these [MASK].
+      skiplist: The pieces of documents that are not compared.
+    """
+
+    query_prompt: str
+    document_prompt: str
+    query_len: int
+    document_len: int
+    augment: bool
+    attend: bool
+    skiplist: tuple[str, ...]
+
+
+def is_multi_vector(directory: epath.PathLike) -> bool:
+    """Returns whether a directory is a MultiVectorEncoder, or a model of PyLate."""
+    folder = epath.Path(directory)
+    return (folder / MODULES).exists() and read_settings(folder / SETTINGS).get('model_type') in (MULTI_VECTOR, _PYLATE)
+
+
+def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | None:
+    """Reads the settings of a directory; None if it is another model.
+
+    Args:
+      directory: The directory.
+      longest: The model's number of positions, the limit of texts without another limit.
+
+    Raises:
+      UserError: The model has modules or settings that bertjax lacks.
+    """
+    folder = epath.Path(directory)
+    if not is_multi_vector(folder):
+        return None
+    kinds, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
+    given, encoder = read_settings(folder / SETTINGS), read_settings(folder / ENCODER)
+    where = str(folder / MODULES)
+    expected = ['Transformer', 'Dense', 'MultiVectorMask', 'Normalize']
+    if kinds != expected and not (given['model_type'] == _PYLATE and kinds == expected[:2]):
+        raise UserError(where, f'the modules {", ".join(kinds)}', ', '.join(expected), _FIX)
+    mask = modules[2] if len(modules) > 2 else {'skiplist_words': given.get('skiplist_words', list(PUNCTUATION))}
+    older_length = given.get('query_length') or 32  # PyLate's and ColBERT's default
+    older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
+    older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
+    expansion = encoder.get('query_expansion', older)
+    refused = {
+        'query_expansion': expansion
+        if expansion and (expansion['strategy'] != 'fixed' or expansion.get('token'))
+        else 0,
+        'skiplist_tasks': mask.get('skiplist_tasks', ['document']) != ['document'],
+        'keep_only_token_ids': mask.get('keep_only_token_ids'),
+        'similarity_fn_name': given.get('similarity_fn_name') not in (None, 'maxsim', 'MaxSim'),
+        'default_prompt_name': given.get('default_prompt_name'),
+    }
+    for name, value in refused.items():
+        if value:
+            raise UserError(where, f'{name} {format_value(value)}', "ColBERT's settings", _FIX)
+    limit = min(read_max_length(folder, encoder) or longest, longest)
+    length = lambda name: min(encoder.get(name) or given.get(name) or limit, limit)  # noqa: E731
+    prompts = given.get('prompts') or {}
+    prompt = lambda side: given.get(f'{side}_prefix') or prompts.get(side) or ''  # noqa: E731
+    return MultiVector(
+        prompt('query'),
+        prompt('document'),
+        min(expansion['length'], limit) if expansion else length('query_length'),
+        length('document_length'),
+        bool(expansion),
+        bool(expansion and expansion.get('attend')),
+        tuple(mask.get('skiplist_words') or ()),
+    )
+
+
+def read_projection(directory: epath.PathLike) -> np.ndarray:
+    """Reads the projection of tokens, float32 [D', D], as torch's Linear has it.
+
+    Raises:
+      UserError: The Dense module has an activation, a bias or other tensors.
+    """
+    folder = epath.Path(directory)
+    _, modules = read_modules(folder, {'pylate.models.Dense.Dense': 'Dense'})
+    dense: Dense = read_dense(folder / modules[1]['path'], modules[1])
+    if dense.activation != 'Identity' or dense.bias.any():
+        raise UserError(str(folder / modules[1]['path']), 'an activation or a bias', 'a linear map', _FIX)
+    return np.ascontiguousarray(dense.kernel.T)
+
+
+def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str, bytes]:
+    """Returns the files beside those of transformers and the projection's tensor: {relative path: content}.
+
+    Args:
+      settings: The settings of the model.
+      width: The width of the encoder.
+      dim: The width of the vectors.
+    """
+    kinds = ('Transformer', 'Dense', 'MultiVectorMask', 'Normalize')
+    modules = [
+        {'idx': i, 'name': str(i), 'path': path, 'type': f'sentence_transformers.{package}.{kind}'}
+        for i, (path, package, kind) in enumerate(zip(_FOLDERS, _TYPES, kinds, strict=True))
+    ]
+    expansion = {'strategy': 'fixed', 'attend': settings.attend, 'token': None, 'length': settings.query_len}
+    prompts = {'query': settings.query_prompt, 'document': settings.document_prompt}
+    contents: dict[str, Any] = {
+        MODULES: modules,
+        ENCODER: {
+            'max_seq_length': max(settings.document_len, settings.query_len),
+            'transformer_task': 'feature-extraction',
+            'modality_config': {'text': {'method': 'forward', 'method_output_name': 'last_hidden_state'}},
+            'module_output_name': 'token_embeddings',
+            'query_length': None if settings.augment else settings.query_len,
+            'document_length': settings.document_len,
+            'query_expansion': expansion if settings.augment else None,
+        },
+        # The prefixes are the prompts, whose first word is registered as a token if it is in the vocabulary.
+        SETTINGS: {
+            'model_type': MULTI_VECTOR,
+            'prompts': prompts,
+            **{f'{side}_prefix': prompt for side, prompt in prompts.items()},
+            'similarity_fn_name': 'maxsim',
+        },
+        '1_Dense/config.json': {
+            'in_features': width,
+            'out_features': dim,
+            'bias': False,
+            'activation_function': 'torch.nn.modules.linear.Identity',
+            **_TOKENS,
+        },
+        '2_MultiVectorMask/config.json': {'skiplist_words': list(settings.skiplist), 'skiplist_tasks': ['document']},
+        '3_Normalize/config.json': _TOKENS,
+    }
+    return {name: (json.dumps(content, indent=2) + '\n').encode() for name, content in contents.items()}

@@ -1,0 +1,60 @@
+"""The model of late interaction: the encoder and a projection of each token, without bias."""
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.convert.heads import Head
+from bertjax.model.dropout import Dropout
+from bertjax.model.encoder import BertEncoder
+from bertjax.model.heads import BertForTask
+from bertjax.model.layers import Projection
+from bertjax.tasks.embedding.losses import normalize
+
+# The roles of tokens: most are attended to and compared; skipped punctuation is only attended to, and the masks that
+# augment a query are only compared, unless the encoder attends to them.
+ORDINARY, SKIPPED, AUGMENTING = range(3)
+
+
+class BertForLateInteraction(BertForTask):
+    """Computes a vector of each token; `outputs` is its width (arXiv 2004.12832, section 3.2)."""
+
+    outputs: int = 128
+
+    smallest_inputs = ((1, 1),) * 4
+
+    def setup(self):
+        self.encoder = BertEncoder(self.config, self.packing)
+        self.head = Projection(self.config, (self.outputs,), ('embed',), ('classes',), ('classes',), use_bias=False)
+
+    def __call__(
+        self,
+        input_ids: jax.Array,
+        segment_ids: jax.Array,
+        attention_mask: jax.Array,
+        token_roles: jax.Array,
+        *,
+        dropout: Dropout | None = None,
+    ) -> dict[str, jax.Array]:
+        """Maps int32 inputs [B, S] or [B, C, S] to `token_vectors`, float32 [B, S, D] or [B, C, S, D].
+
+        The vectors have length 1. Those of padding and of skipped tokens are zero.
+        """
+        *shape, S = input_ids.shape
+        ids, segments, mask, roles = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask, token_roles))
+        if dropout is not None and len(shape) > 1:
+            dropout = dropout.repeat(shape[1])
+        hidden = self._hidden(ids, segments, jnp.where(roles == AUGMENTING, 0, mask), dropout)
+        compared = (mask > 0) & (roles != SKIPPED)  # [N, S]
+        vectors = jnp.where(compared[..., None], self.head(hidden).astype(jnp.float32), 0.0)
+        return {'token_vectors': normalize(vectors).reshape(*shape, S, -1)}
+
+
+LATE_INTERACTION = Head(
+    BertForLateInteraction,
+    per_token=('token_vectors',),
+    architecture='BertModel',
+    pipeline='sentence-similarity',
+    projection='linear',
+    projection_folder='1_Dense',
+    id2label=False,
+)

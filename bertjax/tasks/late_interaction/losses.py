@@ -1,0 +1,78 @@
+"""MaxSim, and the losses of late interaction. The rows of a batch are groups of C texts: query, positive, negatives."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bertjax.data.features import INPUTS
+from bertjax.losses import Objective
+from bertjax.tasks.embedding import lists
+from bertjax.tasks.embedding.lists import RowLoss
+from bertjax.tasks.embedding.losses import TEXT_IDS, in_batch_cross_entropy
+
+ROLES = 'token_roles'
+Batch = Mapping[str, jax.Array]
+
+
+def max_sim(queries: jax.Array, documents: jax.Array) -> jax.Array:
+    """Computes Σ_q max_s q · d_s over the tokens of each pair (arXiv 2004.12832, equation 3).
+
+    Args:
+      queries: float32 [..., Q, D]; zero vectors are absent tokens.
+      documents: float32 [..., S, D], likewise. The leading dimensions of both broadcast.
+
+    Returns:
+      float32 [...]; 0 for a document without tokens.
+    """
+    similarity = jnp.einsum('...qd,...sd->...qs', queries, documents, precision='highest')
+    present = (documents != 0).any(-1)[..., None, :]  # [..., 1, S]
+    largest = jnp.where(present, similarity, -jnp.inf).max(-1)  # [..., Q]
+    return jnp.where(present.any(-1), largest, 0.0).sum(-1)
+
+
+def list_scores(x: jax.Array, query_len: int) -> jax.Array:
+    """Scores the texts of each row, vectors [B, C, S, D] -> [B, C - 1]."""
+    return max_sim(x[:, :1, :query_len], x[:, 1:])
+
+
+def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) -> jax.Array:
+    """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
+    documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
+
+    # One query at a time, recomputed for the gradient, because the products of all tokens may not fit in memory.
+    score = jax.checkpoint(lambda query: max_sim(query, documents))
+    return in_batch_cross_entropy(jax.lax.map(score, x[:, 0, :query_len]), batch[TEXT_IDS], scale=scale)
+
+
+def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> jax.Array:
+    present = batch[TEXT_IDS][:, 1:] > 0
+    teacher = (batch['labels'],) if function is not lists.listwise_softmax else ()
+    return function(list_scores(x, query_len), present, *teacher)
+
+
+# The first loss of a form is its default.
+LOSSES = {
+    'info_nce': RowLoss(info_nce, ('pairs',), ('scale',)),
+    'softmax': RowLoss(functools.partial(_list_loss, lists.listwise_softmax), ('pairs',), needs_negatives=True),
+    'kl': RowLoss(functools.partial(_list_loss, lists.divergence), ('distilled',), needs_negatives=True),
+    'margin_mse': RowLoss(functools.partial(_list_loss, lists.margin_mse), ('distilled',), needs_negatives=True),
+}
+
+
+def build_objective(loss: str, query_len: int, **options: Any) -> Objective:
+    """Builds the objective of a loss of LOSSES on the model's `token_vectors` [B, C, S, D].
+
+    Args:
+      loss: The name of the loss.
+      query_len: The maximum number of tokens of a query.
+      **options: The options of the loss.
+    """
+
+    def losses(outputs: Any, batch: Batch) -> dict[str, tuple[jax.Array, jax.Array]]:
+        row_losses = LOSSES[loss].rows(outputs['token_vectors'], batch, query_len=query_len, **options)
+        return {'loss': ((row_losses * batch['weights']).sum(), batch['weights'].sum())}
+
+    return Objective((*INPUTS, ROLES), losses, lambda batch: {'loss': batch['weights'].sum()}, whole_batch=True)

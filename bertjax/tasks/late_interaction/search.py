@@ -1,0 +1,53 @@
+"""Exact search by MaxSim on all devices of the process, in blocks that bound the memory."""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from bertjax.tasks.late_interaction.losses import max_sim
+
+QUERIES, DOCUMENTS, LENGTHS = 16, 256, 32  # queries and documents of a block, and the multiple of its padded length
+
+
+def search(queries: Sequence[np.ndarray], documents: Sequence[np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Finds the documents with the highest scores; of equal ones, those with the lowest index.
+
+    Args:
+      queries: The token vectors of Q queries, float32 [S, D] each.
+      documents: The token vectors of N documents, likewise.
+      count: The number K of documents per query; at most N are found.
+
+    Returns:
+      The indices, int32 [Q, K], and the scores, float32 [Q, K], in descending order.
+    """
+    order = np.argsort([len(x) for x in documents], kind='stable')  # documents of similar length share a block
+    scores = np.empty((len(queries), len(documents)), np.float32)
+    sharding = NamedSharding(Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec('devices'))
+    rows = -(-min(DOCUMENTS, len(documents)) // len(jax.local_devices())) * len(jax.local_devices())
+    query_blocks = [_stack(queries[i : i + QUERIES], QUERIES) for i in range(0, len(queries), QUERIES)]
+    for first in range(0, len(documents), rows):
+        numbers = order[first : first + rows]
+        block = jax.device_put(_stack([documents[i] for i in numbers], rows), sharding)
+        for i, query_block in enumerate(query_blocks):
+            part = np.asarray(_scores(query_block, block))[: len(queries) - i * QUERIES, : len(numbers)]
+            scores[i * QUERIES : (i + 1) * QUERIES, numbers] = part
+    best = np.argsort(-scores, axis=1, kind='stable')[:, :count]
+    return best.astype(np.int32), np.take_along_axis(scores, best, axis=1)
+
+
+def _stack(vectors: Sequence[np.ndarray], rows: int) -> np.ndarray:
+    """Stacks [S, D] arrays to [rows, L, D] with zero vectors, L a multiple of LENGTHS."""
+    length = -(-max(map(len, vectors)) // LENGTHS) * LENGTHS
+    stacked = np.zeros((rows, length, vectors[0].shape[1]), np.float32)
+    for row, x in zip(stacked, vectors, strict=False):
+        row[: len(x)] = x
+    return stacked
+
+
+@jax.jit
+def _scores(queries: jax.Array, documents: jax.Array) -> jax.Array:
+    """Scores [Q, S, D] and [N, L, D] -> [Q, N], one query at a time."""
+    return jax.lax.map(lambda query: max_sim(query, documents), jnp.asarray(queries))
