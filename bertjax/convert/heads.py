@@ -18,8 +18,8 @@ class Head:
         Hugging Face.
       pipeline: The pipeline tag on the hub.
       projection: The name that the class of transformers gives to our linear layer `head`.
-      projection_folder: The folder of sentence-transformers' Dense module that has the projection; '' if it is among the
-        tensors of the class.
+      projection_folder: The folder of a module of sentence-transformers that has the projection; '' if the class of
+        transformers has it.
       id2label: Whether `id2label` in the config.json of this class has an entry for each output.
       pools_cls: Whether the head reads only the first position.
     """

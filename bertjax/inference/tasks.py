@@ -15,6 +15,7 @@ from bertjax.tasks.choice.files import ChoiceQuestion
 from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.embedding.task import EmbeddingTask
+from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.tasks.sentence.task import TextTask
 from bertjax.tasks.squad.questions import SquadQuestion
@@ -89,14 +90,14 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
 
 
 def score_pairs(runner: Runner, queries: Sequence[str], texts: Sequence[str]) -> np.ndarray:
-    """Scores N pairs of a query and a text with a reranker, or with a model for the regression of pairs.
+    """Scores N pairs of a query and a text with a reranker, by late interaction, or by a regression of pairs.
 
     Args:
       runner: The model.
       queries, texts: The N queries and texts.
 
     Returns:
-      float64 [N]; higher is more relevant. Equal to `CrossEncoder.predict` of sentence-transformers.
+      float64 [N]; higher is more relevant. Equal to `CrossEncoder.predict` or MaxSim of sentence-transformers.
 
     Raises:
       UserError: The model is for another kind of task.
@@ -105,7 +106,8 @@ def score_pairs(runner: Runner, queries: Sequence[str], texts: Sequence[str]) ->
     if isinstance(task, TextTask) and task.regression:
         records = text_records(task, where, queries, texts)
     else:
-        _check_kind(task, RerankTask, where)
+        if not isinstance(task, LateInteractionTask):
+            _check_kind(task, RerankTask, where)
         records = [TextExample('scored', pair) for pair in zip(queries, texts, strict=True)]
     return np.array([row['score'] for row in answer_records(runner, records)], np.float64)
 
@@ -164,6 +166,7 @@ _KINDS: tuple[tuple[type[Task], str, str], ...] = (
     (MultipleChoiceTask, 'choose', 'the best of several endings'),
     (EmbeddingTask, 'encode', 'vectors of texts'),
     (RerankTask, 'rerank', 'scores of pairs of texts'),
+    (LateInteractionTask, 'rerank', 'vectors of tokens, for scores of pairs of texts'),
 )
 
 

@@ -34,7 +34,7 @@ from bertjax.parallel.devices import claim_devices
 from bertjax.parallel.mesh import make_mesh
 from bertjax.parallel.partition import replicated
 from bertjax.remote.paths import user_path
-from bertjax.tasks.exported import build_recorded_task, build_reranker, build_task_for_class
+from bertjax.tasks.exported import build_pair_task, build_recorded_task, build_task_for_class
 from bertjax.tasks.registry import options, options_with_kind
 from bertjax.tasks.task import Task
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
@@ -232,15 +232,15 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
 def _read_task(directory: pathlib.Path, config: BertConfig) -> tuple[Task | None, str]:
     """Returns the task of a directory and the text of its task.json.
 
-    If task.json is missing, both are derived from config.json, or from the files of a CrossEncoder.
+    If task.json is missing, both are derived from config.json, or from the files of sentence-transformers.
     """
     path, longest = directory / TASK_FILE, config.max_positions
     if not path.is_file():
         source = read_source(directory)
-        task = build_reranker(directory, longest) or build_task_for_class(
+        task = build_pair_task(directory, longest) or build_task_for_class(
             source.values, longest, source.description_file
         )
-        return task, '' if task is None else task_json(options_with_kind(task), task, config, longest)
+        return task, '' if task is None else task_json(options_with_kind(task), task, config, task.seq_len)
     facts = read_json_object(path, _RESTORE)
     seq_len = facts.get('seq_len', longest)  # The length in training. Early exports lack it.
     if type(seq_len) is not int or seq_len > longest:

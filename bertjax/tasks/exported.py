@@ -5,10 +5,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from etils import epath
-
 from bertjax.config.ranges import MANY, format_value, integer
 from bertjax.convert.huggingface.cross_encoder import read_cross_encoder
+from bertjax.convert.huggingface.multi_vector import read_multi_vector, settings_as_options
 from bertjax.errors import UserError
 from bertjax.tasks.registry import build_task
 from bertjax.tasks.task import Task
@@ -53,21 +52,23 @@ def with_seq_len(task: Task, seq_len: int) -> Task:
     return result
 
 
-def build_reranker(directory: epath.PathLike, longest: int) -> Task | None:
-    """Builds the task of a CrossEncoder of sentence-transformers; None for other directories.
+def build_pair_task(directory: str, longest: int) -> Task | None:
+    """Builds the task of a CrossEncoder or MultiVectorEncoder of sentence-transformers; None for other directories.
 
     Args:
       directory: The directory.
       longest: The model's number of positions.
 
     Raises:
-      UserError: See `read_cross_encoder`.
+      UserError: The model has settings that bertjax lacks.
     """
-    found = read_cross_encoder(directory)
-    if found is None:
-        return None
-    seq_len = min(found.max_length or longest, longest)
-    return build_task('rerank', data='', seq_len=seq_len, activation=found.activation)
+    reranker, multi_vector = read_cross_encoder(directory), read_multi_vector(directory, longest)
+    if reranker:
+        seq_len = min(reranker.max_length or longest, longest)
+        return build_task('rerank', data='', seq_len=seq_len, activation=reranker.activation)
+    if multi_vector:
+        return build_task('late_interaction', data='', **settings_as_options(directory, multi_vector))
+    return None
 
 
 def build_task_for_class(values: Mapping[str, Any], seq_len: int, where: str) -> Task | None:

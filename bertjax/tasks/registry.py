@@ -20,6 +20,7 @@ KINDS = {
     'tagging': 'bertjax.tasks.tagging.task:TaggingTask',
     'embed': 'bertjax.tasks.embedding.task:EmbeddingTask',
     'rerank': 'bertjax.tasks.reranking.task:RerankTask',
+    'late_interaction': 'bertjax.tasks.late_interaction.task:LateInteractionTask',
     'multiple_choice': 'bertjax.tasks.choice.task:MultipleChoiceTask',
 }
 

@@ -8,7 +8,6 @@ modules/multi_vector_mask.py, base/modules/transformer.py).
 import dataclasses
 import json
 import string
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ from bertjax.errors import UserError
 
 PUNCTUATION = tuple(string.punctuation)
 MULTI_VECTOR, _PYLATE = 'MultiVectorEncoder', 'ColBERT'  # the model_type in SETTINGS
+PROJECTION = 'linear.weight'  # the tensor of the Dense module
 _FOLDERS = ('', '1_Dense', '2_MultiVectorMask', '3_Normalize')
 _TYPES = ('base.modules', 'base.modules', 'multi_vector_encoder.modules', 'base.modules')
 _TOKENS = {'module_input_name': 'token_embeddings', 'module_output_name': 'token_embeddings'}
@@ -87,10 +87,9 @@ def read_multi_vector(directory: epath.PathLike, longest: int) -> MultiVector | 
     older = {'strategy': 'fixed', 'attend': bool(given.get('attend_to_expansion_tokens')), 'length': older_length}
     older = older if given['model_type'] == _PYLATE and given.get('do_query_expansion') is not False else None
     expansion = encoder.get('query_expansion', older)
+    is_plain = not expansion or (expansion['strategy'] == 'fixed' and not expansion.get('token'))
     refused = {
-        'query_expansion': expansion
-        if expansion and (expansion['strategy'] != 'fixed' or expansion.get('token'))
-        else 0,
+        'query_expansion': None if is_plain else expansion,
         'skiplist_tasks': mask.get('skiplist_tasks', ['document']) != ['document'],
         'keep_only_token_ids': mask.get('keep_only_token_ids'),
         'similarity_fn_name': given.get('similarity_fn_name') not in (None, 'maxsim', 'MaxSim'),
@@ -126,6 +125,27 @@ def read_projection(directory: epath.PathLike) -> np.ndarray:
     if dense.activation != 'Identity' or dense.bias.any():
         raise UserError(str(folder / modules[1]['path']), 'an activation or a bias', 'a linear map', _FIX)
     return np.ascontiguousarray(dense.kernel.T)
+
+
+def settings_as_options(directory: str, settings: MultiVector) -> dict[str, Any]:
+    """Returns the options of the task of late interaction for the model of a directory, and `seq_len`.
+
+    Raises:
+      UserError: The skipped pieces are neither none nor the punctuation.
+    """
+    if settings.skiplist and {*settings.skiplist} != {*PUNCTUATION}:
+        expected, fix = "none, or Python's string.punctuation", 'give another model'
+        raise UserError(directory, f'the skiplist {" ".join(settings.skiplist)[:60]}', expected, fix)
+    return {
+        'seq_len': settings.document_len,
+        'query_len': settings.query_len,
+        'dim': len(read_projection(directory)),
+        'query_prompt': settings.query_prompt,
+        'document_prompt': settings.document_prompt,
+        'augment': settings.augment,
+        'attend': settings.attend,
+        'skip_punctuation': bool(settings.skiplist),
+    }
 
 
 def multi_vector_files(settings: MultiVector, width: int, dim: int) -> dict[str, bytes]:

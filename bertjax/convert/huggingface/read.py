@@ -8,6 +8,7 @@ from etils import epath
 
 from bertjax.convert.huggingface.config import from_json
 from bertjax.convert.huggingface.families import BERT, POSITIONS, find_family
+from bertjax.convert.huggingface.multi_vector import PROJECTION, is_multi_vector, read_projection
 from bertjax.convert.huggingface.sentence_transformers import FILES, MODULES
 from bertjax.convert.huggingface.tensors import read_tensors
 from bertjax.convert.source import CheckpointSource
@@ -54,6 +55,8 @@ def read(directory: epath.Path) -> CheckpointSource:
         )
         dtypes.update(stored)
         format_names.update({} if family is BERT else names)
+        if is_multi_vector(directory):
+            arrays[PROJECTION] = read_projection(directory)
         if POSITIONS in arrays:
             arrays[POSITIONS] = arrays[POSITIONS][family.unused_positions(values, where) :]
         return arrays

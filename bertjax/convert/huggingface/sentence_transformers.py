@@ -243,7 +243,7 @@ def read_dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
     if activation not in _ACTIVATIONS or settings.get('use_residual'):
         found = f'{activation}{" with a residual" if settings.get("use_residual") else ""}'
         raise UserError(str(folder), found, f'one of {", ".join(_ACTIVATIONS)}', _NAME_POOL)
-    tensors, _, _ = read_tensors(folder, lambda name: name)
+    tensors, _, _ = read_tensors(folder, lambda name: (name,))
     weight = tensors.get('linear.weight', np.zeros(0))
     bias = tensors.get('linear.bias', np.zeros(weight.shape[:1], np.float32))
     if (

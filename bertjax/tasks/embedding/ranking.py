@@ -1,7 +1,7 @@
 """Rankings of the documents of a corpus for queries."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,25 @@ class Ranking:
 
 
 def rank_documents(queries: Sequence[Query], vectors: np.ndarray, documents: np.ndarray) -> list[Ranking]:
-    """Ranks the documents for each query, without the document that has the id of the query, as BEIR does.
+    """Ranks the documents for each query; see `make_rankings`.
 
     Args:
       queries: The Q queries of one corpus.
       vectors: float32 [Q, D], unit vectors of the queries.
       documents: float32 [N, D], unit vectors of the corpus.
     """
+    return make_rankings(queries, lambda count: search(vectors, documents, count))
+
+
+def make_rankings(queries: Sequence[Query], search: Callable[[int], tuple[np.ndarray, np.ndarray]]) -> list[Ranking]:
+    """Makes rankings of a search, without the document that has the id of the query, as BEIR does.
+
+    Args:
+      queries: The Q queries of one corpus.
+      search: A function: a number K of documents -> their indices and scores [Q, K], the best first.
+    """
     count, rankings = max(CUTOFFS.values()), []
-    for query, *found in zip(queries, *search(vectors, documents, count + 1), strict=True):
+    for query, *found in zip(queries, *search(count + 1), strict=True):
         pairs = zip(*(x.tolist() for x in found), strict=True)
         others = [(i, score) for i, score in pairs if query.corpus.ids[i] != query.id][:count]
         rankings.append(Ranking([i for i, _ in others], [score for _, score in others]))

@@ -1,0 +1,167 @@
+"""Late interaction (ColBERT): training from pairs, hard negatives or a teacher's scores, evaluation by exact MaxSim."""
+
+import dataclasses
+import pathlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from bertjax.config.ranges import MANY, integer, number, one_of, text
+from bertjax.config.schema import check_fields
+from bertjax.convert.huggingface.multi_vector import (
+    PUNCTUATION,
+    MultiVector,
+    multi_vector_files,
+    read_multi_vector,
+    settings_as_options,
+)
+from bertjax.data.features import Features
+from bertjax.errors import UserError
+from bertjax.losses import Objective
+from bertjax.model.config import BertConfig
+from bertjax.model.heads import BertForTask
+from bertjax.tasks.embedding.base import TextPairTask
+from bertjax.tasks.embedding.features import target_scores
+from bertjax.tasks.embedding.files import Query, TextExample
+from bertjax.tasks.embedding.ranking import Ranking, make_rankings
+from bertjax.tasks.late_interaction.features import Tokenization, group_features, text_features
+from bertjax.tasks.late_interaction.head import LATE_INTERACTION
+from bertjax.tasks.late_interaction.losses import LOSSES, build_objective
+from bertjax.tasks.late_interaction.search import search
+from bertjax.tasks.options import option
+from bertjax.tasks.task import Outputs
+from bertjax.text.tokenizer import Tokenizer
+
+_NAME = text(empty=False)
+
+
+@dataclasses.dataclass
+class LateInteractionTask(TextPairTask):
+    """Trains a vector of each token; the score of a pair is the sum of the query's tokens' best cosines (MaxSim).
+
+    The columns of a file are those of EmbeddingTask, without single texts. Scored pairs are only evaluated.
+
+    Attributes:
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
+      seq_len: the maximum length S of a document in tokens, including [CLS] and [SEP].
+      query_len: the length of a query in tokens.
+      dim: the width of the vectors.
+      loss: the loss, see losses.py; 'auto' for 'kl' with a teacher's scores, else 'info_nce'.
+      scale: the factor of the scores in 'info_nce'.
+      max_score: the divisor of a teacher's scores.
+      query_prompt, document_prompt: the prefix that marks a query or a document. A first word that is a piece of the
+        vocabulary is one token.
+      augment: whether queries are filled with [MASK] up to `query_len`.
+      attend: whether the encoder attends to these [MASK].
+      skip_punctuation: whether the punctuation of documents is not compared.
+      anchor, positive, text_a, text_b: the column.
+      negative: the column, which may be missing or have lists.
+      label: the column of scores; beside anchor and positive, lists of a teacher's scores.
+      train, dev, test: the file; '' for the usual names.
+    """
+
+    data: str
+    seq_len: int
+    query_len: int = option(32, integer(4, MANY))
+    dim: int = option(128, integer(1, MANY), affects='model')
+    loss: str = option('auto', one_of(('auto', *LOSSES)))
+    scale: float = option(1.0, number(0, 1e4, above=True))
+    max_score: float = option(1.0, number(0, 1e9, above=True))
+    query_prompt: str = '[unused0] '
+    document_prompt: str = '[unused1] '
+    augment: bool = True
+    attend: bool = False
+    skip_punctuation: bool = True
+    anchor: str = option('anchor', _NAME, affects='reading')
+    positive: str = option('positive', _NAME, affects='reading')
+    negative: str = option('negative', _NAME, affects='reading')
+    text_a: str = option('text_a', _NAME, affects='reading')
+    text_b: str = option('text_b', _NAME, affects='reading')
+    label: str = option('score', _NAME, affects='reading')
+    train: str = option('', affects='reading')
+    dev: str = option('', affects='reading')
+    test: str = option('', affects='reading')
+
+    head = LATE_INTERACTION
+    losses = LOSSES
+    pair_key = 'score'
+
+    def __post_init__(self):
+        check_fields(self, 'task')
+        if self.seq_len < 8:
+            raise UserError('config.seq_len', str(self.seq_len), 'at least 8', 'use 180')
+        if self.query_len > self.seq_len:
+            found, expected = str(self.query_len), f'at most {self.seq_len}, config.seq_len'
+            raise UserError('config.task.query_len', found, expected, 'raise config.seq_len')
+        if self.attend and not self.augment:
+            raise UserError('config.task.attend', 'True without augment', 'False', 'set config.task.augment')
+        self.name = pathlib.PurePath(self.data).name or 'late interaction'
+
+    @property
+    def objective(self) -> Objective:
+        """See Task."""
+        options = {name: getattr(self, name) for name in LOSSES[self._loss].options}
+        return build_objective(self._loss, self.query_len, **options)
+
+    @property
+    def _settings(self) -> MultiVector:
+        return MultiVector(
+            self.query_prompt,
+            self.document_prompt,
+            self.query_len,
+            self.seq_len,
+            self.augment,
+            self.attend,
+            PUNCTUATION if self.skip_punctuation else (),
+        )
+
+    def adopt(self, source: str) -> None:
+        """See Task; a model of late interaction must have the settings of the options, since its vectors need them."""
+        theirs = read_multi_vector(source, MANY)
+        for name, value in {} if theirs is None else settings_as_options(source, theirs).items():
+            if name != 'seq_len' and getattr(self, name) != value:
+                found = f'{getattr(self, name)!r} for {source}'
+                raise UserError(f'config.task.{name}', found, f'{value!r}, as in that model', 'set it')
+
+    def features(self, records: Sequence[TextExample | Query], tokenizer: Tokenizer, *, training: bool) -> Features:
+        """See Task; without `training`, there is a row for each text of `_texts`."""
+        tokenization = Tokenization(tokenizer, self._settings)
+        if training:
+            groups = [record.texts for record in records]
+            return group_features(groups, target_scores(records, self.max_score), tokenization)
+        return text_features(*_texts(records), tokenization)
+
+    def build_module(self, model_config: BertConfig) -> BertForTask:
+        """See Task."""
+        return self.head.module(model_config, self.dim)
+
+    def model_files(self, width: int) -> Mapping[str, bytes]:
+        """See Task."""
+        return multi_vector_files(self._settings, width, self.dim)
+
+    def predictions(
+        self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
+    ) -> list[float | Ranking]:
+        """Returns the score of each pair, or the ranking of each query."""
+        del features
+        queries, documents = _texts(records)
+        vectors = [x[(x != 0).any(-1)] for x in outputs['token_vectors']]
+        sides = vectors[: len(queries)], vectors[len(queries) :]
+        if isinstance(records[0], Query):
+            return make_rankings(records, lambda count: search(*sides, count))
+        numbers = [{text: i for i, text in enumerate(texts)} for texts in (queries, documents)]
+        pairs = [[index[text] for index, text in zip(numbers, record.texts, strict=False)] for record in records]
+        return [max_sim_of_pair(sides[0][i], sides[1][j]) for i, j in pairs]
+
+
+def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
+    """Computes the MaxSim of token vectors [Q, D] and [S, D]; 0 for a document without tokens."""
+    return float((query @ document.T).max(1, initial=-np.inf).sum(dtype=np.float64)) if len(document) else 0.0
+
+
+def _texts(records: Sequence[TextExample | Query]) -> tuple[list[str], list[str]]:
+    """Returns the queries and the documents to encode: of a search, or the different texts of each side of pairs."""
+    if isinstance(records[0], Query):
+        return [query.text for query in records], list(records[0].corpus.texts)
+    first, second = ({record.texts[i]: None for record in records} for i in (0, 1))
+    return list(first), list(second)

@@ -1,0 +1,42 @@
+"""Late interaction (ColBERT, arXiv 2004.12832): a vector of each token, for search and reranking.
+
+    python -m bertjax.main --config=configs/colbert.py --workdir=out/colbert --config.init=CHECKPOINT --config.data=DIR
+
+DIR holds train.jsonl and, if available, dev.jsonl and test.jsonl (or .csv, .tsv, .parquet …), or is a folder of BEIR.
+The columns decide how they are used; config.task.anchor=question and similar keys name other columns:
+
+| columns                          | training                                                 | dev and test           |
+|----------------------------------|----------------------------------------------------------|------------------------|
+| anchor, positive, maybe negative | in-batch negatives; config.task.loss=softmax: only its   | search by exact MaxSim |
+| (text or list)                   | own negatives                                            | among all their texts  |
+| the same, and score: a teacher's | KL divergence of the scores of each list, or             | search                 |
+| scores of all texts              | config.task.loss=margin_mse                              |                        |
+| text_a, text_b, score            | -                                                        | Spearman               |
+
+Arguments, as in --config=configs/colbert.py:seq=300
+
+| argument | meaning                                                    |
+|----------|------------------------------------------------------------|
+| seq=N    | tokens of the longest document, 180                        |
+| query=N  | tokens of a query, 32: shorter ones are filled with [MASK] |
+| dim=N    | the width of the vectors, 128                              |
+
+Markers of queries and documents are [unused0] and [unused1], or other texts in config.task.query_prompt and
+document_prompt. A batch of thousands of rows fits in memory with config.grad_accum_steps.
+
+Hardware: one accelerator; not run here at the size of MS MARCO. The batch of 32 is the paper's (section 4.1). Expected
+results (not run here): an MRR@10 of 0.349 on MS MARCO's dev queries, reranking the first 1,000 (table 1).
+"""
+
+from ml_collections import ConfigDict
+
+from bertjax.config.recipes import finetuning_config, parse_argument
+
+
+def get_config(argument: str = '') -> ConfigDict:
+    """See the module's docstring for the arguments."""
+    chosen = parse_argument(argument, seq=180, query=32, dim=128)
+    config = finetuning_config('late_interaction', query_len=chosen.query, dim=chosen.dim)
+    config.seq_len = chosen.seq
+    config.learning_rate = 1e-5
+    return config
