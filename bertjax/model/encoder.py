@@ -223,6 +223,7 @@ class BertEncoder(nn.Module):
         dropout: Dropout | None = None,
         layout: BatchLayout | PackedLayout | None = None,
         causal: jax.Array | None = None,
+        key_mask: jax.Array | None = None,
         all_layers: bool = False,
         first_only: bool = False,
     ) -> tuple[jax.Array, jax.Array | None]:
@@ -234,6 +235,7 @@ class BertEncoder(nn.Module):
           layout: The layout of packed rows; each sequence attends only to its own tokens. With fixed slots,
             `dropout` is per position. None if each row is one sequence.
           causal: int32 [B, S], 1 for tokens that attend only to their left; None for none. Not with fixed slots.
+          key_mask: int32 [B, S], 1 for the tokens that others attend to; None for all tokens.
           all_layers: Whether to return also the hidden states of all layers, from the embeddings to the last block.
           first_only: Whether to compute the result of the first position only. An unrolled encoder then skips most of
             its last block (7 % of the work of 12 blocks); a scanned encoder skips nothing. Not with `all_layers`.
@@ -253,10 +255,13 @@ class BertEncoder(nn.Module):
             else:
                 layout, first_only = BatchLayout.from_mask(attention_mask, layout), False
             input_ids, segment_ids, attention_mask = map(layout.pack, (input_ids, segment_ids, attention_mask))
+            key_mask = None if key_mask is None else layout.pack(key_mask)
         c = self.config
         keep_layers = all_layers or is_captured(self, HIDDEN)
         shorten = first_only and not is_captured(self, *CAPTURES)  # captured values cover all positions
-        mask = AttentionMask.from_layout(attention_mask, layout, causal=c.causal).replace(causal_queries=causal)
+        keys = attention_mask if key_mask is None else key_mask
+        mask = AttentionMask.from_layout(keys, layout, causal=c.causal)
+        mask = mask.replace(causal_queries=causal, hidden_queries=key_mask is not None)
         x = self.embeddings(input_ids, segment_ids, dropout, layout)  # [B, S, D]
         embedded, rotations = x, self._rotations(input_ids.shape[1], layout)
         block = EncoderBlock

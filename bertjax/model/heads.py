@@ -99,6 +99,7 @@ class BertForTask(nn.Module):
         attention_mask: jax.Array,
         dropout: Dropout | None,
         first_only: bool = False,
+        key_mask: jax.Array | None = None,
     ) -> jax.Array:
         """Computes the input of the head.
 
@@ -112,6 +113,7 @@ class BertForTask(nn.Module):
             segment_ids,
             attention_mask,
             dropout=None if self.frozen else dropout,
+            key_mask=key_mask,
             all_layers=not only_last,
             first_only=first_only and only_last and not self.bilstm_units,
         )

@@ -8,6 +8,7 @@ from typing import Any
 from bertjax.convert.heads import Head
 from bertjax.convert.hub import check_push, push
 from bertjax.convert.huggingface.config import check_exportable, check_head_exportable
+from bertjax.data.features import INPUTS
 from bertjax.errors import UserError
 from bertjax.model.bert import BertForPreTraining
 from bertjax.model.config import BertConfig
@@ -161,6 +162,10 @@ def check_formats(
         found = f'True with {other[0]} in config.export_formats'
         expected = 'False: only orbax records that a token is predicted from the position before it'
         raise UserError('config.model.shifted_predictions', found, expected, 'set --config.export_formats=orbax')
+    functions = [name for name in formats if name in ('stablehlo', 'onnx')]
+    if functions and module is not None and len(module.smallest_inputs) > len(INPUTS):
+        found = f'{functions[0]} for {type(module).__name__}, which takes more than ids, segments and mask'
+        raise UserError('config.export_formats', found, 'hf or orbax', f'remove {functions[0]}')
     if 'hf' in formats or 'google' in formats:
         if module is None:
             check_exportable(config)

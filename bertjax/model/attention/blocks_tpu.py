@@ -29,6 +29,8 @@ def supports(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate
     S = key.shape[1]
     if mask.causal_queries is not None:
         return 'it does not support causal rows'
+    if mask.hidden_queries:
+        return 'it does not support tokens that attend but are not attended to'
     if platform() != PLATFORM:
         return 'it is a kernel only for TPUs'
     if device_kind() in UNSUPPORTED_KINDS:

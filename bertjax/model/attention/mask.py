@@ -27,6 +27,7 @@ class AttentionMask(struct.PyTreeNode):
         (see `dropout.drop_attention`). None if a row is one sequence.
       query_positions: uint32 [B, Q], the index of each query within its sequence. None if the queries are the first Q
         positions of the row.
+      hidden_queries: Whether the results of tokens that `key_mask` hides are used. Kernels give them other keys.
       layout: The layout with fixed slots. `select.attend` then builds a mask for each group of rows.
     """
 
@@ -38,6 +39,7 @@ class AttentionMask(struct.PyTreeNode):
     query_positions: jax.Array | None = None
     causal_queries: jax.Array | None = None
     window: int = struct.field(pytree_node=False, default=0)
+    hidden_queries: bool = struct.field(pytree_node=False, default=False)
     layout: PackedLayout | None = struct.field(pytree_node=False, default=None)
 
     @classmethod

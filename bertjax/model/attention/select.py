@@ -74,6 +74,8 @@ def _mask_refusal(mask: AttentionMask) -> str | None:
         return f'it does not support a window (config.model.attention_window={mask.window})'
     if mask.causal_queries is not None:
         return 'it does not support causal rows among others (config.masking.causal_share)'
+    if mask.hidden_queries:
+        return 'it does not support tokens that attend but are not attended to'
     is_packed = mask.query_ids is not None or mask.positions is not None
     return 'it does not support rows of several sequences with dropout per sequence' if is_packed else None
 
@@ -194,6 +196,7 @@ def _attend_in_groups(
             if mask.window:
                 part = part.replace(positions=key_positions, query_positions=query_positions, window=mask.window)
             drops = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
+        part = part.replace(hidden_queries=mask.hidden_queries)
         mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
     return layout.join(mixed, len(query))
 
@@ -251,6 +254,7 @@ def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Ar
         positions=of_keys(positions),
         query_positions=of_queries(positions),
         window=mask.window,
+        hidden_queries=mask.hidden_queries,
     )
     mixed = attend(name, of_queries(query), of_keys(key), of_keys(value), part, dropout_rate=0.0, dropout=None)
     return mixed.reshape(B, -1, *mixed.shape[2:])[:, :S]

@@ -29,11 +29,10 @@ class Tokenization:
     def queries(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Returns the ids and roles of `[CLS] prompt text [SEP]`, filled with [MASK] if the settings augment."""
         length, sequences = self._settings.query_len, []
-        role = ORDINARY if self._settings.attend else AUGMENTING
         for ids in self._encode(texts, self._settings.query_prompt, length):
             missing = length - len(ids) if self._settings.augment else 0
             padded = np.pad(ids, (0, missing), constant_values=self._tokenizer.mask_id)
-            sequences.append((padded, np.repeat(np.int32([ORDINARY, role]), [len(ids), missing])))
+            sequences.append((padded, np.repeat(np.int32([ORDINARY, AUGMENTING]), [len(ids), missing])))
         return sequences
 
     def documents(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -10,15 +10,19 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.layers import Projection
 from bertjax.tasks.embedding.losses import normalize
 
-# The roles of tokens: most are attended to and compared; skipped punctuation is only attended to, and the masks that
-# augment a query are only compared, unless the encoder attends to them.
+# The roles of tokens. Skipped punctuation is not compared. Augmenting [MASK] are compared like ordinary tokens.
 ORDINARY, SKIPPED, AUGMENTING = range(3)
 
 
 class BertForLateInteraction(BertForTask):
-    """Computes a vector of each token; `outputs` is its width (arXiv 2004.12832, section 3.2)."""
+    """Computes a vector of each token; `outputs` is its width (arXiv 2004.12832, section 3.2).
+
+    Attributes:
+      attend: Whether tokens attend to augmenting ones.
+    """
 
     outputs: int = 128
+    attend: bool = False
 
     smallest_inputs = ((1, 1),) * 4
 
@@ -43,7 +47,8 @@ class BertForLateInteraction(BertForTask):
         ids, segments, mask, roles = (x.reshape(-1, S) for x in (input_ids, segment_ids, attention_mask, token_roles))
         if dropout is not None and len(shape) > 1:
             dropout = dropout.repeat(shape[1])
-        hidden = self._hidden(ids, segments, jnp.where(roles == AUGMENTING, 0, mask), dropout)
+        key_mask = None if self.attend else jnp.where(roles == AUGMENTING, 0, mask)
+        hidden = self._hidden(ids, segments, mask, dropout, key_mask=key_mask)
         compared = (mask > 0) & (roles != SKIPPED)  # [N, S]
         vectors = jnp.where(compared[..., None], self.head(hidden).astype(jnp.float32), 0.0)
         return {'token_vectors': normalize(vectors).reshape(*shape, S, -1)}

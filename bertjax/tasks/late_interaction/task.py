@@ -133,7 +133,7 @@ class LateInteractionTask(TextPairTask):
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
         """See Task."""
-        return self.head.module(model_config, self.dim)
+        return self.head.module(model_config, self.dim, attend=self.attend or not self.augment)
 
     def model_files(self, width: int) -> Mapping[str, bytes]:
         """See Task."""
