@@ -46,6 +46,7 @@ ARGUMENTS = {
     'sick': ['e', 'r'],
     'embed': ['', 'stsb', 'nli', 'simcse', 'pool=cls,seq=256'],
     'rerank': ['', 'stsb', 'seq=128'],
+    'colbert': ['', 'seq=300,query=40,dim=64'],
     'extract': ['', 'sentences', 'last_four'],
     'fill': ['', 'masks', 'score', 'pairs', 'continue'],
     'relation': ['', 'starts', 'markers=typed', 'starts,markers=mask', 'markers=words,seq=256'],

@@ -206,6 +206,15 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
         Raises:
           UserError: The models' logits are not comparable, for example because their tokenizers differ.
         """
+        features = self._shared_features(members)
+        return self.predictions(records, features, average_outputs([outputs for _, outputs in members]))
+
+    def _shared_features(self, members: Sequence[tuple[Features, Outputs]]) -> Features:
+        """Returns the features of all models of an ensemble.
+
+        Raises:
+          UserError: The features differ.
+        """
         first = members[0][0]
         if any(features.fingerprint != first.fingerprint for features, _ in members):
             raise UserError(
@@ -214,7 +223,7 @@ class ReportableTask(abc.ABC, Generic[Record, Prediction]):
                 expected=f'one tokenizer, config.seq_len and stride, because {self.name} has logits for each piece',
                 fix='leave out the models that differ',
             )
-        return self.predictions(records, first, average_outputs([outputs for _, outputs in members]))
+        return first
 
     @abc.abstractmethod
     def metrics(self, records: Sequence[Record], predictions: Sequence[Prediction]) -> dict[str, float | None]:

@@ -52,6 +52,17 @@ READING = {
         'dev',
         'test',
     ],
+    'late_interaction': [
+        'anchor',
+        'positive',
+        'negative',
+        'text_a',
+        'text_b',
+        'label',
+        'train',
+        'dev',
+        'test',
+    ],
 }
 MODEL = {
     'glue': ['bilstm_units'],
@@ -63,6 +74,7 @@ MODEL = {
     'relation': ['markers', 'pool'],
     'embed': ['pool'],
     'rerank': [],
+    'late_interaction': ['dim'],
 }
 NAMED = {'glue': ['task'], 'squad': ['version'], 'multiple_choice': ['layout']}
 

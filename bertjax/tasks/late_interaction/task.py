@@ -153,6 +153,14 @@ class LateInteractionTask(TextPairTask):
         pairs = [[index[text] for index, text in zip(numbers, record.texts, strict=False)] for record in records]
         return [max_sim_of_pair(sides[0][i], sides[1][j]) for i, j in pairs]
 
+    def ensemble_predictions(
+        self, records: Sequence[TextExample | Query], members: Sequence[tuple[Features, Outputs]]
+    ) -> list[float | Ranking]:
+        """See Task; the vectors of a token are concatenated, so that its similarities are the means of the models'."""
+        rows = zip(*(outputs['token_vectors'] for _, outputs in members), strict=True)
+        vectors = [np.concatenate(row, axis=-1) / np.sqrt(np.float32(len(members))) for row in rows]
+        return self.predictions(records, self._shared_features(members), {'token_vectors': vectors})
+
 
 def max_sim_of_pair(query: np.ndarray, document: np.ndarray) -> float:
     """Computes the MaxSim of token vectors [Q, D] and [S, D]; 0 for a document without tokens."""

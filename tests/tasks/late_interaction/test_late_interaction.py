@@ -1,0 +1,173 @@
+"""Late interaction: MaxSim, its losses and gradients against torch, exact search, tokens, and settings of a folder."""
+
+import json
+import pathlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bertjax.convert.huggingface.multi_vector import (
+    PUNCTUATION,
+    MultiVector,
+    multi_vector_files,
+    read_multi_vector,
+)
+from bertjax.errors import UserError
+from bertjax.tasks.late_interaction import search as module
+from bertjax.tasks.late_interaction.features import Tokenization
+from bertjax.tasks.late_interaction.losses import LOSSES, build_objective, max_sim
+from bertjax.tasks.late_interaction.search import search
+from bertjax.tasks.late_interaction.task import LateInteractionTask
+from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+
+B, C, S, D, Q = 4, 3, 5, 6, 3
+# Row 1 has the positive of row 0; row 2 lacks a negative; row 3 is padding.
+IDS = np.array([[1, 2, 3], [4, 2, 5], [6, 7, 0], [0, 0, 0]], np.int32)
+SETTINGS = MultiVector('[unused0] ', '[unused1] ', 8, 7, True, False, PUNCTUATION)
+
+
+def drawn_vectors() -> np.ndarray:
+    """Unit vectors [B, C, S, D] with texts of several lengths, and zeros where there is no token."""
+    draw = np.random.default_rng(0)
+    x = draw.standard_normal((B, C, S, D))
+    x /= np.linalg.norm(x, axis=-1, keepdims=True)
+    lengths = draw.integers(2, S + 1, (B, C, 1))
+    lengths[:, 0] = Q
+    x[np.arange(S) >= lengths] = 0
+    x[IDS == 0] = 0
+    return x.astype(np.float32)
+
+
+def pair_score(query, document):
+    """MaxSim of torch vectors, without zero vectors, by its definition."""
+    query, document = (x[(x != 0).any(-1)] for x in (query, document))
+    return (query @ document.T).max(1).values.sum()
+
+
+@pytest.mark.parametrize('loss', LOSSES)
+def test_value_and_gradient(loss: str):
+    torch = pytest.importorskip('torch', reason='computes the losses')
+    x, labels = drawn_vectors(), np.random.default_rng(1).standard_normal((B, C - 1)).astype(np.float32)
+    theirs, options = torch.tensor(x, requires_grad=True), {'scale': 2.0} if loss == 'info_nce' else {}
+    F, total = torch.nn.functional, torch.tensor(0.0)
+    rows = [r for r in range(B) if IDS[r, 0]]
+    for r in rows:
+        present = [c for c in range(1, C) if IDS[r, c]]
+        own = torch.stack([pair_score(theirs[r, 0], theirs[r, c]) for c in present])
+        teacher = torch.tensor(labels[r, : len(present)])
+        if loss == 'info_nce':
+            others = [(i, c) for i in rows for c in range(1, C) if IDS[i, c] and IDS[i, c] != IDS[r, 1]]
+            logits = [own[0], *(pair_score(theirs[r, 0], theirs[text]) for text in others)]
+            total = total + F.cross_entropy(2 * torch.stack(logits), torch.tensor(0))
+        elif loss == 'softmax':
+            total = total + F.cross_entropy(own, torch.tensor(0))
+        elif loss == 'kl':
+            total = total + F.kl_div(own.log_softmax(0), teacher.log_softmax(0), log_target=True, reduction='sum')
+        elif len(present) > 1:
+            total = total + F.mse_loss(own[:1] - own[1:], teacher[:1] - teacher[1:])
+    (total / len(rows)).backward()
+    objective = build_objective(loss, Q, **options)
+    batch = {'text_ids': IDS, 'labels': labels, 'weights': jnp.array([1.0, 1, 1, 0])}
+
+    def mean(x: jax.Array) -> jax.Array:
+        value, weight = objective.losses({'token_vectors': x}, batch)['loss']
+        return value / weight
+
+    value, gradient = jax.jit(jax.value_and_grad(mean))(jnp.asarray(x))
+    assert float(value) == pytest.approx(float(total.detach()) / len(rows), rel=1e-5)
+    found, expected = (np.where(x == 0, 0, y) for y in (gradient, theirs.grad))  # the model fixes absent vectors
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+
+
+@pytest.mark.parametrize('count', [1, 7, 100])
+def test_blocks_find_what_a_sort_finds(monkeypatch: pytest.MonkeyPatch, count: int):
+    monkeypatch.setattr(module, 'QUERIES', 4)
+    monkeypatch.setattr(module, 'DOCUMENTS', 16)
+    draw = np.random.default_rng(count)
+    vectors = lambda n: [draw.integers(-2, 3, (draw.integers(1, 40), 4)).astype(np.float32) for _ in range(n)]  # noqa: E731
+    queries, documents = vectors(6), [*vectors(40), np.zeros((0, 4), np.float32)]
+    indices, scores = search(queries, documents, count)
+    products = np.array([[(q @ d.T).max(1).sum() if len(d) else 0 for d in documents] for q in queries])
+    wanted = np.argsort(-products, axis=1, kind='stable')[:, :count]
+    np.testing.assert_array_equal(indices, wanted)
+    np.testing.assert_array_equal(scores, np.take_along_axis(products, wanted, 1))
+
+
+def test_a_document_without_tokens_scores_nothing():
+    assert float(max_sim(jnp.ones((2, 3)), jnp.zeros((4, 3)))) == 0
+    gradient = jax.grad(lambda d: max_sim(jnp.ones((2, 3)), d))(jnp.zeros((4, 3)))
+    assert not np.isnan(gradient).any()
+
+
+@pytest.fixture
+def marked(tmp_path: pathlib.Path) -> Tokenizer:
+    """Pieces of a letter, with punctuation and two reserved pieces."""
+    pieces = ['[PAD]', '[unused0]', '[unused1]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *'abcdef', ',', '.', '[', ']']
+    (tmp_path / 'vocab.txt').write_text(''.join(f'{piece}\n' for piece in pieces))
+    return load_tokenizer(tmp_path / 'vocab.txt')
+
+
+def pieces_of(tokenizer: Tokenizer, ids: np.ndarray) -> str:
+    return ' '.join(tokenizer.pieces[i].strip('[]') or tokenizer.pieces[i] for i in ids)
+
+
+def test_queries_are_augmented_and_punctuation_is_skipped(marked: Tokenizer, tokenizer: Tokenizer):
+    tokens = Tokenization(marked, SETTINGS)
+    (ids, roles), (longer, longer_roles) = tokens.queries(['a, b', 'a b c d e f'])
+    assert pieces_of(marked, ids) == 'CLS unused0 a , b SEP MASK MASK' and roles.tolist() == [0] * 6 + [2, 2]
+    assert pieces_of(marked, longer) == 'CLS unused0 a b c d e SEP' and not longer_roles.any()
+    ((ids, roles),) = tokens.documents(['a, b. c'])
+    assert pieces_of(marked, ids) == 'CLS unused1 a , b . SEP' and roles.tolist() == [0, 0, 0, 1, 0, 1, 0]
+    plain = MultiVector('x ', '', 8, 7, False, False, ())
+    ((ids, roles),) = Tokenization(tokenizer, plain).queries(['a'])  # a marker that is an ordinary word
+    assert pieces_of(tokenizer, ids) == 'CLS x a SEP' and not roles.any()
+
+
+def write(folder: pathlib.Path, name: str, rows: list[dict]) -> None:
+    (folder / name).write_text(''.join(json.dumps(row) + '\n' for row in rows))
+
+
+def test_what_is_wrong_is_said(tmp_path: pathlib.Path):
+    write(tmp_path, 'train.jsonl', [{'text_a': 'a', 'text_b': 'b', 'score': 1}])
+    task = LateInteractionTask(str(tmp_path), 32)
+    with pytest.raises(UserError, match="found 'auto' with records of the form scored, expected one of info_nce"):
+        task.learn(task.records('train'))
+    for options, said in (
+        ({'query_len': 40}, r'query_len: found 40, expected at most 32'),
+        ({'augment': False, 'attend': True}, 'attend: found True without augment'),
+    ):
+        with pytest.raises(UserError, match=said):
+            LateInteractionTask('', 32, **options)
+
+
+def test_settings_of_a_folder(tmp_path: pathlib.Path):
+    for name, content in multi_vector_files(SETTINGS, 32, 16).items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    assert read_multi_vector(tmp_path, 64) == SETTINGS
+    refused = {
+        'sentence_bert_config.json': ({'query_expansion': {'strategy': 'min', 'length': 8}}, 'query_expansion .*min'),
+        'config_sentence_transformers.json': (
+            {'model_type': 'MultiVectorEncoder', 'similarity_fn_name': 'meanmaxsim'},
+            'similarity_fn_name True',
+        ),
+        '2_MultiVectorMask/config.json': ({'keep_only_token_ids': [3]}, r'keep_only_token_ids \[3\]'),
+    }
+    for name, (content, said) in refused.items():
+        original = (tmp_path / name).read_text()
+        (tmp_path / name).write_text(json.dumps(content))
+        with pytest.raises(UserError, match=said):
+            read_multi_vector(tmp_path, 64)
+        (tmp_path / name).write_text(original)
+    # PyLate 3 has the settings in one file, and lists only the first two modules.
+    (tmp_path / 'modules.json').write_text(
+        json.dumps([{'type': 'sentence_transformers.models.Transformer', 'path': ''},
+                    {'type': 'pylate.models.Dense.Dense', 'path': '1_Dense'}])
+    )  # fmt: skip
+    (tmp_path / 'sentence_bert_config.json').write_text(json.dumps({'max_seq_length': 50}))
+    pylate = {'model_type': 'ColBERT', 'query_prefix': '[Q] ', 'document_prefix': '[D] ', 'query_length': 8}
+    pylate |= {'document_length': 7, 'attend_to_expansion_tokens': True}
+    (tmp_path / 'config_sentence_transformers.json').write_text(json.dumps(pylate))
+    assert read_multi_vector(tmp_path, 64) == MultiVector('[Q] ', '[D] ', 8, 7, True, True, PUNCTUATION)
