@@ -1,4 +1,4 @@
-"""Late interaction from files to figures, scores and a folder that MultiVectorEncoder of sentence-transformers loads."""
+"""Late interaction from files to figures, scores and a folder that MultiVectorEncoder loads."""
 
 import pathlib
 from unittest import mock
