@@ -42,6 +42,8 @@ READING = {
     ],
     'rerank': [
         'activation',
+        'candidates',
+        'candidate_count',
         'anchor',
         'positive',
         'negative',

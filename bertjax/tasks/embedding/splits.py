@@ -26,6 +26,11 @@ class EmbeddingSplits:
         folder = user_path(data, 'config.data') if data else None
         self._beir = folder if folder is not None and files.is_beir(folder) else None
 
+    @property
+    def is_beir(self) -> bool:
+        """Whether the data are a BEIR folder."""
+        return self._beir is not None
+
     def form_of(self, split: str) -> str:
         """Returns the form of a split, a key of files.FORMS; '' if the split does not exist."""
         if self._beir is not None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bertjax.config.ranges import number, one_of, text
+from bertjax.config.ranges import MANY, integer, number, one_of, text
 from bertjax.config.schema import check_fields
 from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
 from bertjax.data.features import Features
@@ -15,11 +15,13 @@ from bertjax.errors import UserError
 from bertjax.losses import Objective
 from bertjax.model.config import BertConfig
 from bertjax.model.heads import BertForTask
+from bertjax.remote.paths import user_path
 from bertjax.tasks.embedding.base import TextPairTask, check_scores
 from bertjax.tasks.embedding.features import target_scores
 from bertjax.tasks.embedding.files import Query, TextExample
 from bertjax.tasks.embedding.ranking import Ranking
 from bertjax.tasks.options import option
+from bertjax.tasks.reranking.candidates import with_candidates
 from bertjax.tasks.reranking.features import pair_features
 from bertjax.tasks.reranking.head import RERANKING
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
@@ -38,13 +40,16 @@ class RerankTask(TextPairTask):
     or two texts with a score. A dev file of anchors ranks the positives and negatives of each anchor.
 
     Attributes:
-      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; or a file.
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or, to evaluate, a BEIR
+        folder.
       seq_len: the maximum length S in tokens of a query and a text, including [CLS] and two [SEP].
       loss: the loss, see losses.py; 'auto' for 'bce' with scored pairs, 'margin_mse' with a teacher's scores, else
         'softmax' over the texts of an anchor.
       max_score: the divisor of scores, such as 5 for STS-B.
       activation: the function from logits to scores; 'auto' for that of config.init if it is a CrossEncoder, else
         'sigmoid' with the loss 'bce', else 'identity'.
+      candidates: for a BEIR folder, the folder `predictions` of a search, whose first documents are ranked again.
+      candidate_count: the number of these documents.
       anchor, positive, text_a, text_b: the column.
       negative: the column, which may have lists.
       label: the column of scores; beside anchor and positive, lists of a teacher's scores.
@@ -56,6 +61,8 @@ class RerankTask(TextPairTask):
     loss: str = option('auto', one_of(('auto', *LOSSES)))
     max_score: float = option(1.0, number(0, 1e9, above=True))
     activation: str = option('auto', one_of(('auto', *ACTIVATIONS)), affects='reading')
+    candidates: str = option('', affects='reading')
+    candidate_count: int = option(100, integer(1, MANY), affects='reading')
     anchor: str = option('anchor', _NAME, affects='reading')
     positive: str = option('positive', _NAME, affects='reading')
     negative: str = option('negative', _NAME, affects='reading')
@@ -90,11 +97,20 @@ class RerankTask(TextPairTask):
         """See TextPairTask.
 
         Raises:
-          UserError: A query has no negatives to rank.
+          UserError: A query has no negatives to rank, or config.task.candidates does not fit the data.
         """
-        records = super().records(split)
+        records, is_beir = super().records(split), self._splits.is_beir
+        if not isinstance(records[0], Query):
+            return records
+        if is_beir != bool(self.candidates):
+            expected = 'a folder with the run of a search' if is_beir else "'', because the file has the texts to rank"
+            fix = 'name WORKDIR/predictions of a run of configs/embed.py' if is_beir else 'leave it out'
+            raise UserError('config.task.candidates', repr(self.candidates), expected, fix)
+        if is_beir:
+            folder = user_path(self.candidates, 'config.task.candidates')
+            return with_candidates(records, folder / split / f'{split}.trec', self.candidate_count)
         for record in records:
-            if isinstance(record, Query) and len(record.candidates) <= len(record.relevant):
+            if len(record.candidates) <= len(record.relevant):
                 found = f'no negative of the anchor {record.text[:40]!r}'
                 fix = f'add negatives in the column {self.negative} to rank with its positives'
                 raise UserError(f'{self.data}, {split}', found, 'a negative', fix)

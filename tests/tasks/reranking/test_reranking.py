@@ -147,6 +147,29 @@ def test_lists_without_negatives_are_not_evaluated(tmp_path: pathlib.Path):
         task(tmp_path).records('dev')
 
 
+def test_the_first_documents_of_a_search_are_ranked_again(tmp_path: pathlib.Path):
+    write(tmp_path, 'corpus.jsonl', [{'_id': f'c{i}', 'text': text} for i, text in enumerate('abcd')])
+    write(tmp_path, 'queries.jsonl', [{'_id': 'q', 'text': 'e'}])
+    for folder in ('qrels', 'run/test'):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / 'qrels' / 'test.tsv').write_text('q\tc1\t1\nq\tc0\t1\n')
+    run = tmp_path / 'run' / 'test' / 'test.trec'
+    run.write_text(''.join(f'q Q0 c{i} {rank} 0.5 x\n' for rank, i in enumerate((2, 1, 3), 1)))
+    (query,) = task(tmp_path, candidates=str(tmp_path / 'run'), candidate_count=2).records('test')
+    assert query.candidates == (2, 1) and query.relevant == {0: 1, 1: 1}
+    (ranking,) = task(tmp_path).predictions([query], None, {'logits': np.float32([1, 2])})
+    assert list(ranking.documents) == [1, 2]  # nDCG and recall count what the search missed
+    with pytest.raises(UserError, match="candidates: found '', expected a folder with the run of a search"):
+        task(tmp_path).records('test')
+    run.write_text('q Q0 c9 1 0.5 x\n')
+    with pytest.raises(UserError, match=r'test.trec:1: found .* expected query, Q0, a document of the corpus'):
+        task(tmp_path, candidates=str(tmp_path / 'run')).records('test')
+    write(tmp_path, 'dev.jsonl', LISTS)
+    (tmp_path / 'corpus.jsonl').unlink()
+    with pytest.raises(UserError, match="candidates: found 'x', expected '', because the file has the texts"):
+        task(tmp_path, candidates='x').records('dev')
+
+
 def test_settings_of_a_cross_encoder(tmp_path: pathlib.Path):
     def write_json(name: str, **values) -> None:
         (tmp_path / name).write_text(json.dumps(values))
