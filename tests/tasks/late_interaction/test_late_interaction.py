@@ -69,7 +69,7 @@ def test_value_and_gradient(loss: str):
             total = total + F.mse_loss(own[:1] - own[1:], teacher[:1] - teacher[1:])
     (total / len(rows)).backward()
     objective = build_objective(loss, Q, **options)
-    batch = {'text_ids': IDS, 'labels': labels, 'weights': jnp.array([1.0, 1, 1, 0])}
+    batch = {'text_ids': jnp.asarray(IDS), 'labels': labels, 'weights': jnp.array([1.0, 1, 1, 0])}
 
     def mean(x: jax.Array) -> jax.Array:
         value, weight = objective.losses({'token_vectors': x}, batch)['loss']
