@@ -1,5 +1,6 @@
 """Late interaction from files to figures, scores and a folder that MultiVectorEncoder loads."""
 
+import json
 import pathlib
 from unittest import mock
 
@@ -83,6 +84,8 @@ def test_the_export_is_a_multi_vector_encoder(
         start = tmp_path / 'start'
         start.mkdir()
         write_modernbert('modern', program.corpus.read_text().split('\n'), start, size=400)
+        config = json.loads((start / 'config.json').read_text())
+        (start / 'config.json').write_text(json.dumps({**config, 'local_attention': 20}))
     queries, texts = [*sentences(5, 8), 'bird'], [*sentences(5, 9), ', '.join(sentences(12, 9))]  # the last is too long
     options = {
         'usual': (),

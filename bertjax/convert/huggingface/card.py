@@ -64,6 +64,7 @@ _USES = {
         'Computing features of texts, and fine-tuning. The model has no head.',
         "'A text.'",
     ),
+    'text-ranking': ('Scoring a query with each of several texts, to rank the texts.', ''),
     'multiple-choice': ('Choosing the best of several endings of a text.', ''),
 }
 _LIMITATIONS = """

@@ -132,7 +132,16 @@ class LateInteractionTask(TextPairTask):
         return text_features(*_texts(records), tokenization)
 
     def build_module(self, model_config: BertConfig) -> BertForTask:
-        """See Task."""
+        """See Task.
+
+        Raises:
+          UserError: An augmenting [MASK] could be so far from all other tokens that it attends to none.
+        """
+        farthest = model_config.attention_window // 2 + 2  # there are [CLS] and [SEP]
+        if self.augment and not self.attend and model_config.attention_window and self.query_len > farthest:
+            found = f'{self.query_len} with an attention window of {model_config.attention_window}'
+            fix = 'choose fewer, or set config.task.attend'
+            raise UserError('config.task.query_len', found, f'at most {farthest} tokens', fix)
         return self.head.module(model_config, self.dim, attend=self.attend or not self.augment)
 
     def model_files(self, width: int) -> Mapping[str, bytes]:

@@ -15,6 +15,7 @@ from bertjax.convert.huggingface.multi_vector import (
     read_multi_vector,
 )
 from bertjax.errors import UserError
+from bertjax.model.config import BertConfig
 from bertjax.tasks.late_interaction import search as module
 from bertjax.tasks.late_interaction.features import Tokenization
 from bertjax.tasks.late_interaction.losses import LOSSES, build_objective, max_sim
@@ -140,6 +141,13 @@ def test_what_is_wrong_is_said(tmp_path: pathlib.Path):
     ):
         with pytest.raises(UserError, match=said):
             LateInteractionTask('', 32, **options)
+
+
+def test_a_mask_attends_to_something():
+    config = BertConfig(vocab_size=9, num_layers=1, width=32, num_heads=2, attention_window=8)
+    with pytest.raises(UserError, match='query_len: found 7 with an attention window of 8, expected at most 6'):
+        LateInteractionTask('', 32, query_len=7).build_module(config)
+    LateInteractionTask('', 32, query_len=7, attend=True).build_module(config)
 
 
 def test_settings_of_a_folder(tmp_path: pathlib.Path):

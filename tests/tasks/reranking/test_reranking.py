@@ -33,7 +33,9 @@ def task(folder: pathlib.Path, **options) -> RerankTask:
     return RerankTask(str(folder), options.pop('seq_len', 8), **options)
 
 
-@pytest.mark.parametrize('loss, pairs', [(name, form == 'scored') for name in LOSSES for form in LOSSES[name].forms])
+@pytest.mark.parametrize(
+    'loss, pairs', sorted({(name, form == 'scored') for name in LOSSES for form in LOSSES[name].forms})
+)
 def test_value_and_gradient(loss: str, pairs: bool):
     """torch computes the same loss of each row alone; only real rows and texts count."""
     torch = pytest.importorskip('torch', reason='computes the losses')
