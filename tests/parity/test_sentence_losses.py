@@ -15,6 +15,7 @@ CASES = {
     'symmetric': ('info_nce', {'symmetric': True}, 3, 'MultipleNegativesSymmetricRankingLoss', {}),
     'cosent': ('cosent', {'scale': 20.0}, 2, 'CoSENTLoss', {}),
     'cosine': ('cosine', {}, 2, 'CosineSimilarityLoss', {}),
+    'a teacher': ('margin_mse', {'scale': 1.0}, 4, 'MarginMSELoss', {'similarity_fct': 'pairwise_cos_sim'}),
 }
 
 
@@ -25,8 +26,10 @@ def test_value_and_gradient(case: str, dims: tuple[int, ...]):
     torch = pytest.importorskip('torch', reason='computes their losses')
     losses = pytest.importorskip('sentence_transformers.sentence_transformer.losses', reason='has the losses')
     name, options, texts, theirs, arguments = CASES[case]
-    draw = np.random.default_rng(0)
-    x, scores = draw.standard_normal((B, texts, D)).astype(np.float32), draw.random(B, np.float32)
+    util = pytest.importorskip('sentence_transformers.util', reason='has the similarities')
+    arguments = {key: getattr(util, x) if key == 'similarity_fct' else x for key, x in arguments.items()}
+    draw, shape = np.random.default_rng(0), (B, texts - 1) if name == 'margin_mse' else B
+    x, scores = draw.standard_normal((B, texts, D)).astype(np.float32), draw.random(shape, np.float32)
     vectors = torch.tensor(x, requires_grad=True)
     loss = getattr(losses, theirs)(torch.nn.Identity(), **arguments)
     wanted = sum(

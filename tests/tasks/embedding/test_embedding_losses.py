@@ -16,6 +16,7 @@ B, D = 5, 6
 IDS = np.array([[1, 2, 3, 4], [1, 5, 6, 7], [8, 2, 9, 0], [10, 11, 1, 12], [0, 0, 0, 0]], np.int32)
 WEIGHTS = np.float32([1, 1, 1, 1, 0])
 SCORES = np.float32([0.2, 0.9, 0.2, 0.5, 0.7])
+TEACHER = np.random.default_rng(4).standard_normal((5, 3)).astype(np.float32)
 
 
 def unit(x):
@@ -64,6 +65,16 @@ def cosine(x, scores):
     return float(np.mean([(unit(a) @ unit(b) - score) ** 2 for (a, b), score in zip(x[:4, :2], scores, strict=False)]))
 
 
+def margin_mse(x, teacher, scale=20.0):
+    """Row 2 lacks the third text, which counts for nothing."""
+    losses = []
+    for row, ids, scores in zip(x[:4], IDS, teacher.tolist(), strict=False):
+        own = [scale * float(unit(row[0]) @ unit(text)) for text in row[1:]]
+        errors = [(own[0] - s - scores[0] + t) ** 2 for s, t, i in zip(own, scores, ids[1:], strict=True) if i][1:]
+        losses.append(np.mean(errors))
+    return float(np.mean(losses))
+
+
 CASES = {
     'one negative each': ('info_nce', {}, 3),
     'several': ('info_nce', {}, 4),
@@ -73,6 +84,7 @@ CASES = {
     'symmetric with margin': ('info_nce', {'false_negative_margin': 0.05, 'symmetric': True}, 2),
     'cosent': ('cosent', {'scale': 20.0}, 2),
     'cosine': ('cosine', {}, 2),
+    'a teacher': ('margin_mse', {'scale': 5.0}, 4),
 }
 
 
@@ -84,12 +96,13 @@ def test_value_and_gradient(case, dims):
     x[IDS[:, :choices] == 0] = 0  # an absent text has no vector, and must not give nan
 
     def reference(x):
-        second = IDS[:, :choices] if name == 'info_nce' else SCORES
-        function = {'info_nce': info_nce, 'cosent': cosent, 'cosine': cosine}[name]
+        second = {'info_nce': IDS[:, :choices], 'margin_mse': TEACHER}.get(name, SCORES)
+        function = {'info_nce': info_nce, 'cosent': cosent, 'cosine': cosine, 'margin_mse': margin_mse}[name]
         return sum(function(x[..., :width], second, **options) for width in dims or (D,))
 
     objective = build_objective(name, dims, **options)
-    batch = {'text_ids': jnp.asarray(IDS[:, :choices]), 'weights': jnp.asarray(WEIGHTS), 'labels': jnp.asarray(SCORES)}
+    labels = jnp.asarray(TEACHER if name == 'margin_mse' else SCORES)
+    batch = {'text_ids': jnp.asarray(IDS[:, :choices]), 'weights': jnp.asarray(WEIGHTS), 'labels': labels}
 
     def mean(x):
         total, weight = objective.losses({'embeddings': x}, batch)['loss']

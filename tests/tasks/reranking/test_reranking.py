@@ -12,7 +12,6 @@ from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder,
 from bertjax.errors import UserError
 from bertjax.metrics.retrieval import retrieval_figures
 from bertjax.tasks.embedding.files import Corpus, Query
-from bertjax.tasks.embedding.losses import build_objective as embedding_objective
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.text.tokenizer import Tokenizer
@@ -68,19 +67,6 @@ def test_value_and_gradient(loss: str, pairs: bool):
     assert objective.weights(batch) == {'loss': 3}
     distilled = objective.distill_loss.elements({'logits': logits}, {'logits': labels}, batch, 1.0)
     np.testing.assert_allclose(distilled, LOSSES['mse'].rows(logits, batch))
-
-
-def test_embeddings_learn_a_teachers_margins():
-    """MarginMSE of cosines, with a missing negative in the second row."""
-    draw = np.random.default_rng(1)
-    x, labels = draw.standard_normal((2, 4, 6)).astype(np.float32), draw.standard_normal((2, 3)).astype(np.float32)
-    ids = np.array([[1, 2, 3, 4], [5, 6, 7, 0]], np.int32)
-    batch = {'text_ids': ids, 'labels': labels, 'weights': jnp.ones(2)}
-    unit = x / np.linalg.norm(x, axis=-1, keepdims=True)
-    cosines = 5 * np.einsum('bd,bcd->bc', unit[:, 0], unit[:, 1:])
-    errors = (cosines[:, :1] - cosines[:, 1:] - labels[:, :1] + labels[:, 1:]) ** 2
-    total, weight = embedding_objective('margin_mse', scale=5.0).losses({'embeddings': x}, batch)['loss']
-    assert float(total) == pytest.approx(errors[0].mean() + errors[1, 0], rel=1e-5) and weight == 2
 
 
 def test_pairs_of_a_list_are_sequences_of_a_row(tmp_path: pathlib.Path, tokenizer: Tokenizer):
