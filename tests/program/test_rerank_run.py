@@ -74,7 +74,7 @@ def test_lists(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
 
 
 def test_a_teachers_scores(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """Of rerankers and of embeddings, from one file. The margin of the teacher is 3, and at first the reranker's is 0."""
+    """Of rerankers and of embeddings, from one file. The teacher's margin is 3, and the reranker's at first 0."""
     found = {}
     for kind in ('rerank', 'embed'):
         data = tmp_path / kind / 'data'
@@ -151,21 +151,23 @@ def test_the_export_is_a_cross_encoder(program: Program, trained: pathlib.Path, 
         for folder in (workdir / 'export' / 'hf', workdir / 'saved'):
             theirs = package.CrossEncoder(str(folder), device='cpu')
             assert theirs.max_seq_length == 32 and theirs.num_labels == 1
-            np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, atol=1e-6)
+            np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, rtol=1e-6, atol=1e-6)
         # Their folder, which has no task.json, gives the same scores, and starts a training or an evaluation.
         theirs.save(str(tmp_path / name / 'theirs'))
         assert not (tmp_path / name / 'theirs' / 'task.json').exists()
-        np.testing.assert_allclose(scores(bertjax.load(tmp_path / name / 'theirs'), queries, texts), mine, atol=1e-6)
+        np.testing.assert_allclose(
+            scores(bertjax.load(tmp_path / name / 'theirs'), queries, texts), mine, rtol=1e-6, atol=1e-6
+        )
         bertjax.load(tmp_path / name / 'theirs').save(tmp_path / name / 'again')
         theirs = package.CrossEncoder(str(tmp_path / name / 'again'), device='cpu')
-        np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, atol=1e-6)
+        np.testing.assert_allclose(theirs.predict([*zip(queries, texts, strict=True)]), mine, rtol=1e-6, atol=1e-6)
         data = tmp_path / name / 'evaluated' / 'data'
         pairs = [{'text_a': a, 'text_b': b, 'score': i} for i, (a, b) in enumerate(zip(queries, texts, strict=True))]
         write_rows(data / 'test.jsonl', pairs)
         evaluated = ('--config.run=evaluate', '--config.split=test')
         workdir, _ = train(program, tmp_path / name / 'theirs', data, *evaluated)
         predicted = [row['score'] for row in rows(workdir / 'predictions' / 'test.jsonl')]
-        np.testing.assert_allclose(predicted, mine, atol=1e-6)
+        np.testing.assert_allclose(predicted, mine, rtol=1e-6, atol=1e-6)
 
 
 def test_a_folder_without_marks_is_a_regression(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
