@@ -15,13 +15,17 @@ from bertjax.convert.huggingface.multi_vector import (
     read_multi_vector,
 )
 from bertjax.errors import UserError
+from bertjax.model.attention.mask import AttentionMask
+from bertjax.model.attention.select import choose_attention
 from bertjax.model.config import BertConfig
+from bertjax.tasks.embedding.files import TextExample
 from bertjax.tasks.late_interaction import search as module
 from bertjax.tasks.late_interaction.features import Tokenization
 from bertjax.tasks.late_interaction.losses import LOSSES, build_objective, max_sim
 from bertjax.tasks.late_interaction.search import search
 from bertjax.tasks.late_interaction.task import LateInteractionTask
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.workdir.exports import check_formats
 
 B, C, S, D, Q = 4, 3, 5, 6, 3
 # Row 1 has the positive of row 0; row 2 lacks a negative; row 3 is padding.
@@ -148,6 +152,32 @@ def test_a_mask_attends_to_something():
     with pytest.raises(UserError, match='query_len: found 7 with an attention window of 8, expected at most 6'):
         LateInteractionTask('', 32, query_len=7).build_module(config)
     LateInteractionTask('', 32, query_len=7, attend=True).build_module(config)
+
+
+def test_an_ensemble_scores_by_the_mean_cosine(marked: Tokenizer):
+    task, pairs = LateInteractionTask('', 32, query_len=4), [TextExample('scored', ('a', 'b'), 1.0)]
+    features, draw = task.features(pairs, marked, training=False), np.random.default_rng(0)
+    query, document = (draw.standard_normal((2, n, 3)) for n in (4, 4))
+    members = [(features, {'token_vectors': list(rows)}) for rows in zip(query, document, strict=True)]
+    cosines = np.einsum('mqd,msd->qs', query, document) / 2
+    np.testing.assert_allclose(task.ensemble_predictions(pairs, members), [cosines.max(1).sum()], rtol=1e-6)
+    other = LateInteractionTask('', 32, query_len=5).features(pairs, marked, training=False)
+    with pytest.raises(UserError, match=r'config.ensemble: found models that split the texts into different pieces'):
+        task.ensemble_predictions(pairs, [members[0], (other, members[1][1])])
+
+
+def test_what_cannot_compute_it_is_refused():
+    config = BertConfig(vocab_size=9, num_layers=1, width=32, num_heads=2)
+    task = LateInteractionTask('', 32)
+    for name in ('onnx', 'stablehlo'):
+        with pytest.raises(UserError, match=f'found {name} for BertForLateInteraction, .* expected hf or orbax'):
+            check_formats([name], config, module=task.build_module(config), head=task.head)
+    x = jnp.zeros((1, 4, 2, 16))
+    mask = AttentionMask(jnp.ones((1, 4), jnp.int32), hidden_queries=True)
+    for name in ('cudnn', 'flash_tpu', 'blocks_tpu'):
+        with pytest.raises(UserError, match='it does not support tokens that attend but are not attended to'):
+            choose_attention(name, x, x, mask, 0.0)
+    assert choose_attention('auto', x, x, mask, 0.0).name in ('by_head_cpu', 'dot_product')
 
 
 def test_settings_of_a_folder(tmp_path: pathlib.Path):

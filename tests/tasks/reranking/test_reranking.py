@@ -11,7 +11,7 @@ import pytest
 from bertjax.convert.huggingface.cross_encoder import ACTIVATIONS, CrossEncoder, cross_encoder_files, read_cross_encoder
 from bertjax.errors import UserError
 from bertjax.metrics.retrieval import retrieval_figures
-from bertjax.tasks.embedding.files import Corpus, Query
+from bertjax.tasks.embedding.files import Corpus, Query, TextExample
 from bertjax.tasks.reranking.losses import LOSSES, build_objective
 from bertjax.tasks.reranking.task import RerankTask
 from bertjax.text.tokenizer import Tokenizer
@@ -102,6 +102,12 @@ def test_rankings_and_their_figures(tmp_path: pathlib.Path):
     figures = retrieval_figures([[1, 0, 2], [2, 1]], [query.relevant for query in queries])
     assert one.metrics(queries, found) == {name: figures[name] for name in ('ndcg_10', 'mrr_10')}
     assert not one.collapsed(queries, found) and one.metrics(queries, found)['mrr_10'] == 0.75
+
+
+def test_an_ensemble_scores_by_the_mean_logit(tmp_path: pathlib.Path):
+    one, pairs = task(tmp_path, activation='sigmoid'), [TextExample('scored', ('a', 'b'), 1.0)] * 2
+    members = [(None, {'logits': np.float32(logits)}) for logits in ([1, -3], [2, 0])]
+    np.testing.assert_allclose(one.ensemble_predictions(pairs, members), 1 / (1 + np.exp([-1.5, 1.5])))
 
 
 PAIR = {'text_a': 'a', 'text_b': 'b', 'score': 1}
