@@ -1,12 +1,12 @@
 """The ladder from BERT's recipe to that of configs/budget.py: one change at a time, in equal processor time.
 
-    python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=blimp.jsonl.gz --minutes=20
+    python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
 A rung keeps the changes of the rungs below it, except those of side steps, which only apply to themselves. Every rung
-is a run of `python -m bertjax.main` with the number of steps that fits the processor time, computed from two short
-runs. A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
+is a run of `python -m bertjax.main` with the number of steps that fits the processor time, computed from a short run.
+A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
 held-out text with 15 % masks, in nats per piece and in bits per byte (so that vocabularies compare), and the accuracy
-on the minimal pairs.
+on the minimal pairs, for which a tenth of BLiMP is enough: zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
 
     python benchmarks/ladder.py --report
 
@@ -46,7 +46,6 @@ _REPORT = flags.DEFINE_bool('report', False, 'Print the table of the finished ru
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 Keys = dict[str, Any]
-_PROBE = (10, 60)  # the steps of the two short runs
 
 # BERT's recipe (arXiv 1810.04805) at a size for minutes: 3 layers of width 192.
 BERT: Keys = {
@@ -147,15 +146,15 @@ class Run:
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
     def seconds_per_step(self) -> float:
-        """Returns the processor time of a step, the less of two measurements, made once for every seed."""
-        path = self.probe.with_suffix('.json')
-        if not path.exists():
-            spent = [
-                [self.train(pathlib.Path(f'{self.probe}{n}{again}'), n, seed=0, eval_examples=64) for n in _PROBE]
-                for again in 'ab'
-            ]
-            write_atomic(path, json.dumps(min((long - short) / (_PROBE[1] - _PROBE[0]) for short, long in spent)))
-        return json.loads(path.read_text())
+        """Returns the processor time of a step, measured once for every seed.
+
+        It is the shortest time of two steps, times the number of cores: other programs on the machine make the
+        processor time itself longer.
+        """
+        if not (self.probe / 'summary.json').exists():
+            self.train(self.probe, 60, seed=0, eval_examples=64, log_every=2)
+        rows = [json.loads(line) for line in (self.probe / 'metrics.jsonl').read_text().splitlines()]
+        return len(os.sched_getaffinity(0)) * min(row['seconds_per_step'] for row in rows if row['split'] == 'train')
 
     def finish(self) -> dict[str, Any]:
         """Trains for the processor time, measures, and writes the result."""
@@ -250,7 +249,7 @@ def main(_: Any) -> None:
         return
     runs = [Run(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
     runs = [run for run in runs if not run.kept.exists() and (not _ONLY.value or run.rung.name in _ONLY.value)]
-    for run in runs:  # first, because a machine that does other work meanwhile needs more processor time per step
+    for run in runs:  # first, while the machine does nothing else
         print(f'{run.rung.name}: {run.seconds_per_step():.3f} s per step', flush=True)
     for run in runs:
         result = run.finish()
