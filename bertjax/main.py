@@ -10,8 +10,10 @@ after SIGTERM or Ctrl-C, and the same command continues; 130 or 143 ended at onc
 the first one outside of training.
 """
 
+import functools
 import gc
 import logging as std_logging
+import shlex
 import signal
 import sys
 import traceback
@@ -44,12 +46,15 @@ from bertjax.usage import load_verb, verbs
 
 
 def main(argv: Sequence[str]) -> None:
-    """Runs the verb of the parsed flags, together with the other processes of the run."""
-    del argv
-    run_verb(read_recipe(), WORKDIR.value, _join_processes)
+    """Runs the verb of the parsed flags, together with the other processes of the run.
+
+    Args:
+      argv: The result of `parse_flags`.
+    """
+    run_verb(read_recipe(), WORKDIR.value, functools.partial(_prepare, argv[1:]))
 
 
-def _join_processes(name: str, verb: Verb) -> None:
+def _prepare(flags_of_words: Sequence[str], name: str, verb: Verb) -> None:
     """Joins the other processes of the run, if there are several, and makes Ctrl-C a KeyboardInterrupt."""
     process_flags = read_process_flags()
     process_flags.check()
@@ -60,6 +65,8 @@ def _join_processes(name: str, verb: Verb) -> None:
             raise UserError(f'--config.run={name}', 'several processes', f'one, or one of {distributed_verbs}', fix)
         supervise()
         distributed.join(process_flags)
+    if flags_of_words and verb.trains and distributed.is_primary():
+        print(shlex.join(['bertjax', *flags_of_words]))
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -17,25 +17,27 @@ from bertjax.workdir.differences import align_columns, format_literal
 
 _PROGRAM = """bertjax: pre-train and fine-tune BERT.
 
-  bertjax --config=RECIPE[:ARGUMENT] --workdir=DIR [--config.KEY=VALUE ...]
+  bertjax RECIPE[:ARGUMENT] [KEY=VALUE ...] --workdir=DIR                     the short form of
+  bertjax --config=RECIPE[:ARGUMENT] [--config.KEY=VALUE ...] --workdir=DIR
   python -m bertjax.main ...     the same, where bertjax is not installed
 
   --config=RECIPE     a file such as configs/pretrain_tiny.py, or the name of a recipe that comes with bertjax:
 {recipes}
+  --config=FILE.yaml  a saved config: `recipe: NAME` and the changed keys, or all keys, such as a run's config.json
   --workdir=DIR       the folder of the run, for config.json, tokenizer/, store/, checkpoints/, metrics.jsonl, export/
   --config.KEY=VALUE  changes one key of the recipe, for example --config.batch_size=64
   --config.run=VERB   the verb to run, see below; each recipe has a default
   --verbosity=1       prints more, such as the mesh, the attention implementation and the parameters with weight decay
-  --help              with --config=RECIPE: the documentation and the keys of the recipe
+  --help RECIPE       prints the documentation and the keys of a recipe
   --version           prints the version of bertjax
 
 Verbs:
 {verbs}
 
 First steps:
-  bertjax --config=pretrain_tiny --workdir=out/tiny
-  bertjax --config=pretrain_tiny --workdir=out/mine --config.corpus='texts/*.txt'
-  bertjax --config=glue:rte --workdir=out/rte --config.init=out/tiny
+  bertjax pretrain_tiny --workdir=out/tiny
+  bertjax pretrain_tiny corpus='texts/*.txt' --workdir=out/mine
+  bertjax glue:rte init=out/tiny lr=3e-5 --workdir=out/rte
 
 The same command in the same workdir continues the run. --helpfull lists all flags.
 """

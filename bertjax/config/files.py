@@ -27,6 +27,7 @@ _FOLDERS = (_PACKAGE / 'configs', _PACKAGE.parent / 'configs')
 # The keys that name files, in place of which a Python program may give rows: workdir/rows.py.
 ROW_KEYS = ('data', 'corpus')
 _PATH = (str, os.PathLike)
+SAVED_CONFIG = _PACKAGE / 'config' / 'saved_config.py'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ class Recipe:
         """`flag_keys`, and the keys that the argument of the recipe changes or names."""
         path, config, keys = find_recipe(self.name), self.config, set(self.flag_keys)
         recipe, _, argument = path.partition(':')
-        if argument:
+        if argument and recipe != str(SAVED_CONFIG):
             values = flatten(load_recipe(path))
             try:
                 without = flatten(load_recipe(recipe))
@@ -118,12 +119,16 @@ def recipe_names() -> list[str]:
 
 
 def find_recipe(recipe: str) -> str:
-    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; a path is returned unchanged.
+    """Resolves `NAME[:ARGUMENT]` to `FILE.py[:ARGUMENT]`; the path of a recipe is returned unchanged.
+
+    A saved config, FILE.yaml or FILE.json, is the argument of the recipe `bertjax.config.saved_config`.
 
     Raises:
       UserError: `recipe` is neither the name nor the path of a recipe.
     """
     name, colon, argument = recipe.partition(':')
+    if pathlib.Path(recipe).suffix in ('.yaml', '.yml', '.json') and pathlib.Path(recipe).is_file():
+        return f'{SAVED_CONFIG}:{recipe}'
     if pathlib.Path(name).is_file():
         return recipe
     if re.fullmatch(r'\w+', name):

@@ -85,6 +85,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     'warmup_steps': ('warmup_fraction',),
     'weight_decay': ('optimizer.weight_decay',),
 }
+# The names of other programs that the short form of the command line accepts. The others may mean something else there.
+ALIASES = (
+    *('lr', 'max_seq_length', 'max_steps', 'mlm_probability', 'model_name_or_path', 'num_epochs', 'num_train_epochs'),
+    *('output_dir', 'warmup_ratio', 'weight_decay'),
+)
 VERBS: Mapping[str, tuple[str, ...]] = {
     'embed': ('extract',),
     'encode': ('extract',),
