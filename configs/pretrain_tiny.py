@@ -3,7 +3,7 @@
     python -m bertjax.main --config=configs/pretrain_tiny.py --workdir=out/tiny
 
 The corpus is the documentation that comes with Python (pydoc_data.topics), and the vocabulary is trained on it. The run
-goes from text to export in under 4 minutes on 2 CPU cores. Use your own text with --config.corpus=PATH.
+goes from text to export in 90 seconds on 2 idle CPU cores. Use your own text with --config.corpus=PATH.
 
 The architecture and the sentence pairs are BERT's. In 1,500 steps BERT's optimiser does not learn more than the
 frequencies of the pieces, so this recipe trains with Muon and more masks; docs/pretraining.md compares the two.
