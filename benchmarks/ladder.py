@@ -58,11 +58,12 @@ BERT: Keys = {
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """One change: its name, its keys, and whether the next rungs keep it."""
+    """One change: its name, its keys, and whether the rungs above keep it."""
 
     name: str
     keys: Keys
     kept: bool = True
+    peer: str = ''  # the model that transformers' Trainer trains in place of bertjax
 
 
 def _size_keys(layers: int, width: int, heads: int) -> Keys:
@@ -105,12 +106,17 @@ LADDER = (
     Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
     Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
     Rung('average of weights', {'ema_decay': 0.995}, kept=False),
+    # What a user would run otherwise, see benchmarks/peers/masked_lm.py.
+    Rung('transformers, BERT', {}, kept=False, peer='bert'),
+    Rung('transformers, ModernBERT', {}, kept=False, peer='modernbert'),
     *(Rung(f'{size[0]} x {size[1]}', _size_keys(*size), kept=False) for size in SIZES[:5]),
 )  # fmt: skip
 
 
 def rung_keys(rung: Rung) -> Keys:
-    """Returns the keys of a rung with those that it builds on: of the kept rungs below it."""
+    """Returns the keys of a rung with those that it builds on: of the kept rungs below it; BERT's for a peer."""
+    if rung.peer:
+        return BERT
     below = LADDER[: LADDER.index(rung)]
     return BERT | {name: value for kept in below if kept.kept for name, value in kept.keys.items()} | rung.keys
 
@@ -157,12 +163,17 @@ class Run:
         seconds = [row['seconds_per_step'] for row in rows if row['split'] == 'train']
         return len(os.sched_getaffinity(0)) * min(seconds[:-1])  # the last row waits for no further step
 
+    def fit(self, steps: int) -> float:
+        """Trains in the folder of the run, and returns the processor time in seconds."""
+        return self.train(self.folder, steps)
+
     def finish(self) -> dict[str, Any]:
         """Trains for the processor time, measures, and writes the result."""
         steps = round(60 * _MINUTES.value / self.seconds_per_step())
-        seconds = self.train(self.folder, steps)
+        seconds = self.fit(steps)
         rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]
-        (loss,) = [row['mlm_loss'] for row in rows if row['split'] == split_name('other') and row['step'] > 0]
+        losses = {row['step']: row['mlm_loss'] for row in rows if row['split'] == split_name('other')}
+        loss = losses[0 if self.rung.peer else steps]
         result = {
             'name': self.rung.name, 'seed': self.seed, 'minutes': _MINUTES.value, 'steps': steps,
             'seconds_per_step': self.seconds_per_step(), 'seconds': seconds,
@@ -186,6 +197,36 @@ class Run:
         _processor_time([sys.executable, '-m', 'bertjax.main', *arguments])
         (path,) = (self.folder / 'minimal_pairs').glob('*.json')
         return {name: json.loads(path.read_text())[name] for name in ('accuracy', 'standard_error')}
+
+
+_PEER_SIZE = {'layers': 'num_layers', 'width': 'width', 'heads': 'num_heads'}
+
+
+class Peer(Run):
+    """A run of transformers' Trainer, whose model bertjax measures."""
+
+    def seconds_per_step(self) -> float:
+        """Returns the processor time of a step as for a run of bertjax."""
+        if not (self.probe / 'seconds.json').exists():
+            self._train(self.probe, 20)
+        return len(os.sched_getaffinity(0)) * min(json.loads((self.probe / 'seconds.json').read_text()))
+
+    def fit(self, steps: int) -> float:
+        """Trains, loads the model into a run of bertjax, which evaluates it, and returns the time of the training."""
+        folder = self.folder.with_name(f'{self.name}-trainer')
+        seconds = self._train(folder, steps)
+        mode = {'pairs.mode': 'full_sentences', 'model.num_segments': 0 if self.rung.peer == 'modernbert' else 2}
+        self.train(self.folder, 1, init=folder / 'model', architecture_from='init', learning_rate=1e-12, **mode)
+        return seconds
+
+    def _train(self, folder: pathlib.Path, steps: int) -> float:
+        size = {name: self.keys[f'model.{key}'] for name, key in _PEER_SIZE.items()}
+        settings = {
+            **size, 'model': self.rung.peer, 'corpus': _CORPUS.value, 'seq_len': 512, 'steps': steps, 'seed': self.seed,
+            'tokenizer': f'{_OUT.value}/text-{self.keys["vocab.size"]}/tokenizer',
+        }  # fmt: skip
+        folder.mkdir(parents=True, exist_ok=True)
+        return _processor_time([sys.executable, 'benchmarks/peers/masked_lm.py', str(folder), json.dumps(settings)])
 
 
 def _processor_time(command: list[str]) -> float:
@@ -248,7 +289,7 @@ def main(_: Any) -> None:
     if _REPORT.value:
         report()
         return
-    runs = [Run(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
+    runs = [(Peer if rung.peer else Run)(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
     runs = [run for run in runs if not run.kept.exists() and (not _ONLY.value or run.rung.name in _ONLY.value)]
     for run in runs:  # first, while the machine does nothing else
         print(f'{run.rung.name}: {run.seconds_per_step():.3f} s per step', flush=True)
