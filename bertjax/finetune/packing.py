@@ -88,19 +88,20 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
     settings, encoder, features, shards = data.settings, data.encoder, train.features, row_shards(mesh)
     on_cpu = mesh.devices.flat[0].platform == 'cpu'
     times = passes * count_batches(len(features), settings.batch_size) * shards * settings.grad_accum_steps
-    cost, another = lambda length: times * _row_cost(encoder, length), FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
+    cost = lambda length: times * _row_cost(encoder, length)  # noqa: E731
+    group_cost = FLOPS * _GROUP_COMPILE_TIME * encoder.num_layers
     layout = choose_layout(
         slot_capacities(features.lengths, settings.batch_size, shards, settings.grad_accum_steps),
         features.choices,
         cost=cost,
-        another=another,
-        most=settings.max_padded_lengths or MAX_LENGTHS,
+        group_cost=group_cost,
+        max_groups=settings.max_padded_lengths or MAX_LENGTHS,
         longest=encoder.max_positions,
         # Other platforms may use attention kernels, which do not support dropout per sequence of a packed row.
         shared=on_cpu and settings.model.attention in _PACKED_ATTENTION,
     )
     packed = PackedLayout(layout.row_groups, layout.slots)
-    return packed, layout_cost(layout, cost, another) + _compile_cost(encoder)
+    return packed, layout_cost(layout, cost, group_cost) + _compile_cost(encoder)
 
 
 def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:

@@ -117,7 +117,7 @@ class Runner:
         multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
         options = {'longest': self.model.config.max_positions, 'multiple': multiple}
         row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
-        count = best_length_count(lengths, row_cost, compile_cost=cost.shape, most=_MAX_CHOSEN, **options)
+        count = best_length_count(lengths, row_cost, compile_cost=cost.shape, max_count=_MAX_CHOSEN, **options)
         chosen = choose_lengths(lengths, count=count, **options)
 
         def total(shapes: tuple[int, ...]) -> float:
