@@ -1,6 +1,7 @@
-"""Memory-map files, and explain the signal SIGBUS, which reading a truncated mapped file causes.
+"""Memory-map files, and explain SIGBUS.
 
-A truncated mapped file or a failing disk raises no exception: the signal ends the process without a message.
+If a mapped file is truncated or its disk fails, reading it raises no exception. Instead, the system sends the signal
+SIGBUS, which ends the process without a message.
 """
 
 import ctypes
@@ -13,14 +14,14 @@ from bertjax.errors import UserError
 
 _HANDLER = ctypes.CFUNCTYPE(None, ctypes.c_int)
 _handler = None  # the C library has a pointer to the handler, so Python must not free it
-_sizes: dict[str, int] = {}  # mapped file -> bytes
+_sizes: dict[str, int] = {}  # {path of a mapped file: its size in bytes}
 
 
 def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
-    """Memory-maps a file of numbers as a plain array, because slices of np.memmap are several times slower.
+    """Memory-maps a file of numbers as a plain array, because slicing an np.memmap is several times slower.
 
     Raises:
-      UserError: The file is gone.
+      UserError: The file no longer exists.
     """
     try:
         array = np.memmap(path, dtype, 'r').view(np.ndarray)
@@ -36,14 +37,15 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
 
 
 def register_mapped(path: str | os.PathLike, size: int) -> None:
-    """Records that other code has mapped the first `size` bytes of a file."""
+    """Registers a file for `explain_bus_errors`, of which the first `size` bytes are mapped."""
     _sizes[os.path.abspath(path)] = size
 
 
 def explain_bus_errors() -> None:
-    """Installs a SIGBUS handler that prints which file was cut, and exits with the status of a UserError.
+    """Installs a SIGBUS handler that prints which file was truncated, and exits with the status of a UserError.
 
-    A Python signal handler would never run, because the thread cannot leave the instruction that reads.
+    The handler is installed in C. A Python signal handler would never run, because Python runs it only between two
+    bytecode instructions, and the thread cannot finish the current one.
     """
     global _handler
 
