@@ -1,4 +1,4 @@
-"""Check the outcome of a run, finished or not: one line per problem, with its cause if the training text shows it."""
+"""Check the outcome of a finished or unfinished run, and look for the causes of problems in its training text."""
 
 import statistics
 from collections.abc import Iterator
@@ -22,11 +22,13 @@ from bertjax.workdir.files import read_recorded_results
 from bertjax.workdir.lock import TRIALS
 from bertjax.workdir.resolve_path import huggingface_directory
 
-STUCK_SHARE = 0.98  # share of the unigram entropy; a model that uses any context has a lower loss
+STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
-RISE = 0.3  # nats above the lowest held-out loss
-SLOW_INPUT = 0.1  # share of the time
-GOOD_GOODPUT, _SHORT = 0.9, 600.0  # goodput that needs no advice; seconds of a run that its start-up dominates
+RISE = 0.3  # nats between the lowest and the last held-out loss that are a problem
+SLOW_INPUT = 0.1  # the share of waiting for data that is a problem
+GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
+_SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
+# {cause of unproductive time: advice}.
 _ADVICE = {
     'lost': '--config.checkpoint_minutes=10',
     START: 'build the vocabulary and the store first, with --config.run=corpus',
@@ -39,7 +41,7 @@ _ADVICE = {
 
 
 def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
-    """Yields all checks of a run; `at_work` is whether a process works on it now."""
+    """Yields all checks of a run. `at_work` is whether a process is working on it."""
     yield progress(run, at_work=at_work)
     yield not_finite(run)
     if not run.is_task and run.predicts:
@@ -96,7 +98,7 @@ def not_finite(run: Run) -> Iterator[Check]:
     fix = f'--config.learning_rate={run.config["learning_rate"] / 2:g}, or a longer config.warmup_fraction'
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
-    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # they ended the run, or will soon
+    if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # such steps have ended the run, or will soon end it
         yield Check('numbers', FAIL, f'{message}, and the last ones are among them', fix)
     else:
         yield Check('numbers', WARN, message, fix)
@@ -104,7 +106,7 @@ def not_finite(run: Run) -> Iterator[Check]:
 
 @check('MLM loss')
 def mlm_loss(run: Run) -> Iterator[Check]:
-    """Compares the held-out loss with the unigram entropy, and names the reasons if the loss is not lower."""
+    """Compares the held-out loss with the unigram entropy, and reports the reasons if the loss is not lower."""
     rows = [row for row in run.rows_of('heldout') if row.get('mlm_loss') is not None]
     unigram = read_chance_baselines(run.folder).unigram
     if not rows or unigram is None or not rows[-1]['step']:
@@ -134,13 +136,13 @@ def mlm_loss(run: Run) -> Iterator[Check]:
 
 
 def _obstacles(run: Run) -> dict[str, str]:
-    """Returns {obstacle: next step} of the run's text and vocabulary."""
+    """Returns the obstacles to learning in the run's text and vocabulary, as {obstacle: next step}."""
     tokenizer, init = load_tokenizer(str(run.folder / 'tokenizer')), run.config['init']
     obstacles: dict[str, str] = {}
     if init and not run.config['vocab'].get('add'):
         try:
             other = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
-        except UserError:  # the model is gone; a run needs it only at its start
+        except UserError:  # the model no longer exists; a run needs it only at its start
             other = False
         obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if other else {}
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
@@ -150,7 +152,7 @@ def _obstacles(run: Run) -> dict[str, str]:
 
 @check('seeds')
 def collapsed(run: Run) -> Iterator[Check]:
-    """Counts the fine-tuning runs that give every record the same answer."""
+    """Counts the fine-tuning runs that give the same answer to every record."""
     folders = sorted((run.folder / TRIALS).glob('*')) if run.is_sweep else [run.folder]
     results: dict[str, Any] = {x.name: read_recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
     names = [name for name, of_run in results.items() if of_run.get('collapsed')]
@@ -168,7 +170,7 @@ def collapsed(run: Run) -> Iterator[Check]:
 
 @check('input')
 def slow_input(run: Run) -> Iterator[Check]:
-    """Checks the share of the time that steps waited for data, without the first row of metrics."""
+    """Checks the share of the step time spent waiting for data. The first row of metrics is not counted."""
     shares = [row['data_wait'] for row in run.rows_of('train') if row.get('data_wait') is not None]
     if not shares:
         return
@@ -183,7 +185,7 @@ def slow_input(run: Run) -> Iterator[Check]:
 
 @check('goodput')
 def goodput(run: Run) -> Iterator[Check]:
-    """Checks the goodput, and advises about the largest part of the wall time that is not productive."""
+    """Checks the goodput, and gives advice on the largest unproductive part of the wall time."""
     times = read_goodput(run.folder)
     if times is None:
         return
