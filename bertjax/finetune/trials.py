@@ -1,4 +1,4 @@
-"""The trials of a sweep, which are all combinations of config.sweep, and a table of their results over the seeds."""
+"""The trials of a sweep (all combinations of the values in config.sweep), and a table of their results."""
 
 import dataclasses
 import itertools
@@ -14,7 +14,7 @@ from bertjax.errors import UserError
 from bertjax.finetune.settings import FinetuningSettings
 from bertjax.writers.console import format_value
 
-# {key of config.sweep: (field of a trial, type of its values)}. A field has the name of the config key that it sets.
+# {key of config.sweep: (field of a trial, type of its values)}. The name of a field is the config key that it sets.
 AXES = {
     'trainable': ('trainable', str),
     'batch_size': ('batch_size', int),
@@ -26,7 +26,7 @@ AXES = {
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Trial:
-    """One run of a sweep. Its `epochs` are 0 if config.steps sets the length."""
+    """One run of a sweep. `epochs` is 0 if config.steps sets the length."""
 
     trainable: str
     batch_size: int
@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def shape(self) -> tuple:
-        """The fields that the compiled step depends on. Trials of the same shape share a step."""
+        """The fields that the compiled step depends on. Trials of the same shape share the compiled step."""
         return self.trainable, self.batch_size, self.epochs
 
     @property
@@ -51,12 +51,12 @@ class Trial:
         return *self.shape, self.learning_rate
 
     def settings(self, base: FinetuningSettings) -> FinetuningSettings:
-        """Returns `base`, the settings of the sweep, with the values of this trial."""
+        """Returns the settings `base` of the sweep with the values of this trial."""
         return dataclasses.replace(base, **dataclasses.asdict(self))
 
 
 def make_trials(settings: FinetuningSettings) -> list[Trial]:
-    """Returns all combinations of config.sweep; an empty list if there is no sweep.
+    """Returns all combinations of the values in config.sweep; an empty list if there is no sweep.
 
     Raises:
       UserError: A value occurs twice, two trials have the same folder, or the sweep has epochs although config.steps
@@ -101,8 +101,8 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
       score: The name of the figure that the trials are compared by.
 
     Returns:
-      A dictionary with the median, mean, standard deviation, best score and number of collapsed runs of each setting
-      over its seeds, and the name of the best run on dev.
+      The statistics of each setting over its seeds (median, mean, standard deviation, best score and number of
+      collapsed runs), and the name of the best run on dev.
     """
     lines = []
     for _, group in itertools.groupby(sorted(runs, key=lambda run: run[0]), key=lambda run: run[0].without_seed):
