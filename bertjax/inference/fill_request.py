@@ -16,8 +16,8 @@ from bertjax.inference.score import score_texts
 from bertjax.progress import Advance
 from bertjax.tasks.reading.records import Row
 
-REQUIRED_HEAD = {'pairs': 'nsp'}  # The other requests need 'mlm'.
-# The recipe's defaults for options that only some requests use.
+REQUIRED_HEAD = {'pairs': 'nsp'}  # other requests need 'mlm'
+# The defaults in the recipe of the options that only some requests use.
 DEFAULTS = {
     'top_k': 5,
     'jointly': False,
@@ -31,14 +31,14 @@ DEFAULTS = {
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Checks that the request uses every option that config.fill changes.
+    """Checks that the request uses every option of DEFAULTS that config.fill changes.
 
     Raises:
-      UserError: The request does not use a changed option of DEFAULTS.
+      UserError: A changed option has no effect on the request.
     """
     ask, reads_file = options['ask'], not options['text']
     continues, samples = ask == 'continue', options['temperature'] > 0
-    uses = {  # {option: (whether the request uses it, the settings that use it)}
+    uses = {  # {option: (whether the request uses it, the settings that it requires)}
         'top_k': (ask == 'masks' and not options['jointly'], "ask='masks', and jointly=False"),
         'jointly': (ask == 'masks', "ask='masks'"),
         'tokens': (continues, "ask='continue'"),
@@ -66,7 +66,7 @@ class FillRequest:
     Attributes:
       runner: The runner of the model.
       ask: 'masks', 'score', 'pairs' or 'continue'.
-      max_length: The length in tokens to which longer texts are truncated.
+      max_length: The maximum length in tokens. Longer texts are truncated.
       top_k, jointly: Options of 'masks'.
       tokens, temperature, sample, seed: Options of 'continue'.
     """
