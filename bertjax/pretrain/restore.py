@@ -1,4 +1,4 @@
-"""Loading the model of a pre-training from its checkpoints."""
+"""Loads the model of a pre-training run from its checkpoints."""
 
 import dataclasses
 import pathlib
@@ -22,7 +22,7 @@ _FIX = 'give the recipe of this workdir'
 
 @dataclasses.dataclass(frozen=True)
 class SavedPretraining:
-    """A checkpoint of a pre-training, with its parameters on the mesh.
+    """A checkpoint of a pre-training run, with its parameters on the mesh.
 
     Attributes:
       config: The config of the model.
@@ -40,10 +40,10 @@ class SavedPretraining:
 
 
 def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> SavedPretraining:
-    """Loads the checkpoint of config.step, or the newest one if config.step is 0.
+    """Loads the checkpoint of config.step, or the newest checkpoint if config.step is 0.
 
     Raises:
-      UserError: There is no checkpoint, or `settings` describe another model than that of the workdir.
+      UserError: There is no checkpoint, or `settings` describe another model than the checkpoint.
     """
     tokenizer = load_workdir_tokenizer(folder)
     checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
@@ -61,7 +61,7 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
         # If `paired` differs, either the model of the checkpoint or the model of `settings` has no pair head.
         if PairOptions(mode=mode).paired != settings.pair_options.paired:
             raise UserError('config.pairs.mode', settings.pair_options.mode, f'{mode}, as in the checkpoint', _FIX)
-        settings = dataclasses.replace(settings, zero1='off')  # Nothing is trained.
+        settings = dataclasses.replace(settings, zero1='off')  # nothing is trained
         setup = build_pretraining_setup(settings, model_config, make_mesh(settings.mesh_axes))
         with mesh_context(setup.mesh):
             params = checkpoints.restore_params(saved, setup.state.params)

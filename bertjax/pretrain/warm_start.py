@@ -1,4 +1,4 @@
-"""The warm start of a pre-training: the architecture and the weights of config.init, the architecture of a teacher.
+"""The warm start of a pre-training run: the architecture and weights of config.init, or the architecture of a teacher.
 
 Words of config.vocab.add get new rows in the token embedding.
 """
@@ -21,11 +21,12 @@ from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 from bertjax.workdir.lock import has_checkpoints
 from bertjax.workdir.resolve_path import huggingface_directory
 
-# Fields of the architecture that depend on the tokenizer, the pairs and the precision of the run, not on config.init.
-_DECIDED_BY_RUN = ('vocab_size', 'nsp', 'param_dtype')
-# Fields of the architecture that must equal those of config.init, and those that no longer matter for its weights.
-_SIZES = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
-_OF_NEW_WEIGHTS = ('init', 'init_stddev')
+# Fields of the architecture that depend on the run (its tokenizer, pairs and precision) instead of config.init.
+_RUN_FIELDS = ('vocab_size', 'nsp', 'param_dtype')
+# Fields of the architecture that must be the same as in config.init.
+_SIZE_FIELDS = ('num_layers', 'width', 'num_heads', 'mlp_dim', 'max_positions', 'num_segments')
+# Fields of the architecture that have no effect on weights from config.init.
+_INIT_FIELDS = ('init', 'init_stddev')
 
 
 def with_architecture(
@@ -33,15 +34,15 @@ def with_architecture(
 ) -> PretrainingSettings:
     """Returns the settings with the architecture of config.init if config.architecture_from is 'init'.
 
-    A student that starts from blocks of its teacher gets the teacher's architecture, except for the sizes and for the
-    keys that the recipe or the command line sets. `Teacher.check_copies` compares these later.
+    A student that is initialized with blocks of its teacher gets the teacher's architecture, except for the sizes and
+    for the keys that the recipe or the command line sets. `Teacher.check_copies` checks these later.
 
-    A resumed run takes the architecture from its config.json, so config.init need not exist any more. It also keeps the
-    layout of its parameter tree, even if the recipe has changed. A model without segment ids gets no pairs, unless the
-    command line sets config.pairs.mode.
+    A resumed run takes the architecture from its config.json, so that config.init is no longer needed. It also keeps
+    the layout of its parameter tree, even if the recipe has changed. A model without segment ids is trained without
+    pairs, unless the command line sets config.pairs.mode.
 
     Args:
-      settings: The settings of the pre-training.
+      settings: The settings of the pre-training run.
       folder: The workdir.
       flag_keys: The config keys that the command line sets. Their values must equal those of the checkpoint, while
         default values may differ.
@@ -52,8 +53,8 @@ def with_architecture(
     layout = {name: value for name, value in fields_of(FieldKind.LAYOUT).items() if f'model.{name}' not in flag_keys}
     settings = _with_fields(settings, _recorded_fields(folder, layout) or {})
     if settings.architecture_from != 'init':
-        return _with_form_of_teacher(settings, folder, flag_keys) if settings.copied_teacher else settings
-    defaults = _architecture_without(_DECIDED_BY_RUN)
+        return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
+    defaults = _architecture_without(_RUN_FIELDS)
     theirs, source = _read_fields(folder, defaults, settings.init, 'config.init')
     for name, value in theirs.items():
         ours = getattr(settings.model, name)
@@ -66,10 +67,10 @@ def with_architecture(
     return _with_fields(settings, theirs)
 
 
-def _with_form_of_teacher(
+def _with_teacher_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> PretrainingSettings:
-    defaults = _architecture_without({*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS} - {'num_segments'})
+    defaults = _architecture_without({*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS} - {'num_segments'})
     theirs, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
     return _with_fields(
         settings,
@@ -86,7 +87,7 @@ def _architecture_without(names: Collection[str]) -> dict[str, Any]:
 
 
 def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where: str) -> tuple[dict[str, Any], str]:
-    """Returns fields of the config.json of a resumed run, else of a model, and the file or folder they are from."""
+    """Returns config fields of a resumed run (from its config.json) or of `model`, and the file or folder read."""
     recorded = _recorded_fields(folder, names)
     if recorded is not None:
         return recorded, str(folder / 'config.json')
@@ -106,8 +107,8 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
 
 
 def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns the fields of the architecture, except sizes, that differ: {name: (ours, theirs)}."""
-    ignored = {*_DECIDED_BY_RUN, *_SIZES, *_OF_NEW_WEIGHTS}
+    """Returns the differing fields of the architecture, except sizes, as {name: (ours, theirs)}."""
+    ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
     if not ours.nsp and 'transform' not in (ours.pooler, theirs.pooler):
         ignored.add('pooler')  # neither model uses it
     pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _architecture_without(ignored)}
@@ -115,18 +116,18 @@ def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, A
 
 
 def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer) -> int:
-    """Returns the rows V of the token embedding: at least the number of pieces, and that of the initial weights.
+    """Returns V, the number of rows of the token embedding: the number of pieces, or of initial rows if it is larger.
 
-    Published models have more rows than pieces (ModernBERT: 50,368 and 50,280). The run trains and exports all of them.
-    A resumed run takes the number from its config.json.
+    Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
+    exports all rows. A resumed run takes the number from its config.json.
 
     Args:
-      settings: The settings of the pre-training.
+      settings: The settings of the pre-training run.
       folder: The workdir.
       tokenizer: The tokenizer of the run, with the words of config.vocab.add.
 
     Raises:
-      UserError: The pieces are not those of config.init.
+      UserError: The number of pieces does not match config.init or the teacher.
     """
     recorded = _recorded_fields(folder, ['vocab_size'])
     if recorded:
@@ -136,7 +137,8 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     where = 'config.distill.teacher' if settings.copied_teacher else 'config.init'
     directory = huggingface_directory(settings.copied_teacher or settings.init, where)
     rows, pieces = read_config(directory).vocab_size, _tokenizer_of_init(settings, directory, tokenizer).vocab_size
-    # Another tokenizer should fit exactly. A teacher's is compared by its fingerprint.
+    # A tokenizer in config.tokenizer must match the rows of config.init exactly. The tokenizer of a teacher is checked
+    # by its fingerprint.
     another = settings.tokenizer and settings.init
     if pieces > rows or (another and pieces != rows):
         fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
@@ -153,7 +155,7 @@ def _tokenizer_of_init(settings: PretrainingSettings, directory: str, tokenizer:
 def initial_params(
     settings: PretrainingSettings, model_config: BertConfig, tokenizer: Tokenizer
 ) -> tuple[dict[str, Any], str]:
-    """Returns the weights of config.init as host arrays in the tree layout of the model, and a description to print.
+    """Returns the weights of config.init as host arrays in the tree layout of the model, and a text to print.
 
     Raises:
       UserError: The sizes of the checkpoint differ from those of `model_config`.
@@ -163,7 +165,7 @@ def initial_params(
     imported = load_pretraining_model(directory, seed=settings.run_seeds.init, **shared)
     old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
     params, lines = imported.params, [imported.describe(directory)]
-    for name in _SIZES:
+    for name in _SIZE_FIELDS:
         theirs, ours = getattr(imported.config, name), getattr(model_config, name)
         if theirs != ours:
             fix = f'set --config.model.{name}={theirs}'
