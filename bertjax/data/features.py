@@ -150,13 +150,7 @@ class FeatureBuilder:
         self._token: dict[str, list[np.ndarray]] = {}
 
     def add_sequence(self, tokens: Sequence[int], second: int | None = None, **token: np.ndarray) -> None:
-        """Adds a sequence, which has its special tokens already.
-
-        Args:
-          tokens: int32 [S].
-          second: The position where segment 1 begins; None if there is no segment 1.
-          **token: The token arrays, [S] each.
-        """
+        """Adds a sequence with its special tokens. Segment 1, if there is one, begins at position `second`."""
         self._tokens.append(np.asarray(tokens, np.int32))
         self._second.append(len(tokens) if second is None else second)
         for name, values in token.items():
@@ -201,7 +195,7 @@ def load_or_build(folder: pathlib.Path, key: object, make: Callable[[], Features
     except FileNotFoundError:
         pass
     except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile):
-        path.unlink(missing_ok=True)  # damaged: make it again
+        path.unlink(missing_ok=True)
     features = make()
     features.save(path)
     return features

@@ -151,7 +151,7 @@ class StratifiedExamples:
         return rows
 
     def _order(self, epoch: int) -> np.ndarray:
-        """Returns the rows of an epoch [batches·B], with -1 for empty ones."""
+        """Returns the rows of an epoch [batches·B], -1 for empty rows."""
         cached = self._epoch  # read once, because another thread may store another epoch
         if cached is None or cached[0] != epoch:
             count, empty = len(self._features), self.cycle_length - len(self._features)

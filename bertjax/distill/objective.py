@@ -71,8 +71,8 @@ def uniform_layers(count: int, num_layers: int) -> tuple[int, ...]:
 def distill_objective(base: Objective, spec: DistillSpec, teacher: nn.Module, student: BertConfig) -> Objective:
     """Builds the objective of a distillation.
 
-    The objective has the losses whose factor is not 0. Each loss is a (sum, weight), and the sum is over real tokens
-    (not padding) unless stated otherwise:
+    The objective has the losses whose factor is not 0, each as (sum, weight). They are over real tokens (not padding)
+    unless stated otherwise:
       soft_loss: See `losses.DistillLoss`, at the temperature of the spec.
       The losses of `base` (factor `hard`), over rows with a label. The `loss` of `base` is renamed to label_loss.
       embeddings_loss: The squared distance from the teacher's embeddings, averaged over the width.
@@ -202,12 +202,12 @@ def _hidden_losses(
     states = outputs[HIDDEN]
     if projection is not None:
         states = projection.apply({'params': outputs[AUX][PROJECTION]}, states)
-    states, theirs = states.astype(jnp.float32), targets[HIDDEN].astype(jnp.float32)
-    distance = lambda ours, theirs: jnp.square(ours - theirs).mean(-1).sum(0)  # noqa: E731  [N, B, S, D'] -> [B, S]
+    states, teacher_states = states.astype(jnp.float32), targets[HIDDEN].astype(jnp.float32)
+    distance = lambda x, y: jnp.square(x - y).mean(-1).sum(0)  # noqa: E731  [N, B, S, D'] -> [B, S]
     elements = {
-        'embeddings': lambda: distance(states[:1], theirs[:1]),
-        'hidden': lambda: distance(states[1:], theirs[1:-1]),
-        'cosine': lambda: 1.0 - _cosine(states[-1], theirs[-1]),
+        'embeddings': lambda: distance(states[:1], teacher_states[:1]),
+        'hidden': lambda: distance(states[1:], teacher_states[1:-1]),
+        'cosine': lambda: 1.0 - _cosine(states[-1], teacher_states[-1]),
     }
     return pairs_by_loss | {
         f'{part}_loss': ((elements[part]() * real).sum(), real.sum()) for part in parts if part in elements

@@ -51,11 +51,11 @@ def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None
     Raises:
       UserError: The vocabularies differ.
     """
-    theirs = load_tokenizer(directory)
-    if theirs.fingerprint != student.fingerprint:
-        found = f'a vocabulary of {theirs.vocab_size:,} pieces in {directory}'
+    teacher = load_tokenizer(directory)
+    if teacher.fingerprint != student.fingerprint:
+        found = f'a vocabulary of {teacher.vocab_size:,} pieces in {directory}'
         expected = f"the student's, {student.vocab_size:,} pieces"
-        if theirs.vocab_size == student.vocab_size:
+        if teacher.vocab_size == student.vocab_size:
             found, expected = f'another vocabulary in {directory}', f"the student's {student.vocab_size:,} pieces"
         raise UserError(f'config.{key}', found, expected, 'leave config.tokenizer empty, or name another model')
 
@@ -185,10 +185,10 @@ class Teacher:
         """
         may_differ = ('num_layers', 'nsp', 'param_dtype', 'init', 'init_stddev')
         for name in fields_of(FieldKind.ARCHITECTURE):
-            ours, theirs = getattr(student, name), getattr(self.config, name)
-            if name not in may_differ and ours != theirs:
+            student_value, teacher_value = getattr(student, name), getattr(self.config, name)
+            if name not in may_differ and student_value != teacher_value:
                 fix = 'set it to this value, or set --config.distill.student_init=random'
-                raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in the teacher', fix)
+                raise UserError(f'config.model.{name}', str(student_value), f'{teacher_value}, as in the teacher', fix)
 
     def as_student(self, layers: Sequence[int], student: BertConfig) -> dict[str, Any]:
         """Returns the teacher's parameters with only the blocks `layers`, in the tree layout of the student."""

@@ -48,7 +48,7 @@ def versions() -> Iterator[Check]:
 
 
 def _requirements(owner: str) -> Iterator[Requirement]:
-    """Yields the requirements of a package: those for this machine, and any for installed device packages."""
+    """Yields the requirements of a package on this machine, including those on installed device packages."""
     if _version(owner) is None:  # bertjax runs from a checkout without installation
         return
     for requirement in map(Requirement, importlib.metadata.requires(owner) or []):
@@ -89,12 +89,12 @@ def devices() -> Iterator[Check]:
 @check('workdir')
 def workdir(folder: pathlib.Path) -> Iterator[Check]:
     """Writes and removes a file in the workdir, or in its nearest existing parent."""
-    place = nearest_folder(folder)
+    existing = nearest_folder(folder)
     try:
-        with tempfile.NamedTemporaryFile(dir=place, prefix='.doctor-'):
+        with tempfile.NamedTemporaryFile(dir=existing, prefix='.doctor-'):
             pass
     except OSError as error:
-        raise disk.explain_os_error(error, str(place)) or error from None
+        raise disk.explain_os_error(error, str(existing)) or error from None
     yield Check(
         'workdir',
         OK,
@@ -113,13 +113,7 @@ def is_at_work(folder: pathlib.Path) -> bool:
 
 @check('disk')
 def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Check]:
-    """Compares the free disk space with the sizes of a run's files.
-
-    Args:
-      folder: The workdir.
-      needed: {name: bytes}. The check fails if there is no space for the first entry, and warns if there is no space
-        for all entries.
-    """
+    """Compares the free disk space with {name: bytes} of a run's files. A run needs at least the first entry."""
     free = shutil.disk_usage(nearest_folder(folder)).free
     message = f'{gib(free)} free; {", ".join(f"{name} {gib(size)}" for name, size in needed.items())}'
     if free < next(iter(needed.values())):
@@ -134,7 +128,7 @@ def disk_space(folder: pathlib.Path, needed: Mapping[str, int]) -> Iterator[Chec
 
 def nearest_folder(folder: pathlib.Path) -> pathlib.Path:
     """Returns the folder if it exists, else its nearest existing parent."""
-    return next(place for place in (folder.absolute(), *folder.absolute().parents) if place.is_dir())
+    return next(path for path in (folder.absolute(), *folder.absolute().parents) if path.is_dir())
 
 
 def gib(size: float) -> str:

@@ -24,8 +24,8 @@ from bertjax.workdir.resolve_path import huggingface_directory
 
 STUCK_SHARE = 0.98  # a loss above this share of the unigram entropy shows that the model does not use any context
 MIN_EXAMPLES = 50_000  # with fewer examples, a new model has seldom learned more than the frequencies of the pieces
-RISE = 0.3  # nats between the lowest and the last held-out loss that are a problem
-SLOW_INPUT = 0.1  # the share of waiting for data that is a problem
+RISE = 0.3  # nats; a held-out loss that is this much above its lowest value is a problem
+SLOW_INPUT = 0.1  # a larger share of time spent waiting for data is a problem
 GOOD_GOODPUT = 0.9  # a higher goodput needs no advice
 _SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
 # {cause of unproductive time: advice}.
@@ -54,8 +54,8 @@ def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
 
 def steps_done(run: Run) -> tuple[int, int | None]:
     """Returns the step of the newest checkpoint (0 if none) and the total steps (None if unknown)."""
-    saved, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
-    return (saved[-1] if saved else 0), total if isinstance(total, int) else None
+    steps, total = finished_steps(run.folder / 'checkpoints'), run.config.get('steps')
+    return (steps[-1] if steps else 0), total if isinstance(total, int) else None
 
 
 @check('run')
@@ -67,14 +67,14 @@ def progress(run: Run, *, at_work: bool) -> Iterator[Check]:
         done = sum((trial / RESULTS).exists() for trial in trials)
         yield Check('run', OK, f'a sweep, with {done:,} of its {len(trials):,} started runs finished')
         return
-    saved, total = steps_done(run)
-    last = max(run.steps, saved)
+    newest_step, total = steps_done(run)
+    last = max(run.steps, newest_step)
     is_finished = last in (total, (run.results() or {}).get(STOPPED))
     position = f'step {last:,}' if total is None else f'step {last:,} of {total:,}'
     if at_work or is_finished:
         yield Check('run', OK, f'{"at work" if at_work else "finished"}, {position}')
     else:
-        newest = f'the newest checkpoint is of step {saved:,}' if saved else 'there is no checkpoint yet'
+        newest = f'the newest checkpoint is of step {newest_step:,}' if newest_step else 'there is no checkpoint yet'
         yield Check('run', WARN, f'ended at {position}, {newest}', 'the same command continues there')
     for path in sorted((folder / 'checkpoints' / DAMAGED).glob('*')):
         yield Check('checkpoints', WARN, f'{path} is damaged, and was set aside', 'check the disk')

@@ -54,8 +54,7 @@ def annotate_write_errors(path: str | os.PathLike, size: int) -> Iterator[None]:
 def reraise_machine_errors(error: Exception, path: str | os.PathLike) -> None:
     """Raises a read error again, with the path, if it concerns the machine and not this file.
 
-    The callers treat other errors as damage of the file. If they did the same when file handles run out or a disk is
-    unmounted, they would silently lose text.
+    The callers skip the damaged rest of a file. When a disk is unmounted, for example, this would silently lose text.
     """
     if isinstance(error, OSError) and error.errno is not None and error.errno not in _FILE_ERRORS:
         error.filename = error.filename or os.fspath(path)
@@ -109,7 +108,7 @@ def _explain(error: OSError, workdir: str) -> UserError | None:
         fix = 'make room there, or set TMPDIR to another folder; then the same command continues'
         return UserError('TMPDIR', 'no folder for temporary files', 'a folder that can be written to', fix)
     if error.errno in _FULL:
-        folder = next(place for place in (path, *path.parents) if place.is_dir())
+        folder = next(parent for parent in (path, *path.parents) if parent.is_dir())
         found = f'a full disk with {shutil.disk_usage(folder).free:,} bytes free'
         size = getattr(error, 'write_size', 0)
         expected = f'{size:,} bytes for {path}' if size else f'room for {path}'

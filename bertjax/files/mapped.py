@@ -37,15 +37,15 @@ def map_array(path: str | os.PathLike, dtype: str | np.dtype) -> np.ndarray:
 
 
 def register_mapped(path: str | os.PathLike, size: int) -> None:
-    """Registers a file for `explain_bus_errors`, of which the first `size` bytes are mapped."""
+    """Registers a file whose first `size` bytes are mapped, for `explain_bus_errors`."""
     _sizes[os.path.abspath(path)] = size
 
 
 def explain_bus_errors() -> None:
     """Installs a SIGBUS handler that prints which file was truncated, and exits with the status of a UserError.
 
-    The handler is installed in C. A Python signal handler would never run, because Python runs it only between two
-    bytecode instructions, and the thread cannot finish the current one.
+    The handler is installed in C, because a Python handler runs only after the current bytecode instruction, which
+    cannot finish.
     """
     global _handler
 

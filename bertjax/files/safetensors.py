@@ -1,4 +1,4 @@
-"""Write a safetensors file one tensor at a time. (The safetensors library needs all tensors in memory.)"""
+"""Write a safetensors file one tensor at a time, because the safetensors library needs all tensors in memory."""
 
 import json
 import math

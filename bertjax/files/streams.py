@@ -27,7 +27,7 @@ _SUFFIXES = {'.gz': 'gzip', '.bz2': 'bzip2', '.xz': 'xz', '.zst': 'zstd', '.zstd
 
 
 class DamagedFileError(Exception):
-    """A compressed file is truncated. This error is raised where the compression library raises none."""
+    """A compressed file is truncated, but its library raises no error."""
 
 
 # Decompressors raise an OSError without an error number. `disk.reraise_machine_errors` handles those with a number.
@@ -151,7 +151,7 @@ def read_range(path: str, file, begin: int, end: int, progress=None, digest=None
     Chunks have at least CHUNK bytes, so that the first chunk is enough to recognise a format.
 
     Args:
-      path: The path of the file, whose suffix may tell the compression format.
+      path: The path of the file.
       file, begin, end, progress, digest: See `CountedFile`.
     """
     compression = detect_compression(path, file.read(8) if begin == 0 else b'text')

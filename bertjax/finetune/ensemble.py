@@ -171,15 +171,15 @@ def load_models(
     return Ensemble(members, first.splits)
 
 
-def _check_same_task(ours: Task, folder: pathlib.Path, theirs: Task, path: pathlib.Path) -> None:
+def _check_same_task(first: Task, folder: pathlib.Path, other: Task, path: pathlib.Path) -> None:
     """Raises a UserError if the member in `path` differs in its task or labels from the first member in `folder`."""
-    for name, option in options_of(type(ours)).items():
-        if (option.named or name == 'regression') and getattr(ours, name) != getattr(theirs, name):
-            found = f'{path} with task.{name}={getattr(theirs, name)!r}'
-            raise UserError(KEY, found, f'{getattr(ours, name)!r}, as in {folder}', 'leave it out')
-    if list(ours.labels) != list(theirs.labels):
-        found = f'{path} with the labels {", ".join(theirs.labels[:20])}'
-        expected = f'{", ".join(ours.labels[:20])}, as in {folder}'
+    for name, option in options_of(type(first)).items():
+        if (option.named or name == 'regression') and getattr(first, name) != getattr(other, name):
+            found = f'{path} with task.{name}={getattr(other, name)!r}'
+            raise UserError(KEY, found, f'{getattr(first, name)!r}, as in {folder}', 'leave it out')
+    if list(first.labels) != list(other.labels):
+        found = f'{path} with the labels {", ".join(other.labels[:20])}'
+        expected = f'{", ".join(first.labels[:20])}, as in {folder}'
         raise UserError(KEY, found, expected, 'leave it out, or train it with the same labels in the same order')
 
 

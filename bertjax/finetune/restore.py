@@ -50,15 +50,15 @@ def merge_run_config(config: ConfigDict, folder: pathlib.Path, command_line_keys
     path = folder / 'config.json'
     if not path.exists():
         return config
-    saved = read_recorded_config(path, to_plain(config))
-    merged, ours, theirs = from_plain(saved), flatten(config), flatten(saved)
+    recorded = read_recorded_config(path, to_plain(config))
+    merged, new, old = from_plain(recorded), flatten(config), flatten(recorded)
     for name, key in config_keys(config).items():
         if key.trained is Trained.RECIPE or (key.trained is Trained.COMMAND_LINE and name in command_line_keys):
             config_path.set_value(name, merged, config_path.get_value(name, config), accept_new_attributes=True)
-        elif key.trained is Trained.SAME and name in command_line_keys and ours[name] != theirs.get(name):
+        elif key.trained is Trained.SAME and name in command_line_keys and new[name] != old.get(name):
             fix = 'leave it out, or give the workdir of another run'
-            raise UserError(f'config.{name}', repr(ours[name]), f'{theirs.get(name)!r}, as in {path}', fix)
-    merged.data = config.data or saved['data']
+            raise UserError(f'config.{name}', repr(new[name]), f'{old.get(name)!r}, as in {path}', fix)
+    merged.data = config.data or recorded['data']
     return merged
 
 
@@ -202,11 +202,11 @@ def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, in
     if (folder / 'checkpoints').is_dir():
         checkpoints = Checkpoints(folder / 'checkpoints', keep=settings.checkpoint_keep, read_only=True)
         try:
-            saved = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
-            if saved is not None:
+            checkpoint = checkpoints.select(settings.step, best=settings.use_checkpoint == 'best')
+            if checkpoint is not None:
                 with mesh_context(setup.mesh):
-                    params = checkpoints.restore_params(saved, setup.state.params)
-                    return params, saved.position.step
+                    params = checkpoints.restore_params(checkpoint, setup.state.params)
+                    return params, checkpoint.position.step
         finally:
             checkpoints.close()
     elif settings.step:

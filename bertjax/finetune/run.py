@@ -247,5 +247,5 @@ def _recorded_length_count(folder: pathlib.Path) -> int:
         with contextlib.suppress(UserError):  # the checkpoint also has the value, but takes longer to read
             if path.exists() and type(count := read_json_object(path, '').get('max_padded_lengths')) is int:
                 return count
-        saved = checkpoints.latest()
-    return saved.config['max_padded_lengths'] if saved else 0
+        checkpoint = checkpoints.latest()
+    return checkpoint.config['max_padded_lengths'] if checkpoint else 0

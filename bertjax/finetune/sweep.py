@@ -229,12 +229,12 @@ class TrialGroup:
                     shutil.rmtree(old)
         with contextlib.closing(Checkpoints(unfinished / key, keep=1)) as checkpoints:
             try:
-                saved = checkpoints.latest()
+                checkpoint = checkpoints.latest()
             except (UserError, OtherStoppedError) as error:
                 if error.exit_status != UserError.exit_status:
                     raise
-                saved = None  # all checkpoints are damaged, so the trials start again
-            state, failed = resume_or_start(self, checkpoints, saved, interrupt)
+                checkpoint = None  # all checkpoints are damaged, so the trials start again
+            state, failed = resume_or_start(self, checkpoints, checkpoint, interrupt)
             interrupt.doing = 'the runs are being evaluated'
             self._finish(state.eval_params, failed)
         remove_on_all(unfinished)

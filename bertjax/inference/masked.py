@@ -110,8 +110,7 @@ def pseudo_log_likelihoods(
       runner: The runner of a model with an MLM head.
       sequences: The token ids of each sequence, int32 [S], with [CLS] and [SEP].
       advance: A function that is called with the approximate number of newly finished texts; None shows a progress bar.
-      lengths: The padded lengths (see `choose_score_lengths`), for callers that pass the sequences in several calls;
-        None to choose them for these sequences.
+      lengths: The padded lengths; see `choose_score_lengths`. None to choose them for these sequences.
     """
     results = [np.zeros(0, np.float32)] * len(sequences)
     length = np.array([len(ids) for ids in sequences], np.int64)

@@ -40,8 +40,7 @@ _SIZE_KEYS = ('num_layers', 'width', 'num_heads', 'mlp_dim')
 # {dtype: the minimum speed of its matrix products, relative to float32, at which the dtype is chosen}.
 _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 # _EFFICIENCY is the speed of a training step relative to a large matrix product. It and the constants of
-# `expected_loss` are assumed, not fitted. They determine only the size of the model, because the clock corrects the
-# steps.
+# `expected_loss` are assumed, not fitted: they determine only the size, because the clock corrects the steps.
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
@@ -128,13 +127,7 @@ class BudgetPlan:
         return TimeLimit(seconds, phase=1, ends=ends)
 
     def decide(self, folder: pathlib.Path, step: int, elapsed: float) -> None:
-        """Adds the steps of the second and third phase to the plan, and saves it.
-
-        Args:
-          folder: The workdir.
-          step: The step at which the second phase ended.
-          elapsed: The seconds since the start of the run.
-        """
+        """Saves the plan of a run whose second phase ended at `step`, after `elapsed` seconds."""
         seconds, _ = parse_budget(self.budget)
         goodput = read_goodput(folder)
         assert goodput is not None

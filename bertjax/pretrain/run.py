@@ -82,8 +82,6 @@ def _objective(student: Objective, distillation: Distillation | None) -> Objecti
 class Pretraining:
     """A pre-training run in its workdir; it implements `trainer.Experiment`.
 
-    The constructor builds the tokenizer and the token stores if they do not exist.
-
     Args:
       settings: The settings of the run.
       folder: The workdir.

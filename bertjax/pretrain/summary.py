@@ -194,8 +194,8 @@ def _model_card_facts(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> 
     }
     facts |= distillation_facts(config)
     for number, phase in enumerate(config['phases']):
-        own = {key: value for key, value in phase.items() if key not in UNSET or value != UNSET[key]}
-        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in own.items())
+        phase_values = {key: value for key, value in phase.items() if key not in UNSET or value != UNSET[key]}
+        facts[f'phase {number}'] = ', '.join(f'{key} {value}' for key, value in phase_values.items())
     card: dict[str, Any] = {'title': 'BERT trained with bertjax', 'name': config.get('push_to', ''), **facts}
     if rows:
         card['Held-out text'] = {name: rows[-1][name] for name in PRINTED_FIGURES if rows[-1].get(name) is not None}

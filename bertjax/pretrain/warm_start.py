@@ -55,28 +55,28 @@ def with_architecture(
     if settings.architecture_from != 'init':
         return _with_teacher_architecture(settings, folder, flag_keys) if settings.copied_teacher else settings
     defaults = _architecture_without(_RUN_FIELDS)
-    theirs, source = _read_fields(folder, defaults, settings.init, 'config.init')
-    for name, value in theirs.items():
-        ours = getattr(settings.model, name)
-        if ours != value and (ours != defaults[name] or f'model.{name}' in flag_keys):
+    source_fields, source = _read_fields(folder, defaults, settings.init, 'config.init')
+    for name, value in source_fields.items():
+        configured = getattr(settings.model, name)
+        if configured != value and (configured != defaults[name] or f'model.{name}' in flag_keys):
             fix = 'leave it out'
-            raise UserError(f'config.model.{name}', str(ours), f'{value}, as in {source}', fix)
-    if not theirs['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
+            raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
+    if not source_fields['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
         print(f'config.pairs.mode is doc_sentences: the model in {source} has no segment ids, which pairs need')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
-    return _with_fields(settings, theirs)
+    return _with_fields(settings, source_fields)
 
 
 def _with_teacher_architecture(
     settings: PretrainingSettings, folder: pathlib.Path, flag_keys: Collection[str]
 ) -> PretrainingSettings:
     defaults = _architecture_without({*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS} - {'num_segments'})
-    theirs, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
+    teacher_fields, _ = _read_fields(folder, defaults, settings.copied_teacher, 'config.distill.teacher')
     return _with_fields(
         settings,
         {
             name: value
-            for name, value in theirs.items()
+            for name, value in teacher_fields.items()
             if getattr(settings.model, name) == defaults[name] and f'model.{name}' not in flag_keys
         },
     )
@@ -96,8 +96,8 @@ def _read_fields(folder: pathlib.Path, names: Collection[str], model: str, where
     return {name: getattr(config, name) for name in names}, directory
 
 
-def _with_fields(settings: PretrainingSettings, theirs: dict[str, Any]) -> PretrainingSettings:
-    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **theirs))
+def _with_fields(settings: PretrainingSettings, fields: dict[str, Any]) -> PretrainingSettings:
+    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, **fields))
 
 
 def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, Any] | None:
@@ -106,12 +106,12 @@ def _recorded_fields(folder: pathlib.Path, names: Collection[str]) -> dict[str, 
     return read_json_or_none(folder / 'config.json', lambda facts: {name: facts['model'][name] for name in names})
 
 
-def _differences(ours: BertConfig, theirs: BertConfig) -> dict[str, tuple[Any, Any]]:
-    """Returns the differing fields of the architecture, except sizes, as {name: (ours, theirs)}."""
+def _differences(run: BertConfig, source: BertConfig) -> dict[str, tuple[Any, Any]]:
+    """Returns the differing fields of the architecture, except sizes, as {name: (run, source)}."""
     ignored = {*_RUN_FIELDS, *_SIZE_FIELDS, *_INIT_FIELDS}
-    if not ours.nsp and 'transform' not in (ours.pooler, theirs.pooler):
+    if not run.nsp and 'transform' not in (run.pooler, source.pooler):
         ignored.add('pooler')  # neither model uses it
-    pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in _architecture_without(ignored)}
+    pairs = {name: (getattr(run, name), getattr(source, name)) for name in _architecture_without(ignored)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -166,21 +166,21 @@ def initial_params(
     old_tokenizer = _tokenizer_of_init(settings, directory, tokenizer)
     params, lines = imported.params, [imported.describe(directory)]
     for name in _SIZE_FIELDS:
-        theirs, ours = getattr(imported.config, name), getattr(model_config, name)
-        if theirs != ours:
-            fix = f'set --config.model.{name}={theirs}'
-            raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
+        source_value, run_value = getattr(imported.config, name), getattr(model_config, name)
+        if source_value != run_value:
+            fix = f'set --config.model.{name}={source_value}'
+            raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
     shapes, run_shapes = (stacked_shapes(BertForPreTraining(one)) for one in (imported.config, run_config))
     if shapes != run_shapes:
-        (name, (ours, theirs)), *_ = differences.items()
-        fix = f'set --config.model.{name}={theirs}, or --config.architecture_from=init'
-        raise UserError(f'config.model.{name}', str(ours), f'{theirs}, as in {directory}', fix)
-    for name, (ours, theirs) in differences.items():
+        (name, (run_value, source_value)), *_ = differences.items()
+        fix = f'set --config.model.{name}={source_value}, or --config.architecture_from=init'
+        raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
+    for name, (run_value, source_value) in differences.items():
         lines.append(
-            f'config.model.{name} is {ours}, but {theirs} in the checkpoint: '
-            f'--config.model.{name}={theirs} keeps the value of the checkpoint'
+            f'config.model.{name} is {run_value}, but {source_value} in the checkpoint: '
+            f'--config.model.{name}={source_value} keeps the value of the checkpoint'
         )
     if old_tokenizer is not tokenizer:
         new_pieces = find_previous_ids(old_tokenizer, tokenizer)
