@@ -104,7 +104,7 @@ def _load_masked_lm(distill: DistillationSettings, data: TaskData, mesh: Mesh) -
 
 def _check_count(candidates: int, words: int) -> None:
     if words <= candidates:
-        found, expected = str(candidates), f'fewer than the {words:,} words that are one piece'
+        found, expected = str(candidates), f'fewer than the {words:,} single-piece words of the vocabulary'
         raise UserError('config.distill.augment_candidates', found, expected, 'lower it, or use another vocabulary')
 
 

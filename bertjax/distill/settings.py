@@ -36,8 +36,8 @@ class DistillationSettings(TaskDistillationKeys):
             expected = 'a weight above 0 for one of ' + ', '.join((*OUTPUT_LOSSES, *HIDDEN_LOSSES))
             raise UserError('config.distill', found, expected, fix)
         if self.num_layers and self.student_init == 'init':
-            fix = 'leave it 0'
-            raise UserError('config.distill.num_layers', str(self.num_layers), '0, as config.init sets it', fix)
+            expected, fix = '0, because config.init sets the number', 'leave it 0'
+            raise UserError('config.distill.num_layers', str(self.num_layers), expected, fix)
         if self.num_layers and self._init_blocks and len(self._init_blocks) != self.num_layers:
             found = f'{self.num_layers} with student_init={self.student_init}'
             raise UserError('config.distill.num_layers', found, f'{len(self._init_blocks)}, or 0', 'leave it 0')
@@ -60,8 +60,8 @@ class DistillationSettings(TaskDistillationKeys):
         """The keys that have no effect, as {key: reason}."""
         uses = {
             'temperature': (self.soft, 'with config.distill.soft=0'),
-            'layers': (self.hidden or self.attention, 'with neither hidden states nor attention compared'),
-            'projection': (self._uses_any(('cosine', 'hidden', 'embeddings')), 'with no hidden states compared'),
+            'layers': (self.hidden or self.attention, 'without losses on hidden states or attention scores'),
+            'projection': (self._uses_any(('cosine', 'hidden', 'embeddings')), 'without losses on hidden states'),
             'intermediate_learning_rate': (self.has_two_stages, 'with config.distill.intermediate=0'),
             **dict.fromkeys(_AUGMENT_KEYS, (self.augment, 'with config.distill.augment=0')),
         }
@@ -112,7 +112,7 @@ class DistillationSettings(TaskDistillationKeys):
         layers = maps[self.layers](L, teacher.num_layers) if self.layers in maps else _parse_numbers(self.layers)
         if self.hidden or self.attention:
             if len(layers) != L:
-                found, expected = f'{len(layers)} blocks ({self.layers})', f'{L}, one for each of the student'
+                found, expected = f'{len(layers)} blocks ({self.layers})', f'{L}, one for each block of the student'
                 raise UserError('config.distill.layers', found, expected, "for example 'uniform'")
             fix = 'give the student at most as many blocks as the teacher, or list blocks of the teacher'
             _check_blocks('config.distill.layers', layers, teacher, fix)

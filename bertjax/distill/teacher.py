@@ -78,7 +78,7 @@ def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY
     if num_outputs != num_pieces:
         found = f'a model with {num_outputs:,} token embeddings in {directory}'
         expected = f'{num_pieces:,}, the number of pieces of its tokenizer'
-        fix = f'resize it, in transformers with resize_token_embeddings({num_pieces}), or name another model'
+        fix = f'resize it with resize_token_embeddings({num_pieces}) of transformers, or name another model'
         raise UserError(f'config.{key}', found, expected, fix)
 
 

@@ -32,7 +32,7 @@ _SHORT = 600.0  # seconds; the start-up dominates the goodput of a shorter run
 _ADVICE = {
     'lost': '--config.checkpoint_minutes=10',
     START: 'build the vocabulary and the store first, with --config.run=corpus',
-    COMPILE: 'set JAX_COMPILATION_CACHE_DIR, to keep compiled programs',
+    COMPILE: 'set JAX_COMPILATION_CACHE_DIR to keep compiled programs',
     DATA: 'see the line "input"',
     EVALUATION: 'raise config.eval_every, or lower config.eval_examples',
     SAVE: 'save less often (config.checkpoint_every), or to a faster disk',
@@ -99,7 +99,7 @@ def not_finite(run: Run) -> Iterator[Check]:
     if not run.config['optimizer']['clip_norm']:
         fix = '--config.optimizer.clip_norm=1'
     if rows[-1]['loss'] is None or grown >= STOP_AFTER_SKIPPED:  # such steps have ended the run, or will soon end it
-        yield Check('numbers', FAIL, f'{message}, and the last ones are among them', fix)
+        yield Check('numbers', FAIL, f'{message}, including the last steps', fix)
     else:
         yield Check('numbers', WARN, message, fix)
 
@@ -113,7 +113,7 @@ def mlm_loss(run: Run) -> Iterator[Check]:
         return
     step, last, lowest = rows[-1]['step'], rows[-1]['mlm_loss'], min(row['mlm_loss'] for row in rows)
     message, rate = (
-        f'{last:.3f} held out at step {step:,}; {unigram:.3f} is possible without any context',
+        f'{last:.3f} held out at step {step:,}; a model without context can reach {unigram:.3f}',
         run.config['learning_rate'],
     )
     if last < STUCK_SHARE * unigram:

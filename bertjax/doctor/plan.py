@@ -89,7 +89,7 @@ def on_slice(settings: PretrainingSettings, done: int, total: int | None) -> Ite
         result = search.compile(phase)
         needed, seconds = result['hbm_bytes_per_chip'], result['estimated_step_s']
         message = f'phase {phase.number}, {phase.batch_size} x {phase.seq_len} on {settings.topology}: '
-        message += f'{gib(needed) if needed else "more"} a chip of {gib(result["hbm_bytes_available"])}'
+        message += f'{gib(needed) if needed else "more"} of {gib(result["hbm_bytes_available"])} per chip'
         if result['fits']:
             yield Check('memory', OK, message)
         else:
@@ -114,7 +114,7 @@ def on_this_machine(settings: PretrainingSettings, vocab_size: int, done: int, t
     message = f'{gib(state)} for weights, moments and gradients; {gib(device_memory(mesh))} on each device'
     if on_cpu and 2 * state > free:
         fix = 'end other programs, or choose a smaller model'
-        yield Check('memory', WARN, f'{message}, with {gib(free)} free: no step is timed', fix)
+        yield Check('memory', WARN, f'{message}, but only {gib(free)} free, so no step is timed', fix)
         return
     yield Check('memory', OK, message)
     setup = build_pretraining_setup(settings, model, mesh)
@@ -166,7 +166,7 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
     several = f' for each of {runs} runs' if runs > 1 else ''
-    longest = f'{rows} rows of the longest of {_RECORDS} records'
+    longest = f'{rows} rows padded to the longest of {_RECORDS} records'
     yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{several}')
 
 
@@ -241,9 +241,10 @@ def _hours(hours: float, total: int | None, source: str) -> Check:
     source += '; without evaluation and checkpoints'
     if total is None:
         seconds = 3600 * hours / _ASSUMED_STEPS
-        return Check('hours', OK, f'{seconds:.3g} s a step {source}; the corpus determines their number (run=corpus)')
+        source += '; the corpus determines the number of steps (run=corpus)'
+        return Check('hours', OK, f'{seconds:.3g} s a step {source}')
     text = f'{hours:,.1f} hours' if hours >= 1 else f'{60 * hours:.0f} minutes' if hours > 1 / 60 else 'under a minute'
     if hours > _LONG:
-        fix = 'take fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
+        fix = 'use fewer steps, a smaller recipe, or more chips: --config.topology=v5e:4x4 estimates a slice'
         return Check('hours', WARN, f'{text} {source}', fix)
     return Check('hours', OK, f'{text} {source}')

@@ -63,7 +63,7 @@ def tokenizer(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[C
         )
         yield Check('tokenizer', FAIL, 'no tokenizer for the store in config.data', fix)
     else:
-        yield Check('tokenizer', OK, f'one of {settings.vocab.size:,} pieces will be trained on config.corpus')
+        yield Check('tokenizer', OK, f'a vocabulary of {settings.vocab.size:,} pieces will be trained on config.corpus')
 
 
 @check('corpus')

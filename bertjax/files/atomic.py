@@ -227,7 +227,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
                 fix='wait for it, or end it',
             ) from None
         except OSError:
-            logging.warning('%s cannot be locked: start no second process there.', directory)
+            logging.warning('%s cannot be locked: do not start a second process in it.', directory)
         try:
             yield
         except (UserError, StoppedError):
@@ -253,6 +253,6 @@ def _is_at(directory: str | os.PathLike, handle: int) -> bool:
 
 
 def _moved_error(directory: str | os.PathLike) -> UserError:
-    found = 'another folder than before' if os.path.isdir(directory) else 'no such folder any more'
-    fix = 'move it back, or give its new path, and the same command continues; if it was removed, it starts anew'
+    found = 'a different folder at this path' if os.path.isdir(directory) else 'no such folder any more'
+    fix = 'move it back or give its new path, then the same command continues; if it was removed, start again'
     return UserError(str(directory), found, 'the folder that this command works in', fix)

@@ -64,6 +64,6 @@ def _bus_error() -> UserError:
     fix = 'remove its folder and start the same command again: it creates the folder again'
     for path, size in _sizes.items():
         if os.path.exists(path) and (now := os.path.getsize(path)) < size:
-            return UserError(path, f'{now:,} bytes', f'{size:,}: it was cut while it was read', fix)
+            return UserError(path, f'{now:,} bytes', f'{size:,} bytes, as when it was opened', fix)
     folder = os.path.dirname(next(iter(_sizes), os.path.abspath(os.curdir)))
     return UserError(folder, 'a file that can no longer be read (SIGBUS)', 'files that stay', f'check the disk; {fix}')

@@ -138,7 +138,7 @@ def walk_files(directory: epath.Path) -> Iterator[epath.Path]:
         stack += [child for child in reversed(children) if not child.name.startswith(('.', '_'))]
     if repeated:
         logging.warning(
-            'Folders that links reach a second time are skipped there: %s%s',
+            'Skipped folders that links reach a second time: %s%s',
             repeated[0], f' and {len(repeated) - 1:,} more' if repeated[1:] else '',
         )  # fmt: skip
 

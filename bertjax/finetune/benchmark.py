@@ -164,7 +164,7 @@ def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]
         for key, (old, new, change) in changed.items():
             if change is not OUTPUT and not key.startswith('sweep.'):  # changes of these keys only add work to a task
                 fix = f'restore the old value, or move {folder / task} away to run it again'
-                raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, with which it was finished', fix)
+                raise UserError(f'config.{key}', f'{new!r} for {task}', f'{old!r}, as when the task was finished', fix)
         (outdated if changed else finished).add(task)
     _write_request(path, recorded | {task: config for task, config in configs.items() if task not in outdated})
     return finished

@@ -43,7 +43,8 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         paths = sorted(map(pathlib.Path, glob.glob(path))) if glob.has_magic(path) else [pathlib.Path(path)]
         folders = [folder for folder in paths if folder.is_dir()]
         if not folders:
-            raise UserError(KEY, f'{item!r}, where there is no folder', 'workdirs of fine-tunings', 'check the path')
+            found = f'{item!r}, where there is no folder'
+            raise UserError(KEY, found, 'workdirs of fine-tuning runs', 'check the path')
         members += folders
     resolved = [folder.resolve() for folder in members]
     if len(set(resolved)) < max(len(resolved), 2):
@@ -55,7 +56,7 @@ def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
         raise UserError('--workdir', f'{workdir}, which is one of {KEY}', "a folder for the ensemble's results", fix)
     for folder in members:
         if not (folder / 'config.json').exists():
-            raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tunings', 'fine-tune there first')
+            raise UserError(KEY, f'{folder}, which has no run', 'workdirs of fine-tuning runs', 'fine-tune there first')
     return members
 
 

@@ -158,7 +158,7 @@ def _task_data(settings: FinetuningSettings, folder: pathlib.Path) -> TaskData:
         raise UserError('--workdir', f'no model in {folder} yet', 'a checkpoint or an export', fix)
     if not has_model and not settings.init:
         fix = 'fine-tune first, or name a fine-tuned model with --config.init'
-        raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning', fix)
+        raise UserError('--workdir', f'no model in {folder}', 'the workdir of a fine-tuning run', fix)
     source = (exported or folder) if has_model else pathlib.Path(huggingface_directory(settings.init))
     task_file = next((f / TASK_FILE for f in (folder, source) if (f / TASK_FILE).is_file()), None)
     facts = read_recorded_task(task_file, settings.build_task()) if task_file else None
@@ -184,9 +184,8 @@ def _check_labels(data: TaskData, folder: pathlib.Path) -> None:
     trained = read_recorded_config(path, to_plain(data.settings)).get('fingerprints', {}).get('labels')
     labels = ', '.join(data.task.labels)
     if trained is not None and labels != trained:
-        raise UserError(
-            'config.data', f'the labels {labels}', f'{trained}, as in {path}', 'give the data of the training'
-        )
+        fix = 'give the data that the model was trained on'
+        raise UserError('config.data', f'the labels {labels}', f'{trained}, as in {path}', fix)
 
 
 def _params(data: TaskData, setup: Setup, folder: pathlib.Path) -> tuple[Any, int | None]:

@@ -86,10 +86,11 @@ class FinetuningSettings(FinetuningKeys):
         self.tracking.check()
         self.check_patience(self.eval_every)
         if self.patience and any(value for key, value in vars(self.sweep).items() if key != 'together'):
-            raise UserError('config.patience', f'{self.patience} in a sweep', '0', 'stop single runs early')
+            fix = 'use config.patience only for single runs'
+            raise UserError('config.patience', f'{self.patience} in a sweep', '0', fix)
         for key, verbs in (('benchmark', ('benchmark',)), ('ensemble', ('evaluate', 'predict'))):
             if getattr(self, key) and self.run not in verbs:
-                expected = f"'' for run={self.run}: it belongs to run={' and run='.join(verbs)}"
+                expected = f"'' for run={self.run}, because only run={' and run='.join(verbs)} uses it"
                 raise UserError(f'config.{key}', repr(getattr(self, key)), expected, 'leave it out, or set config.run')
         check_grad_accum_steps(self.batch_size, self.grad_accum_steps)
         self.build_task().check_training(self.trainable)

@@ -47,7 +47,7 @@ def read_embeddings(path: str, tokenizer: Tokenizer, width: int) -> EmbeddingRow
     rows = {len(pieces): pieces, len(ordinary): ordinary}.get(len(matrix) if matrix.ndim == 2 else -1)
     if rows is None or matrix.shape[1] != width:
         expected = f'({len(pieces)}, {width}), pieces of the vocabulary and config.model.width'
-        expected += f', or ({len(ordinary)}, {width}) without the special ones'
+        expected += f', or ({len(ordinary)}, {width}) without the special pieces'
         raise UserError(path, f'a matrix of shape {matrix.shape}', expected, 'write one row for each piece, in order')
     if not np.isfinite(matrix).all():
         row = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])

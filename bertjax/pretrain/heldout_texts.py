@@ -71,7 +71,7 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
             check_outside(path, folder, WORKDIR_FILES)
             continue
         if settings.data or len(parse_mixture(settings.corpus)) < 2:
-            fix = 'write A=auto,B=auto for shares by size, or leave it out: the heldout rows are about this corpus'
+            fix = 'give a mixture such as A=auto,B=auto, or leave it out: this corpus is evaluated anyway'
             raise UserError(_KEY, f'{EACH!r} with one corpus', 'a mixture in config.corpus', fix)
         _check_names([text for text, _ in texts] + corpus_names(settings.corpus))
 

@@ -103,7 +103,7 @@ class PhaseSpec:
             found, fix = f'{ramp:g} with batch_size_start={start}', 'set both keys, or none'
             raise UserError(f'config.{self.keys["batch_ramp"]}', found, 'both above 0, or both 0', fix)
         if start and (start == values['batch_size'] or values['batch_size'] % start):
-            expected, fix = f'a divisor of batch_size = {values["batch_size"]} below it', 'change one of the two'
+            expected, fix = f'a smaller divisor of batch_size = {values["batch_size"]}', 'change one of the two'
             raise UserError(f'config.{self.keys["batch_size_start"]}', str(start), expected, fix)
         if start % values['grad_accum_steps']:
             expected = f'a multiple of grad_accum_steps = {values["grad_accum_steps"]}'

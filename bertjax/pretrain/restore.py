@@ -50,7 +50,8 @@ def load_pretraining(settings: PretrainingSettings, folder: pathlib.Path) -> Sav
     try:
         checkpoint = checkpoints.select(settings.step)
         if checkpoint is None:
-            raise UserError(str(folder / 'checkpoints'), 'no finished checkpoint', 'at least one', 'train first')
+            where, expected = str(folder / 'checkpoints'), 'a finished checkpoint'
+            raise UserError(where, 'no finished checkpoint', expected, 'train first')
         recorded_size = checkpoint.config['model'].get('vocab_size', 0)
         model_config = settings.model_config(max(tokenizer.vocab_size, recorded_size))
         for name in fields_of(FieldKind.ARCHITECTURE, FieldKind.LAYOUT):

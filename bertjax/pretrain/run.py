@@ -309,7 +309,7 @@ def _warn_of_pairs(part: dict[str, Any]) -> str:
             else 'there is no B, so SOP learns nothing'
         )
     return (
-        f'warning: {share} hold a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
+        f'warning: {share} have a single sentence: {effect}; MLM is not affected. Set config.pairs.mode=full_sentences '
         'to train without pairs, or give the text more and shorter sentences: one per line with '
         'config.corpus_options.split_sentences=False, another splitter (config.corpus_options.sentences), blank lines '
         'between documents only, or a larger config.seq_len.'

@@ -102,7 +102,8 @@ class PretrainingSettings(PretrainingKeys):
         per_epoch = examples_per_epoch / batch_size if examples_per_epoch else None
         if self.epochs > 0:
             if per_epoch is None:
-                raise UserError('config.epochs', str(self.epochs), 'config.steps if no corpus is read', 'set steps')
+                expected, fix = 'config.steps if no corpus is read', 'set config.steps'
+                raise UserError('config.epochs', str(self.epochs), expected, fix)
             key, length = 'epochs', f'{self.epochs} epochs'
         else:
             key, length = 'steps', self.steps
@@ -166,7 +167,7 @@ class PretrainingSettings(PretrainingKeys):
             return
         context = f'with config.masking.causal_share={share:g}'
         if not self.model.shifted_predictions:
-            expected, fix = 'True, for one head in all rows', 'set --config.model.shifted_predictions=True'
+            expected, fix = 'True, because all rows share one head', 'set --config.model.shifted_predictions=True'
             raise UserError('config.model.shifted_predictions', f'False {context}', expected, fix)
         if self.pair_options.paired:
             expected = 'a mode without pairs, because [CLS] of a causal row sees only itself'
@@ -225,7 +226,7 @@ class PretrainingSettings(PretrainingKeys):
         self._check_causal_share()
         self._check_budget()
         if trained and self.vocab.unused + len(SPECIAL_TOKENS) >= self.vocab.size:
-            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer'
+            found, fix = f'{self.vocab.unused} of {self.vocab.size} pieces', 'reserve fewer pieces'
             raise UserError('config.vocab.unused', found, 'room for words', fix)
         if trained and self.vocab.add:
             expected = 'config.init or config.tokenizer, whose vocabulary gets the words'

@@ -53,8 +53,8 @@ def train_vocabulary(settings: PretrainingSettings, workdir: pathlib.Path) -> To
     corpora = [[spec] for spec in specs] if any(weight == AUTO for _, weight in parts) else [specs]
     shared = {'vocab_size': vocab.size, 'lowercase': vocab.lowercase, 'unused': vocab.unused}
     if options.format == 'ids':
-        expected = 'the vocabulary that the ids of the corpus belong to'
-        raise UserError('config.tokenizer', 'nothing, with config.corpus_options.format=ids', expected, 'name it')
+        found, expected = 'nothing, with config.corpus_options.format=ids', 'the vocabulary of the ids in the corpus'
+        raise UserError('config.tokenizer', found, expected, 'name this vocabulary')
     print(f'training a {vocab.family} vocabulary of {vocab.size:,} pieces on {settings.corpus}')
     if settings.beam:
         tokenizer, read = _train_on_beam(settings, corpora, workdir, shared)
@@ -119,7 +119,7 @@ def _train_on_beam(
     """Trains the tokenizer on statistics that Beam computes, and returns the tokenizer and the texts that were read."""
     vocab, smoothing = settings.vocab, settings.corpus_options.smoothing
     if vocab.family == 'bpe':
-        fix = 'choose another family, or leave config.beam empty for run=vocab and a part of the text'
+        fix = 'choose another family, or train it on a part of the text with run=vocab and without config.beam'
         expected = 'a vocabulary that can be trained from counts or a sample'
         raise UserError('config.beam', 'a byte-level BPE to train', expected, fix)
     statistics = _beam_statistics(settings, corpora, workdir)

@@ -62,7 +62,7 @@ def with_architecture(
             fix = 'leave it out'
             raise UserError(f'config.model.{name}', str(configured), f'{value}, as in {source}', fix)
     if not source_fields['num_segments'] and settings.pair_options.paired and 'pairs.mode' not in flag_keys:
-        print(f'config.pairs.mode is doc_sentences: the model in {source} has no segment ids, which pairs need')
+        print(f'config.pairs.mode is set to doc_sentences, because the model in {source} has no segment ids')
         settings = dataclasses.replace(settings, pairs=dataclasses.replace(settings.pairs, mode='doc_sentences'))
     return _with_fields(settings, source_fields)
 
@@ -141,7 +141,7 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     # by its fingerprint.
     another = settings.tokenizer and settings.init
     if pieces > rows or (another and pieces != rows):
-        fix = f'resize the model, in transformers with resize_token_embeddings({pieces})'
+        fix = f'resize the model with resize_token_embeddings({pieces}) of transformers'
         fix = 'leave config.tokenizer empty to use the tokenizer of config.init' if another else fix
         raise UserError('config.model.vocab_size', str(pieces), f'{rows}, as in {directory}', fix)
     return max(tokenizer.vocab_size, rows)

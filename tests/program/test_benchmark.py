@@ -60,7 +60,7 @@ def test_two_tasks_and_their_table(program: Program, trained: pathlib.Path, glue
     assert again.count('finished already') == 2 and (tmp_path / 'submission.zip').exists() and 'compiled' not in again
     assert results(tmp_path) == found
     line = program.error(*ask, '--config.learning_rate=1e-4', **ALL)
-    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, with which it was finished' in line
+    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, as when the task was finished' in line
 
 
 def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
@@ -85,7 +85,7 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
         assert record_request(tmp_path, more) == {'cola'}  # the sweep goes on
     record_result(tmp_path, 'rte', more['rte'])
     assert record_request(tmp_path, more) == {'cola', 'rte'}
-    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
+    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, as when the task was finished'):
         record_request(tmp_path, {'cola': {**config, 'seed': 1}})
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
         record_request(tmp_path, {'cola': {**config, 'step': 3, 'steps': 9}})

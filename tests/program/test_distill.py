@@ -179,7 +179,7 @@ MISTAKES_ON_A_TASK = [
     (
         f'{OF_TASK} --config.distill.augment=1 --config.distill.augment_model={{trained}} '
         '--config.distill.augment_candidates=400',
-        ('distill.augment_candidates', '400', 'words that are one piece'),
+        ('distill.augment_candidates', '400', 'single-piece words of the vocabulary'),
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
 ]
