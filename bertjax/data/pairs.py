@@ -127,11 +127,10 @@ def draw_target_lengths(
     instead drawn uniformly from 2 to S - 3.
 
     Args:
-      document: int64, document numbers.
+      document, plan: int64, the numbers of documents and plans, which broadcast against each other.
       options: The options of pairing.
       seq_len: S.
       seed: The seed of the draws.
-      plan: int64, plan numbers, which broadcast against `document`.
 
     Returns:
       int64, the target lengths.

@@ -58,14 +58,8 @@ def load_plans(
 
     The name of a plan is a hash of the split's hash, the options and the seed. `NAME.npy` contains the chunks.
     `NAME.json` contains their number, their checksum and the other fields of the plan. A plan whose two files do not
-    match is made again. Processes that make the same plan at the same time write the same bytes.
-
-    Args:
-      split: One side of a token store.
-      options: The options of pairing.
-      seq_len: S.
-      seed: The seed of the walks.
-      cache_dir: A local directory, made if absent; None keeps the plans in memory.
+    match is made again. Processes that make the same plan at the same time write the same bytes. If `cache_dir` is
+    None, the plans stay in memory.
     """
     check_split(split, options, seq_len)
     rules = [WALK_VERSION, split.sha, options.mode, seq_len, options.short_probability, options.balanced, seed]

@@ -170,16 +170,10 @@ def lay_out_pairs(
 def lay_out_sentences(
     split: TokenSplit, chunks: np.ndarray, document: np.ndarray, seq_len: int, cls_id: int, sep_id: int, pad_id: int
 ) -> Rows:
-    """Lays out sentences as [CLS] sentences [SEP], with another [SEP] between documents.
+    """Lays out chunks of a plan without pairs as [CLS] sentences [SEP], with another [SEP] between documents.
 
-    All positions are in segment 0, unless the split defines segment types.
-
-    Args:
-      split: The text.
-      chunks: [B], the chunks of a plan without pairs.
-      document: int64 [B], the document of each chunk's first token.
-      seq_len: S.
-      cls_id, sep_id, pad_id: The ids of [CLS], [SEP] and [PAD].
+    All positions are in segment 0, unless the split defines segment types. `document`, int64 [B], is the document of
+    each chunk's first token.
     """
     rows = len(chunks)
     start, length, documents = (chunks[name].astype(np.int64) for name in CHUNK.names)

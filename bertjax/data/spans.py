@@ -33,12 +33,9 @@ class Words:
 
 
 def find_words(input_ids: np.ndarray, maskable: np.ndarray, continues_word: np.ndarray) -> Words:
-    """Divides the maskable positions of rows into words. A piece that does not continue a word begins a new word.
+    """Divides the maskable positions of rows into words; see `masking.mask_batch` for the arguments.
 
-    Args:
-      input_ids: int32 [B, S].
-      maskable: bool [B, S].
-      continues_word: bool [V], whether a piece continues the word before it.
+    A piece that does not continue a word begins a new word.
     """
     rows, seq_len = input_ids.shape
     positions = np.flatnonzero(maskable)

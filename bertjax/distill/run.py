@@ -59,10 +59,7 @@ def student_encoder(distill: DistillationSettings, teacher: BertConfig) -> BertC
 def task_teacher(data: TaskData, distill: DistillationSettings, mesh: Mesh) -> Teacher:
     """Loads and checks the teacher for a task, before any record is tokenised.
 
-    Args:
-      data: The data of the task, with the encoder config of the student. The task must know its labels.
-      distill: The settings of the distillation.
-      mesh: The devices of the teacher.
+    `data` has the encoder config of the student, and its task must know its labels.
 
     Raises:
       UserError: The teacher has another vocabulary, lacks the task's head, or cannot be compared with the student.
@@ -124,10 +121,7 @@ def distill_task(data: TaskData, distill: DistillationSettings, teacher: Teacher
     With config.distill.intermediate there are two stages, as in TinyBERT. The first stage has the losses on the hidden
     states, and the second stage has the losses on the outputs.
 
-    Args:
-      data: The data of the task, with the encoder config of the student.
-      distill: The settings of the distillation.
-      teacher: The teacher from `task_teacher`.
+    `data` has the encoder config of the student.
 
     Raises:
       UserError: config.packing is 'on'.

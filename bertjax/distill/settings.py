@@ -135,11 +135,7 @@ class DistillationSettings(TaskDistillationKeys):
         return DistillSpec(factors, self.temperature, layers, self.projection and compares)
 
     def intermediate_steps(self, total: int, batches: int) -> int:
-        """Returns the number of steps of the first stage.
-
-        Args:
-          total: The number of steps of the run.
-          batches: The number of batches of an epoch.
+        """Returns the steps of the first stage of a run with `total` steps, where an epoch has `batches` batches.
 
         Raises:
           UserError: A stage would have no steps.

@@ -43,13 +43,8 @@ def teacher_config_changes(dtype: str) -> dict[str, Any]:
 def check_vocabulary(directory: str, student: Tokenizer, key: str = KEY) -> None:
     """Checks that the teacher and the student have the same vocabulary, because both get the same token ids.
 
-    Args:
-      directory: The directory of the teacher.
-      student: The tokenizer of the student.
-      key: The config key that names the teacher, for the error message.
-
     Raises:
-      UserError: The vocabularies differ.
+      UserError: The vocabularies differ. The error names the config key `key`.
     """
     teacher = load_tokenizer(directory)
     if teacher.fingerprint != student.fingerprint:
@@ -66,14 +61,8 @@ def check_rows(directory: str, num_outputs: int, num_pieces: int, key: str = KEY
     A teacher can have more outputs than pieces, for example if its embedding table is padded. Its probabilities would
     then include pieces that do not exist. Only a student that copies the teacher's embeddings has the same outputs.
 
-    Args:
-      directory: The directory of the teacher.
-      num_outputs: The number of outputs of the teacher.
-      num_pieces: The number of outputs of the student.
-      key: The config key that names the teacher, for the error message.
-
     Raises:
-      UserError: The two numbers differ.
+      UserError: The number of outputs of the teacher and the number of pieces of the student differ.
     """
     if num_outputs != num_pieces:
         found = f'a model with {num_outputs:,} token embeddings in {directory}'
@@ -106,11 +95,7 @@ class Teacher:
         return self.module.config
 
     def check_head(self, parts: Sequence[str], expected: str) -> None:
-        """Checks that the directory has these parts of the parameter tree, because missing parts would be random.
-
-        Args:
-          parts: Top-level names in the tree.
-          expected: A description of the expected model, for the error message.
+        """Checks that the directory has these top-level parts of the parameter tree. Missing parts would be random.
 
         Raises:
           UserError: A part is missing.

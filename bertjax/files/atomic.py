@@ -77,9 +77,7 @@ class AtomicFile:
 
     As a context manager, it closes the file at the end of the block, or removes it after an exception.
 
-    Attributes:
-      path: The final path.
-      file: The open file, which is also readable.
+    The attribute `file` is the open file, which is also readable.
     """
 
     def __init__(self, path: epath.PathLike):

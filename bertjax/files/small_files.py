@@ -50,11 +50,9 @@ def _read_json(path: epath.PathLike, kind: type, expected: str, fix: str) -> Any
 
 
 def read_json_or_none(path: pathlib.Path, parse: Callable[[Any], Parsed]) -> Parsed | None:
-    """Parses a JSON file that bertjax wrote; returns None if it is missing or damaged.
+    """Parses a JSON file that bertjax wrote. Returns None if the file is missing or damaged.
 
-    Args:
-      path: The path of a local file.
-      parse: A function of the JSON value. It may raise a KeyError, ValueError or similar for an unexpected value.
+    The function `parse` may raise a KeyError, ValueError or similar for an unexpected JSON value.
     """
     try:
         return parse(json.loads(path.read_text(encoding='utf-8')))

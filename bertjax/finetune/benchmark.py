@@ -114,10 +114,7 @@ class BenchmarkData:
 def find_benchmark_data(names: Sequence[str], tasks: Mapping[str, GlueTask], data: str) -> BenchmarkData:
     """Reads the files of all tasks, so that a mistake in any file is reported before training.
 
-    Args:
-      names: The names of the tasks.
-      tasks: {name: task}.
-      data: config.data, for error messages.
+    `tasks` is {name: task}, and `data` is config.data, for error messages.
 
     Raises:
       UserError: No task has data, or a row is malformed.
@@ -143,12 +140,8 @@ def find_benchmark_data(names: Sequence[str], tasks: Mapping[str, GlueTask], dat
 def record_request(folder: pathlib.Path, configs: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """Records the config of each task, and returns the tasks that have finished with this config.
 
-    A finished task that must run again keeps its old record until `record_result` is called, because the process may
-    be killed before.
-
-    Args:
-      folder: The workdir of the benchmark.
-      configs: {task: plain config}.
+    A finished task that must run again keeps its old record until `record_result` is called, so that a killed process
+    runs it again. `folder` is the workdir of the benchmark.
 
     Raises:
       UserError: A task has finished with other settings.

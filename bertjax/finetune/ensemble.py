@@ -28,11 +28,9 @@ EnsembleRequest = Sequence[tuple[FinetuningSettings, pathlib.Path]]  # the setti
 
 
 def member_folders(ensemble: str, workdir: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the workdirs of config.ensemble. The matches of a glob are sorted by name.
+    """Returns the workdirs of config.ensemble, which has paths and globs separated by commas.
 
-    Args:
-      ensemble: config.ensemble: paths and globs separated by commas.
-      workdir: The workdir for the figures and predictions of the ensemble.
+    The matches of a glob are sorted by name. `workdir` is that of the ensemble.
 
     Raises:
       UserError: A folder does not exist, has no run, occurs twice or is `workdir`, or there are fewer than two folders.
@@ -124,7 +122,7 @@ def ensemble_table(
     member_scores: Mapping[str, Mapping[str, float | None]],
     ensemble_figures: Mapping[str, Mapping[str, float | None]],
 ) -> Table:
-    """Returns a table with a row for each member and a last row for the ensemble.
+    """Returns a table of the figure `score`, with a row for each member and a last row for the ensemble.
 
     Args:
       score: The name of the figure.

@@ -96,9 +96,9 @@ def load_task(
     """Loads the model of the workdir, whose run may be unfinished. Without a run, loads the model of config.init.
 
     Args:
-      settings: The settings made from the result of `merge_run_config`.
+      settings: The settings of the result of `merge_run_config`.
       folder: The workdir.
-      splits_of: A function that reads and tokenises the splits. It is called after the task has learned its labels.
+      splits_of: A function that reads and tokenises the splits. The task already knows its labels.
 
     Raises:
       UserError: Neither the workdir nor config.init has a model for this task, or config.step has no checkpoint.

@@ -108,10 +108,7 @@ def evaluate_split(
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
     """Computes the figures and predictions of the labelled splits, and tunes the thresholds of the task on dev.
 
-    Args:
-      data: The data of the task.
-      outputs: {split: the outputs of the model}.
-      folder: The folder that the predictions are written to.
+    The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
       {'splits': {split: figures}} and {split: predictions}. The first dictionary also has 'parts' (see
@@ -148,13 +145,7 @@ def export_task(
 ) -> list[pathlib.Path]:
     """Writes a folder in WORKDIR/export/ for each format, and returns the folders.
 
-    Args:
-      folder: The workdir.
-      config: The config of the run.
-      task_model, params: The model to export.
-      results: The figures of the model.
-      formats: The formats of config.export_formats.
-      finished: Whether the run is finished.
+    The model card shows the figures in `results`.
     """
     data = task_model.data
     card: dict[str, Any] = {'title': f'BERT for {data.task.name}, trained with bertjax'}
@@ -198,16 +189,8 @@ def write_predictions(
 ) -> list[pathlib.Path]:
     """Writes the predictions of a split and returns the files.
 
-    FOLDER/SPLIT.jsonl has one line per record. FOLDER/SPLIT/ has the files that the benchmark's server or scorer
-    expects, and FOLDER/SPLIT.zip has the same files.
-
-    Args:
-      folder: The folder for the files.
-      task: The task.
-      name: The name of the split.
-      split: The split.
-      predictions: A prediction for each record.
-      items: The records and blank lines of the input; see `prediction_rows`. None for the records of the split.
+    FOLDER/SPLIT.jsonl has the rows of `prediction_rows` for `items`, which are by default the records of the split.
+    FOLDER/SPLIT/ has the files that the benchmark's server or scorer expects, and FOLDER/SPLIT.zip has the same files.
     """
     written = [folder / f'{name}.jsonl']
     write_atomic(written[0], json_lines(prediction_rows(task, items or split.records, predictions)))
@@ -255,7 +238,7 @@ def json_lines(rows: Iterable[Mapping[str, Any]]) -> str:
 
 def _line(row: Mapping[str, Any]) -> str:
     line = json.dumps(row, ensure_ascii=False)
-    # A field may contain a lone surrogate. It can only be written as a JSON escape.
+    # A lone surrogate in a field can only be written as a JSON escape.
     return line if line.isascii() or _is_text(line) else json.dumps(row)
 
 

@@ -131,10 +131,10 @@ class Finetuning:
         return self.setup.state
 
     def init_state(self) -> TrainState:
-        """Returns the state of step 0.
+        """Returns the training state at step 0.
 
-        The encoder comes from config.init, and the head also if config.init has it; else the head is random. A
-        distillation may instead have other initial parameters or start from random weights.
+        The parameters come from config.init, except a head that config.init lacks, which is random. A distillation may
+        have other initial parameters, or random ones.
         """
         distillation, seed = self._distillation, self.settings.run_seeds.init
         if distillation is None:

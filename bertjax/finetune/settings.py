@@ -44,11 +44,8 @@ class FinetuningSettings(FinetuningKeys):
     def check_patience(self, eval_every: int | str) -> None:
         """Checks that a run with config.patience is evaluated during training.
 
-        Args:
-          eval_every: The interval between evaluations, as a duration or in steps.
-
         Raises:
-          UserError: config.patience is set, but the interval is 0.
+          UserError: config.patience is set, but `eval_every`, a duration or a number of steps, is 0.
         """
         if self.patience and not parse_duration(eval_every)[0]:
             raise UserError(

@@ -272,11 +272,7 @@ class TrialGroup:
 def find_group_size(group: TrialGroup, count: int) -> int:
     """Returns the number of trials, at most `count`, that fit in the memory of a device together.
 
-    The number is 1 on a CPU, where training several trials together is not faster.
-
-    Args:
-      group: A group with one of these trials.
-      count: The number of trials.
+    The number is 1 on a CPU, where training several trials together is not faster. `group` has one of the trials.
     """
     limit = (jax.local_devices()[0].memory_stats() or {}).get('bytes_limit')
     if not limit:

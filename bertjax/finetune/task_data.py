@@ -148,7 +148,7 @@ class TaskData:
         print(f'{name}: {features.notes[-1]}')
 
     def parts(self, names: Iterable[str]) -> dict[str, str]:
-        """Returns a text such as '500 of 872 records' for each split that is a sample."""
+        """Returns {split: a text such as '500 of 872 records'} for the splits that are samples."""
         splits = {name: self.split(name) for name in names}
         return {
             name: f'{len(split.records):,} of {split.population:,} records'
@@ -157,13 +157,7 @@ class TaskData:
         }
 
     def tokenise(self, records: Sequence[Any], *, training: bool = False, cache: bool = True) -> TaskSplit:
-        """Tokenises records.
-
-        Args:
-          records: The records.
-          training: Whether the records are trained on.
-          cache: Whether to cache the features in WORKDIR/features.
-        """
+        """Tokenises records, and caches their features in WORKDIR/features if `cache` is True."""
         options = (to_plain(self.settings.task), list(self.task.labels), self.settings.seq_len, training)
         if self.tokenizer.separators > 1:  # the fingerprint of a tokenizer does not depend on its separators
             options += (self.tokenizer.separators,)
@@ -197,10 +191,7 @@ class TaskData:
         )
 
     def fingerprints(self) -> dict[str, str]:
-        """Returns hashes or texts of the encoder sizes, tokenizer, labels and training rows.
-
-        A resumed run must have the same values.
-        """
+        """Returns hashes or texts of the parts that a resumed run must not change."""
         encoder = self.encoder
         sizes = (encoder.num_layers, encoder.width, encoder.num_heads, encoder.mlp_dim, encoder.max_positions)
         rows = self.split('train', training=True).features
@@ -219,12 +210,8 @@ def task_json(
 ) -> str:
     """Returns the text of task.json.
 
-    Args:
-      options: The options of the task, including its kind, as JSON values.
-      task: The task with its learned state.
-      encoder: The config of the encoder.
-      seq_len: The maximum sequence length, S.
-      finished: Whether the run is finished, so that the thresholds of the task are tuned on dev.
+    `options` are the options of the task, including its kind, as JSON values. If `finished`, the thresholds of the task
+    are tuned on dev.
     """
     facts: dict[str, Any] = {'task': dict(options), 'learned': task.learned_state()}
     facts |= {'encoder': dataclasses.asdict(encoder), 'seq_len': seq_len}

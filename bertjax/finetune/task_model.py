@@ -179,8 +179,7 @@ class TaskModel:
     def fresh_state(self, seed: int) -> tuple[TrainState, ImportedModel]:
         """Returns the training state at step 0, and the model imported from `data.source`.
 
-        Args:
-          seed: The seed of the parameters that the source lacks.
+        Parameters that the source lacks are random numbers that depend on `seed`.
         """
         task, labels = self.data.task, self.data.task.huggingface().get('id2label')
         imported = load_task_model(self.data.source, self.setup.module, task.head, id2label=labels, seed=seed)
@@ -222,12 +221,8 @@ def prepare(
 ) -> tuple[TaskSplit, TaskModel]:
     """Tokenises all splits and builds the model, so that every mistake is reported before training.
 
-    Args:
-      data: The data of the task.
-      mesh: The devices to train on.
-      length_count: The maximum number of padded lengths.
-      layout: The layout of packed training batches; None for one sequence per row.
-      selection_key: The config key that requires a dev score to select a model; '' for none.
+    For `length_count` and `layout`, see `TaskModel`. `selection_key` is the config key that requires a dev score to
+    select a model; '' for none.
 
     Returns:
       The training split and the model.

@@ -94,11 +94,7 @@ def dev_score(results: Mapping[str, Any]) -> float:
 
 
 def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> dict[str, Any]:
-    """Returns the content of sweep.json.
-
-    Args:
-      runs: The trials with their results.
-      score: The name of the figure that the trials are compared by.
+    """Returns the content of sweep.json. The trials are compared by the figure `score`.
 
     Returns:
       The statistics of each setting over its seeds (median, mean, standard deviation, best score and number of

@@ -101,9 +101,7 @@ class FillRequest:
     def answers(self, items: Sequence[Item], advance: Advance | None = None) -> list[dict[str, Any]]:
         """Returns an object with the text and its answer for each non-blank item.
 
-        Args:
-          items: The items, some of which may be blank.
-          advance: A function that is called with the number of newly finished items; None shows a progress bar.
+        `advance` is called with the number of newly finished items; None shows a progress bar.
         """
         _, texts, seconds = nonblank_texts(items)
         if not texts:

@@ -62,11 +62,9 @@ class PairScores:
 def score_pairs(
     runner: Runner, sequences: Sequence[np.ndarray], lengths: tuple[int, ...], advance: Advance
 ) -> np.ndarray:
-    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2]; see `PairScores`.
+    """Computes the pseudo-log-likelihoods of N pairs at once, float64 [N, 2].
 
-    Args:
-      runner, sequences, advance: See `PairScores`.
-      lengths: The padded lengths; see `choose_score_lengths`.
+    See `PairScores`, and `choose_score_lengths` for `lengths`.
     """
     distinct, index = first_of_equal(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))

@@ -44,17 +44,14 @@ _MIN_SPEEDUP = {'float32': 1.0, 'bfloat16': 1.4}
 _EFFICIENCY = 0.4
 _FLOOR, _PARAMETERS_FACTOR, _PARAMETERS_EXPONENT, _TOKENS_FACTOR, _TOKENS_EXPONENT = 1.0, 60.0, 0.28, 190.0, 0.28
 _WARMUP_FRACTION = 0.9999  # the warm-up fraction of the first phase; 1 is not allowed
-_OPEN_END_FACTOR = 1000  # a phase that the clock ends has this many times the estimated steps of the run as its length
+_OPEN_END_FACTOR = 1000  # the length of a phase that the clock ends, relative to the estimated steps of the run
 
 
 def expected_loss(parameters: float, tokens: float) -> float:
-    """Returns a rough held-out MLM loss in nats per piece. It is used only to compare sizes.
+    """Returns a rough held-out MLM loss in nats per piece, which is used only to compare sizes.
 
-    The formula is that of arXiv 2203.15556, equation 2, with assumed constants.
-
-    Args:
-      parameters: The number of parameters; see `inner_parameters`.
-      tokens: The number of positions that the model is trained on.
+    The formula is that of arXiv 2203.15556, equation 2, with assumed constants. For `parameters`, see
+    `inner_parameters`; `tokens` is the number of positions in training.
     """
     return _FLOOR + _PARAMETERS_FACTOR / parameters**_PARAMETERS_EXPONENT + _TOKENS_FACTOR / tokens**_TOKENS_EXPONENT
 
@@ -146,12 +143,6 @@ def make_plan(
     settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]
 ) -> BudgetPlan:
     """Returns the plan in the workdir, or saves and returns a new plan or the plan of the run in config.replay.
-
-    Args:
-      settings: The settings of the run.
-      folder: The workdir.
-      mesh: The devices.
-      flag_keys: The config keys that the command line sets.
 
     Raises:
       UserError: The budget conflicts with other keys, or the workdir has a run with another budget.

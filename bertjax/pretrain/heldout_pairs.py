@@ -34,12 +34,7 @@ def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
 class PairsEvaluator:
     """An evaluator of the training loop (`EvaluatorProtocol`) that computes the accuracy on minimal pairs.
 
-    Args:
-      pairs: The pairs, at least one.
-      tokenizer: The tokenizer of the run.
-      module: The model.
-      batch_size: The number of masked sentences in a batch.
-      mesh: The mesh over which the parameters and the rows are sharded.
+    There must be at least one pair. A batch has `batch_size` masked sentences.
 
     Raises:
       UserError: A sentence is longer than the model's number of positions; see `encode_pairs`.

@@ -54,11 +54,7 @@ def parse_texts(spec: str) -> list[tuple[str, str]]:
 
 
 def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
-    """Checks config.heldout_texts before any text is read.
-
-    Args:
-      settings: The settings of the run.
-      folder: The workdir.
+    """Checks config.heldout_texts before any text is read. `folder` is the workdir.
 
     Raises:
       UserError: A text does not exist, is also trained on, contains the workdir or has the same name as a corpus, or
@@ -79,15 +75,10 @@ def check_texts(settings: PretrainingSettings, folder: pathlib.Path) -> None:
 def prepare_texts(
     settings: PretrainingSettings, folder: pathlib.Path, tokenizer: Tokenizer, stores: Sequence[WeightedStore]
 ) -> dict[str, StoreSplit]:
-    """Returns the texts as {name: split}.
+    """Returns the texts as {name: split}. Their token stores are built in the workdir `folder`, or reused.
 
-    The split of an entry NAME=PATH has all documents of the text. The splits of 'each' have the held-out documents.
-
-    Args:
-      settings: The settings of the run, which `check_texts` has checked.
-      folder: The workdir, where the token stores of the texts are built or reused.
-      tokenizer: The tokenizer of the run.
-      stores: The token stores of the corpus.
+    The split of an entry NAME=PATH has all documents of the text. The splits of 'each' have the held-out documents of
+    `stores`, the token stores of the corpus.
 
     Raises:
       UserError: A text cannot be read, or 'each' is used and a corpus has no held-out documents.

@@ -153,14 +153,9 @@ def export_pretraining(
     rows: list[dict[str, Any]],
     formats: Collection[str],
 ) -> list[pathlib.Path]:
-    """Writes a folder in WORKDIR/export/ for each format, and returns the folders.
+    """Writes a folder in WORKDIR/export/ for each of `formats`, and returns the folders.
 
-    Args:
-      folder: The workdir.
-      config: The resolved config.
-      model_config, tokenizer, params: The config, the tokenizer and the parameters of the model.
-      rows: The held-out rows. The model card shows the last row.
-      formats: The formats of config.export_formats.
+    The model card shows the last of `rows`, the held-out rows.
     """
     content = ExportContent(
         module=BertForPreTraining(model_config),
@@ -257,12 +252,7 @@ def print_heldout(console: Console, rows: list[dict[str, Any]], baselines: Chanc
 
 
 def print_texts(console: Console, texts: Mapping[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
-    """Prints a table of the first and the last MLM loss and accuracy on each text.
-
-    Args:
-      console: The console.
-      texts: The result of `read_text_rows`.
-    """
+    """Prints a table of the first and the last MLM loss and accuracy on each text of `read_text_rows`."""
     first, last = next(iter(texts.values()))
     table = Table(title='other held-out texts', title_justify='left')
     table.add_column('', no_wrap=True)

@@ -132,13 +132,7 @@ def store_directories(settings: PretrainingSettings, workdir: pathlib.Path) -> l
 def open_stores(
     settings: PretrainingSettings, workdir: pathlib.Path, tokenizer: Tokenizer, *, verify: bool = True
 ) -> list[WeightedStore]:
-    """Opens the token stores of a run without reading its text.
-
-    Args:
-      settings: The settings of the run.
-      workdir: The workdir.
-      tokenizer: The tokenizer of the run.
-      verify: Whether to verify the checksums; see `open_store`.
+    """Opens the token stores of a run without reading its text. For `verify`, see `open_store`.
 
     Raises:
       UserError: A store does not exist, or it was built with another tokenizer.

@@ -137,11 +137,9 @@ def _train_on_beam(
 
 
 def load_configured_tokenizer(settings: PretrainingSettings, source: str) -> Tokenizer:
-    """Loads the tokenizer of config.tokenizer or config.init.
+    """Loads the tokenizer of config.tokenizer or config.init from `source`.
 
-    Args:
-      settings: The settings of the run.
-      source: A tokenizer for `load_tokenizer`. With config.vocab.family=symbols, also a file with one symbol per line.
+    If config.vocab.family is 'symbols', `source` can also be a file with one symbol per line.
 
     Raises:
       UserError: The tokenizer cannot be read.
@@ -176,12 +174,8 @@ def write_candidates(
 ) -> list[tuple[str, int, list[str]]]:
     """Writes words of config.corpus that the vocabulary splits to WORKDIR/candidates.txt, for config.vocab.add.
 
-    Each line has a word, its number of occurrences, and its pieces, separated by tabs.
-
-    Args:
-      settings: The settings of the run.
-      source: A tokenizer for `load_tokenizer`.
-      workdir: The workdir.
+    Each line has a word, its number of occurrences, and its pieces, separated by tabs. The vocabulary is that of
+    `load_tokenizer(source)`.
 
     Returns:
       The candidates; see `text.added_words.rank_candidates`.

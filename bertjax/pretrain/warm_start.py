@@ -119,12 +119,8 @@ def embedding_rows(settings: PretrainingSettings, folder: pathlib.Path, tokenize
     """Returns V, the number of rows of the token embedding: the number of pieces, or of initial rows if it is larger.
 
     Published models have more rows than pieces (ModernBERT has 50,368 rows for 50,280 pieces). The run trains and
-    exports all rows. A resumed run takes the number from its config.json.
-
-    Args:
-      settings: The settings of the pre-training run.
-      folder: The workdir.
-      tokenizer: The tokenizer of the run, with the words of config.vocab.add.
+    exports all rows. A resumed run takes the number from its config.json. `tokenizer` includes the words of
+    config.vocab.add.
 
     Raises:
       UserError: The number of pieces does not match config.init or the teacher.
