@@ -17,9 +17,9 @@ If `config.masking.causal_share` is above 0, a batch has one more array:
 |------------------|--------|---------|-----------------------------------------------------------------------------|
 | causal           | [B, S] | int32   | 1 for the tokens of a causal example, which attend only to their left       |
 
-A packed row contains several examples one after the other (data/packed.py). Each example starts with segment 0.
-`masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has these
-arrays, where E = `max_examples(S)`:
+A packed row contains several examples one after the other (data/packed_examples.py). Each example starts with segment
+0. `masked_positions` count from the start of the row, and P is the limit for the whole row. A packed batch also has
+these arrays, where E = `max_examples(S)`:
 
 | name             | shape  | dtype   | content                                                                     |
 |------------------|--------|---------|-----------------------------------------------------------------------------|

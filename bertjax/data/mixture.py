@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.data.hashing import hash_int, permute
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 
 # The number of examples in a block. All blocks have the same proportions, with an error of less than 1/BLOCK.

@@ -13,7 +13,7 @@ from bertjax.data import walking
 from bertjax.data.hashing import hash_bits, permute
 from bertjax.data.pairs import CHUNK, PairOptions, PairPlan, TokenSplit, check_split
 from bertjax.files.atomic import checksum, write_atomic
-from bertjax.files.mapped import register_mapped
+from bertjax.files.memory_map import register_mapped
 from bertjax.files.small_files import read_json_or_none
 
 # A part of the file name of every plan. Increase it with any change to the result of `walking.walk`.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.errors import UserError
-from bertjax.inference.masked import predict_pieces
+from bertjax.inference.masked_lm import predict_pieces
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, ensure_progress, scale_progress
 from bertjax.text.sentencepiece_proto import SPACE

@@ -10,7 +10,7 @@ from rich.table import Table
 from bertjax.errors import UserError
 from bertjax.inference.fill import MaskedText, extend, fill_each, fill_jointly
 from bertjax.inference.input import Item, nonblank_texts
-from bertjax.inference.masked import next_sentence_probabilities
+from bertjax.inference.masked_lm import next_sentence_probabilities
 from bertjax.inference.runner import Runner
 from bertjax.inference.score import score_texts
 from bertjax.progress import Advance

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bertjax.files.atomic import write_atomic
-from bertjax.inference.masked import choose_score_lengths, pseudo_log_likelihoods
+from bertjax.inference.masked_lm import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
 from bertjax.tasks.minimal_pairs import first_of_equal

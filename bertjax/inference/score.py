@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bertjax.inference.encode import build_sequences
-from bertjax.inference.masked import pseudo_log_likelihoods
+from bertjax.inference.masked_lm import pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from bertjax.corpus.store import StoreSplit
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.pretrain.heldout_texts import split_name
 from bertjax.pretrain.settings import PretrainingSettings

@@ -7,10 +7,10 @@ from bertjax.errors import UserError
 
 READ = """
 import os, sys
-from bertjax.files import mapped
-mapped.explain_bus_errors()
+from bertjax.files import memory_map
+memory_map.explain_bus_errors()
 for path in sys.argv[1:]:
-    ids = mapped.map_array(path, '<u2')
+    ids = memory_map.map_array(path, '<u2')
 os.truncate(path, 0)
 print(ids.sum())
 """

@@ -40,7 +40,7 @@ _ADVICE = {
 }
 
 
-def outcome(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
+def all_checks(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
     """Yields all checks of a run. `at_work` is whether a process is working on it."""
     yield progress(run, at_work=at_work)
     yield not_finite(run)
