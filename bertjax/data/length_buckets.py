@@ -16,7 +16,7 @@ def best_length_count(
     cost: Callable[[int], float],
     *,
     compile_cost: float,
-    longest: int,
+    max_length: int,
     max_count: int = MAX_LENGTHS,
     multiple: int = 4,
 ) -> int:
@@ -26,26 +26,26 @@ def best_length_count(
       lengths: int [N], the lengths of the rows.
       cost: A function from a padded length to the total cost of one row over all epochs.
       compile_cost: The cost of compiling one more length, in the same unit.
-      longest, multiple: See `choose_lengths`.
+      max_length, multiple: See `choose_lengths`.
       max_count: The maximum number of padded lengths.
     """
 
     def total(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, longest=longest, multiple=multiple)
+        shapes = choose_lengths(lengths, count=count, max_length=max_length, multiple=multiple)
         rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes))
         return sum(n * cost(shape) for n, shape in zip(rows, shapes, strict=True)) + len(shapes) * compile_cost
 
     return min(range(1, max_count + 1), key=total)
 
 
-def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: int = 4) -> tuple[int, ...]:
+def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple: int = 4) -> tuple[int, ...]:
     """Chooses at most `count` padded lengths, ascending, that minimise the number of padding tokens.
 
     Args:
-      lengths: int [N], the lengths of the rows, at most `longest`.
+      lengths: int [N], the lengths of the rows, at most `max_length`.
       count: The maximum number of padded lengths.
-      longest: The length of the longest sequence that the model accepts.
-      multiple: Every padded length is a multiple of this number, or `longest`.
+      max_length: The maximum sequence length of the model.
+      multiple: Every padded length is a multiple of this number, or `max_length`.
     """
     steps = -(-np.asarray(lengths) // multiple)
     rows = np.bincount(steps)  # rows[i]: the number of rows of i steps, where a step is `multiple` tokens
@@ -63,7 +63,7 @@ def choose_lengths(lengths: np.ndarray, *, count: int, longest: int, multiple: i
         if i not in chosen:
             chosen.append(i)
         i = last[i] if last[i] >= 0 else i
-    return tuple(min(int(i) * multiple, longest) for i in sorted(chosen) if shorter[i + 1])
+    return tuple(min(int(i) * multiple, max_length) for i in sorted(chosen) if shorter[i + 1])
 
 
 def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:

@@ -66,7 +66,7 @@ def choose_layout(
     cost: Callable[[int], float],
     group_cost: float,
     max_groups: int,
-    longest: int,
+    max_length: int,
     shared: bool,
 ) -> Layout:
     """Returns the cheapest layout.
@@ -80,11 +80,11 @@ def choose_layout(
       cost: A function from the length of a row in tokens to its cost.
       group_cost: The cost of each group of rows after the first. The rows of a group have the same length.
       max_groups: The maximum number of groups.
-      longest: The longest sequence that the model accepts.
+      max_length: The maximum sequence length of the model.
       shared: Whether a row of the layout may have several sequences.
     """
     slots = np.repeat(capacities, choices)
-    layouts = [_one_per_row(slots, count, longest) for count in range(1, max_groups + 1)]
+    layouts = [_one_per_row(slots, count, max_length) for count in range(1, max_groups + 1)]
     if shared:
         # Rows of more than twice the longest slot cost more in attention than they save in padding.
         first = -(-int(slots.max()) // _MULTIPLE) * _MULTIPLE
@@ -92,9 +92,9 @@ def choose_layout(
     return min(layouts, key=lambda layout: layout_cost(layout, cost, group_cost))
 
 
-def _one_per_row(capacities: np.ndarray, count: int, longest: int) -> Layout:
+def _one_per_row(capacities: np.ndarray, count: int, max_length: int) -> Layout:
     """Returns the layout with one sequence per row. The rows have at most `count` different lengths."""
-    shapes = choose_lengths(capacities, count=count, longest=longest, multiple=_MULTIPLE)
+    shapes = choose_lengths(capacities, count=count, max_length=max_length, multiple=_MULTIPLE)
     lengths = np.asarray(shapes)[find_buckets(capacities, shapes)]
     order = np.argsort(lengths, kind='stable')
     starts = np.empty_like(lengths)

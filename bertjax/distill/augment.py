@@ -175,7 +175,7 @@ def _candidates(
     if not len(affected):
         return
     shards, sharding = row_shards(masked_lm.mesh), batch_sharding(masked_lm.mesh)
-    lengths = choose_lengths(affected.lengths, count=4, longest=masked_lm.config.max_positions)
+    lengths = choose_lengths(affected.lengths, count=4, max_length=masked_lm.config.max_positions)
     size = -(-batch_size // shards) * shards
     local = local_rows(sharding, size)
     for indices, length in sorted_batches(affected, batch_size=size, shapes=lengths):

@@ -141,10 +141,10 @@ def _obstacles(run: Run) -> dict[str, str]:
     obstacles: dict[str, str] = {}
     if init and not run.config['vocab'].get('add'):
         try:
-            other = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
+            differs = load_tokenizer(huggingface_directory(init)).fingerprint != tokenizer.fingerprint
         except UserError:  # the model no longer exists; a run needs it only at its start
-            other = False
-        obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if other else {}
+            differs = False
+        obstacles |= {f'its vocabulary differs from that of {init}': 'leave config.tokenizer empty'} if differs else {}
     for weighted in open_stores(run.pretraining_settings(), run.folder, tokenizer, verify=False):
         obstacles |= learning_obstacles(weighted.store.report)
     return obstacles
@@ -155,7 +155,7 @@ def collapsed(run: Run) -> Iterator[Check]:
     """Counts the fine-tuning runs that give the same answer to every record."""
     folders = sorted((run.folder / TRIALS).glob('*')) if run.is_sweep else [run.folder]
     results: dict[str, Any] = {x.name: read_recorded_results(x / RESULTS) for x in folders if (x / RESULTS).exists()}
-    names = [name for name, of_run in results.items() if of_run.get('collapsed')]
+    names = [name for name, run_results in results.items() if run_results.get('collapsed')]
     if results and not names:
         runs = f'all {len(results):,} runs give' if run.is_sweep else 'it gives'
         yield Check('seeds', OK, f'{runs} different answers to different records')

@@ -165,9 +165,9 @@ def task(settings: FinetuningSettings, folder: pathlib.Path, done: int) -> Itera
     with quiet():
         rows, seconds = _time_task(data, mesh)
     hours = max(steps - done, 0) * seconds * settings.batch_size / rows / 3600
-    several = f' for each of {runs} runs' if runs > 1 else ''
+    per_run = f' for each of {runs} runs' if runs > 1 else ''
     longest = f'{rows} rows padded to the longest of {_RECORDS} records'
-    yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{several}')
+    yield _hours(hours, steps, f'from steps timed on this machine, {longest} in {seconds:.3g} s{per_run}')
 
 
 def steps_of(settings: PretrainingSettings) -> int | None:
@@ -227,9 +227,9 @@ def _time_task(data: TaskData, mesh: Mesh) -> tuple[int, float]:
     rows = settings.batch_size // settings.grad_accum_steps
     if _is_cpu(mesh):
         rows = _round_to_shards(min(rows, _CPU_ROWS), row_shards(mesh))
-    few = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
+    limits = {'max_train_records': _RECORDS, 'max_eval_records': 1, 'batch_size': rows, 'grad_accum_steps': 1}
     with tempfile.TemporaryDirectory() as scratch:
-        part = data_from_source(dataclasses.replace(settings, **few), pathlib.Path(scratch))
+        part = data_from_source(dataclasses.replace(settings, **limits), pathlib.Path(scratch))
         train, model = prepare(part, mesh, 1)
         examples = model.examples(train.features, 0)
         phase = model.phase([VmappedRun(examples, settings.learning_rate, 0)], examples, 1 + _STEPS)

@@ -96,7 +96,7 @@ def _choose_layout(data: TaskData, train: TaskSplit, mesh: Mesh, passes: float) 
         cost=cost,
         group_cost=group_cost,
         max_groups=settings.max_padded_lengths or MAX_LENGTHS,
-        longest=encoder.max_positions,
+        max_length=encoder.max_positions,
         # The attention kernels of other platforms do not support separate dropout for the sequences of a row.
         shared=on_cpu and settings.model.attention in _PACKED_ATTENTION,
     )
@@ -109,7 +109,7 @@ def _padded_cost(encoder: BertConfig, train: TaskSplit, passes: float) -> float:
     lengths, choices = train.features.lengths, train.features.choices
 
     def cost(count: int) -> float:
-        shapes = choose_lengths(lengths, count=count, longest=encoder.max_positions)
+        shapes = choose_lengths(lengths, count=count, max_length=encoder.max_positions)
         rows = np.bincount(find_buckets(lengths, shapes), minlength=len(shapes)).tolist()
         computed = sum(n * choices * _row_cost(encoder, shape) for n, shape in zip(rows, shapes, strict=True))
         return passes * computed + len(shapes) * _compile_cost(encoder)

@@ -170,7 +170,7 @@ class TaskData:
         lengths = np.concatenate([split.features.lengths for split in splits])
         if any(split.is_stream for split in splits):  # assume that the lengths in a stream are log-uniform
             lengths = np.geomspace(4, self.settings.seq_len, 64).astype(np.int64)
-        return choose_lengths(lengths, count=count, longest=self.encoder.max_positions)
+        return choose_lengths(lengths, count=count, max_length=self.encoder.max_positions)
 
     def best_length_count(self, splits: Sequence[TaskSplit], passes: float, *, training: bool) -> int:
         """Returns the number of padded lengths with the lowest cost of computing and compiling.
@@ -187,7 +187,7 @@ class TaskData:
             np.concatenate([split.features.lengths for split in splits]),
             lambda length: share * train_flops_per_sequence(encoder, length, 0),
             compile_cost=FLOPS * (once + block * encoder.num_layers),
-            longest=encoder.max_positions,
+            max_length=encoder.max_positions,
         )
 
     def fingerprints(self) -> dict[str, str]:

@@ -85,7 +85,7 @@ class TaskModel:
     def examples(self, features: Features, seed: int) -> BucketedExamples | StratifiedExamples:
         """Returns the training examples, in an order that depends on `seed`."""
         if self.layout is not None:
-            (length,) = choose_lengths(features.lengths, count=1, longest=self.data.encoder.max_positions)
+            (length,) = choose_lengths(features.lengths, count=1, max_length=self.data.encoder.max_positions)
             return StratifiedExamples(
                 features,
                 batch_size=self.settings.batch_size,

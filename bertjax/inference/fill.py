@@ -144,13 +144,13 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
     total = [0.0] * len(texts)
     with ensure_progress(advance, 'filling', len(texts)) as report:
         step = scale_progress(report, len(texts), sum(len(text.positions) for text in texts))
-        while open := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
-            left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in open]
-            positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(open, left, strict=True)]
+        while unfilled := [row for row, text in enumerate(texts) if len(chosen[row]) < len(text.positions)]:
+            left = [[n for n in range(len(texts[row].positions)) if n not in chosen[row]] for row in unfilled]
+            positions = [[texts[row].positions[n] for n in masks] for row, masks in zip(unfilled, left, strict=True)]
             predictions = predict_pieces(
-                runner, [ids[row] for row in open], positions, 1, words_only=True, advance=step
+                runner, [ids[row] for row in unfilled], positions, 1, words_only=True, advance=step
             )
-            for row, masks, at, (best, scores) in zip(open, left, positions, predictions, strict=True):
+            for row, masks, at, (best, scores) in zip(unfilled, left, positions, predictions, strict=True):
                 best_mask = int(scores[:, 0].argmax())
                 chosen[row][masks[best_mask]] = ids[row][at[best_mask]] = int(best[best_mask, 0])
                 total[row] += float(scores[best_mask, 0])

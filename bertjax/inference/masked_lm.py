@@ -128,8 +128,8 @@ def pseudo_log_likelihoods(
                 'score', make_token_scores, features, inputs=SCORE_INPUTS, lengths=lengths, advance=step
             )
             scores = np.split(np.concatenate(outputs['log_probabilities']), np.cumsum(copies[rows])[:-1])
-            for row, of_row in zip(rows.tolist(), scores, strict=True):
-                results[row] = of_row
+            for row, row_scores in zip(rows.tolist(), scores, strict=True):
+                results[row] = row_scores
     return results
 
 

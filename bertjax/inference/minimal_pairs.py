@@ -69,4 +69,4 @@ def score_pairs(
     distinct, index = first_of_equal(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
     scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
-    return np.array([of_pieces.sum(dtype=np.float64) for of_pieces in scores])[index].reshape(-1, 2)
+    return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)

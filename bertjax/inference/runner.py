@@ -118,7 +118,7 @@ class Runner:
         cost, unit = self._cost, 1 if self.model.mesh.devices.flat[0].platform == 'cpu' else 8
         # The time to choose grows with the square of the number of possible lengths, so the number is limited.
         multiple = unit * (1 + int(lengths.max()) // (_MAX_CHOICES * unit))
-        options = {'longest': self.model.config.max_positions, 'multiple': multiple}
+        options = {'max_length': self.model.config.max_positions, 'multiple': multiple}
         row_cost = lambda length: length * (1 + cost.attention * length)  # noqa: E731
         count = best_length_count(lengths, row_cost, compile_cost=cost.shape, max_count=_MAX_CHOSEN, **options)
         chosen = choose_lengths(lengths, count=count, **options)

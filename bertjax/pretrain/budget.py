@@ -99,7 +99,7 @@ class BudgetPlan:
             settings,
             model=dataclasses.replace(settings.model, **self.model),
             steps=sum(lengths),
-            phases=tuple(PhaseKeys(steps=steps, **each) for steps, each in zip(lengths, values, strict=True)),
+            phases=tuple(PhaseKeys(steps=steps, **keys) for steps, keys in zip(lengths, values, strict=True)),
             **{name: in_steps(value, name, total=self.estimate) for name, value in intervals.items()},
         )
 

@@ -54,7 +54,7 @@ class PairsEvaluator:
             inputs=SCORE_INPUTS,
             per_token=(),
             batch_size=batch_size,
-            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, longest=longest),
+            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, max_length=longest),
             pad_id=tokenizer.pad_id,
         )
 

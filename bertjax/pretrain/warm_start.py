@@ -168,7 +168,7 @@ def initial_params(
             raise UserError(f'config.model.{name}', str(run_value), f'{source_value}, as in {directory}', fix)
     differences = _differences(model_config, imported.config)
     run_config = dataclasses.replace(model_config, vocab_size=imported.config.vocab_size)
-    shapes, run_shapes = (stacked_shapes(BertForPreTraining(one)) for one in (imported.config, run_config))
+    shapes, run_shapes = (stacked_shapes(BertForPreTraining(config)) for config in (imported.config, run_config))
     if shapes != run_shapes:
         (name, (run_value, source_value)), *_ = differences.items()
         fix = f'set --config.model.{name}={source_value}, or --config.architecture_from=init'

@@ -33,7 +33,7 @@ def layout_of(*, shared: bool) -> PackedLayout:
         cost=lambda length: length if shared else length + length**3,
         group_cost=0,
         max_groups=1 if shared else 3,
-        longest=512,
+        max_length=512,
         shared=shared,
     )
     layout = PackedLayout(chosen.row_groups, chosen.slots)
