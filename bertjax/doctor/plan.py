@@ -64,7 +64,7 @@ def disk(settings: RunKeys, model: BertConfig, folder: pathlib.Path) -> Iterator
 
 @check('config')
 def config(settings: PretrainingSettings, folder: pathlib.Path) -> Iterator[Check]:
-    """Checks the config values as run=pretrain does before it reads the text."""
+    """Checks the config values that can be checked without reading the text."""
     settings.check()
     check_push_to(settings.push_to, settings.formats)
     check_texts(settings, folder)
