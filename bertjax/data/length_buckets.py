@@ -67,7 +67,7 @@ def choose_lengths(lengths: np.ndarray, *, count: int, max_length: int, multiple
 
 
 def find_buckets(lengths: np.ndarray, shapes: tuple[int, ...]) -> np.ndarray:
-    """Returns the index of the shortest padded length in `shapes` (ascending) that fits each length."""
+    """Returns, for each length, the index of the shortest padded length in `shapes` (ascending) that is long enough."""
     return np.searchsorted(np.asarray(shapes), lengths)
 
 

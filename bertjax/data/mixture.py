@@ -31,7 +31,7 @@ def block_counts(weights: Sequence[float]) -> np.ndarray:
 class MixedExamples:
     """The examples of a mixture. Example n is a pure function of n.
 
-    Each block of BLOCK consecutive examples contains the same number of examples of a component. The order within a
+    All blocks of BLOCK consecutive examples contain the same number of examples of each component. The order within a
     block depends on the block's number. A component with c examples per block contributes its examples c·b to
     c·b + c - 1 to block b, so no example is left out or repeated.
 

@@ -117,7 +117,7 @@ class PretrainingExamples:
     def batch(self, indices: np.ndarray, *rates: np.ndarray) -> dict[str, np.ndarray]:
         """Returns the examples `indices` (int64 [B], not negative) in the format of `batch.py`.
 
-        `rates`, an optional float64 [B], replaces the mask rate of the options, which it must not exceed.
+        An optional array `rates`, float64 [B], replaces the mask rate of the options. It can only lower the rate.
         """
         return make_in_chunks(self._batch, np.asarray(indices, np.int64), self.seq_len, *rates)
 

@@ -47,7 +47,7 @@ _CPU_ROWS = 16  # the maximum rows of a fine-tuning step that is timed on a CPU
 _RECORDS = 256  # the maximum number of records for the timed steps of fine-tuning
 _STEPS = 3  # the number of timed steps
 _LONG = 30 * 24  # hours; a longer run gets a warning
-_ASSUMED_STEPS = 1_000_000  # the number of steps of all phases if the corpus determines the real number
+_ASSUMED_STEPS = 1_000_000  # the assumed total number of steps if the corpus determines the number
 
 
 @check('disk')

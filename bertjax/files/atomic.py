@@ -234,7 +234,7 @@ def lock_directory(directory: str | os.PathLike, doing: str) -> Iterator[None]:
             if _is_at(directory, handle):
                 raise
             raise _moved_error(directory) from error
-        if not _is_at(directory, handle):  # The files are in the moved directory, not at this path.
+        if not _is_at(directory, handle):  # the files are in the moved directory, not at this path
             raise _moved_error(directory)
     finally:
         os.close(handle)

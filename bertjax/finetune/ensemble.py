@@ -83,7 +83,7 @@ class Ensemble:
 
     @property
     def finished(self) -> bool:
-        """Whether all members are finished. Their thresholds are then tuned already."""
+        """Whether all members are finished. Their thresholds are then already tuned."""
         return all(member.finished for member in self.members.values())
 
     @functools.cached_property

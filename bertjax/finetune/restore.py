@@ -71,7 +71,7 @@ class EvaluatedTask:
       params: The parameters on the mesh.
       splits: {name: split} to evaluate on.
       step: The step of the checkpoint; None if the model does not come from a checkpoint.
-      finished: Whether this is the final model of a run. Its thresholds are then tuned on dev already.
+      finished: Whether this is the final model of a run. Its thresholds are then already tuned on dev.
     """
 
     task_model: TaskModel

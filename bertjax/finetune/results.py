@@ -111,9 +111,8 @@ def evaluate_split(
     The predictions are also written to `folder`. `outputs` is {split: the outputs of the model}.
 
     Returns:
-      {'splits': {split: figures}} and {split: predictions}. The first dictionary also has 'parts' (see
-      `TaskData.parts`) if a split is a sample, and 'collapsed', whether all predictions on dev are equal, if there is a
-      dev split.
+      {'splits': {split: figures}} and {split: predictions}. If a split is a sample, the first dictionary also has
+      'parts'; see `TaskData.parts`. With a dev split, it has 'collapsed': whether all predictions on dev are equal.
     """
     task, evaluation, figures, predictions = data.task, {}, {}, {}
     for name, rows in outputs.items():

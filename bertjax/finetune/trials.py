@@ -122,7 +122,7 @@ def summarise(runs: Sequence[tuple[Trial, Mapping[str, Any]]], score: str) -> di
 
 def sweep_table(summary: Mapping[str, Any]) -> Table:
     """Returns a table with a row for each setting."""
-    # The table fits 80 columns, the width of a pipe or a file.
+    # The table must fit in 80 columns, the width that rich assumes for a pipe or a file.
     table = Table(title=f'{summary["score"]} on dev', title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in ('trainable', 'batch', 'epochs', 'rate', 'runs', 'median', 'mean', 'sd', 'best', 'collapsed'):
         table.add_column(name, justify='left' if name == 'trainable' else 'right')

@@ -18,8 +18,8 @@ from bertjax.tasks.reading.records import Row
 from bertjax.tasks.reading.texts import check_text, quote_names
 
 VectorPart = dict[str, np.ndarray]
-# The number of texts in a part, with one vector per text and per token. A thousand vectors of width 768 take 3 MB. A
-# thousand texts with one vector per token take about 100 times as much.
+# The number of texts in a part, for one vector per text and for one vector per token. A thousand texts with one vector
+# of width 768 each take 3 MB, and with one vector per token about 100 times as much.
 PART_SIZE, TOKEN_PART_SIZE = 4096, 256
 _VERSION = 4  # increase this number with any change to the parts of the same texts
 

@@ -137,7 +137,7 @@ def fill_jointly(runner: Runner, texts: Sequence[MaskedText], advance: Advance |
 
     Returns:
       For each text, a dict with `text`; `tokens`, one piece per mask; `order`, the mask indices in the order of
-      filling; and `log_probability`, that of all pieces in this order (by the chain rule).
+      filling; and `log_probability`, the log-probability of all pieces in this order (by the chain rule).
     """
     ids = [text.ids.copy() for text in texts]
     chosen: list[dict[int, int]] = [{} for _ in texts]  # {mask index: piece id} of each text, in the order of filling

@@ -76,8 +76,8 @@ class Runner:
 
         Args:
           name: The name of the function. Each name must identify one function, which is compiled once per shape.
-          make_forward: Returns the function (params, batch) -> {output name: array} for a module. The module is that of
-            the model, except that its `packing` is set. The first dimension of an output is the rows.
+          make_forward: A function that returns (params, batch) -> {output name: array} for a module. The module is that
+            of the model, with its `packing` set. The first dimension of an output is the rows.
           features: The rows. No sequence may be longer than the model's number of positions.
           inputs: The names of the batch arrays that the function uses.
           per_token: The names of the outputs whose second dimension is the positions. Their padding is removed.
@@ -111,7 +111,7 @@ class Runner:
         """Chooses padded lengths for many sequences of lengths [N], if this saves more padding than compiling costs.
 
         Returns:
-          The lengths, ascending; () if the lengths in LENGTHS, which may be compiled already, are cheaper.
+          The lengths, ascending, or () if the lengths in LENGTHS are cheaper. Those may be compiled already.
         """
         if not len(lengths):
             return ()

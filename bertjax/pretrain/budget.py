@@ -142,7 +142,9 @@ class BudgetPlan:
 def make_plan(
     settings: PretrainingSettings, folder: pathlib.Path, mesh: Mesh, flag_keys: Collection[str]
 ) -> BudgetPlan:
-    """Returns the plan in the workdir, or saves and returns a new plan or the plan of the run in config.replay.
+    """Returns the plan of a run: from its workdir, else from the run in config.replay, else a new plan.
+
+    The plan is saved to the workdir.
 
     Raises:
       UserError: The budget conflicts with other keys, or the workdir has a run with another budget.
