@@ -29,7 +29,7 @@ _FIXES = {
 # Read errors that concern one file. All others concern the machine.
 _FILE_ERRORS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
 _NO_TEMPORARY = 'No usable temporary directory'  # in Python's message
-# The error numbers in messages of tensorstore and of safetensors.
+# Matches the error number in a message of tensorstore or safetensors.
 _NATIVE = re.compile(r"os_error_code='(\d+)'|\(os error (\d+)\)")
 
 
