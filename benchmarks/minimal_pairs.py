@@ -25,7 +25,7 @@ import torch
 import transformers
 from absl import app, flags
 
-from bertjax.inference.masked import choose_score_lengths
+from bertjax.inference.masked_lm import choose_score_lengths
 from bertjax.inference.minimal_pairs import score_pairs
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel, load_model

@@ -14,7 +14,7 @@ from bertjax.config.files import Recipe
 from bertjax.config.suggestions import VERBS, nearest_name
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
-from bertjax.files import disk, mapped
+from bertjax.files import disk, memory_map
 from bertjax.files.paths import check_address, is_remote
 from bertjax.usage import example_recipe, load_verb, verbs
 
@@ -44,7 +44,7 @@ def run_verb(recipe: Recipe, workdir: str | None, prepare: Callable[[str, Verb],
         raise UserError('--workdir', 'nothing', 'a folder for the run', 'for example --workdir=out/tiny')
     if verb.devices:
         memory.check_address_space()
-    mapped.explain_bus_errors()
+    memory_map.explain_bus_errors()
     prepare(config.run, verb)
     if verb.trains and (note := recipe.describe_default_argument()):
         print(note)

@@ -15,10 +15,10 @@ from bertjax.files.paths import display_path
 from bertjax.finetune.benchmark import (
     find_benchmark_data,
     order_tasks,
+    parse_task_overrides,
     parse_tasks,
     record_request,
     record_result,
-    task_overrides,
 )
 from bertjax.finetune.benchmark_table import SUBMISSION, benchmark_table, write_submission, write_summary
 from bertjax.finetune.settings import finetuning_settings
@@ -52,7 +52,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
         raise UserError('config.push_to', repr(config.push_to), 'nothing: each task has a model', fix)
     folder, console = pathlib.Path(workdir), Console(highlight=False, soft_wrap=True)
     tasks = parse_tasks(config.task.task)
-    overrides = task_overrides(config.benchmark, tasks)
+    overrides = parse_task_overrides(config.benchmark, tasks)
     configs = {task: _task_config(config, task, overrides.get(task, {}), folder) for task in tasks}
     settings = {task: finetuning_settings(configs[task]) for task in tasks}
     for one in settings.values():

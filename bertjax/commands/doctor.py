@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from bertjax.config.plain import to_plain
 from bertjax.config.verb import Verb
 from bertjax.distill.settings import DistillationSettings
-from bertjax.doctor import bucket, machine, past, plan, text
+from bertjax.doctor import bucket, machine, outcome, plan, text
 from bertjax.doctor.check import FAIL, WARN, Check, CheckPrinter
 from bertjax.errors import UserError
 from bertjax.files.paths import display_path, is_remote
@@ -45,11 +45,11 @@ def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str
     findings.section('this machine', machine.versions(), *idle_checks)
     if in_bucket:
         findings.section('the bucket', lease, bucket.rights(address))
-    done, total = past.steps_done(record) if record else (0, None)
+    done, total = outcome.steps_done(record) if record else (0, None)
     if record is None or (done != total and not record.is_sweep):
         findings.section('this config', *_config_checks(config, folder, flag_keys, done, total, at_work=at_work))
     if record is not None:
-        findings.section(f'the run in {address}', *past.outcome(record, at_work=at_work))
+        findings.section(f'the run in {address}', *outcome.all_checks(record, at_work=at_work))
     failed, warned = findings.counts[FAIL], findings.counts[WARN]
     if failed:
         message = f'{failed} failed checks of {sum(findings.counts.values())}'

@@ -81,9 +81,9 @@ def _export_pretraining(config: ConfigDict, folder: pathlib.Path) -> tuple[str, 
     formats = split_formats(settings.export_formats)
     check_push_to(settings.push_to, formats)
     model = load_pretraining(settings, folder)
-    step = model.saved.position.step
+    step = model.checkpoint.position.step
     about = {name: value for name, value in to_plain(settings.card).items() if value}
-    recorded = {**model.saved.config, 'steps': step, 'card': {**model.saved.config.get('card', {}), **about}}
+    recorded = {**model.checkpoint.config, 'steps': step, 'card': {**model.checkpoint.config.get('card', {}), **about}}
     recorded['push_to'] = settings.push_to
     rows = [row for row in read_heldout_rows(folder / 'metrics.jsonl') if row['step'] <= step]
     check_formats(formats, model.config, vocabulary=model.tokenizer.family)

@@ -13,7 +13,7 @@ from bertjax.config.inference import TextKeys, inference_settings
 from bertjax.config.verb import Verb
 from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
-from bertjax.finetune.results import json_lines, result_extras
+from bertjax.finetune.results import json_lines, merge_fields
 from bertjax.inference.fill_request import FillRequest, answer_table, check_options
 from bertjax.inference.input import STANDARD_INPUT, InputSource, Item, make_columns, split_chunks
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
@@ -141,4 +141,4 @@ def _rows(items: Sequence[Item], answers: Sequence[dict[str, Any]]) -> Iterator[
     remaining = iter(answers)
     for item in items:
         row = next(remaining) if isinstance(item, Row) else {'skipped': item.kind, 'where': item.where}
-        yield result_extras(item.fields or {}, row)
+        yield merge_fields(item.fields or {}, row)

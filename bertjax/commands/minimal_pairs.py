@@ -16,7 +16,7 @@ from bertjax.config.inference import inference_settings
 from bertjax.config.verb import Verb
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
-from bertjax.finetune.results import json_lines, result_extras
+from bertjax.finetune.results import json_lines, merge_fields
 from bertjax.inference.input import InputSource
 from bertjax.inference.minimal_pairs import PairScores
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
@@ -82,7 +82,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 def _row(pair: MinimalPair, scores: Sequence[float]) -> dict[str, Any]:
     good, bad = scores
-    return result_extras(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
+    return merge_fields(pair.fields, {'good_score': good, 'bad_score': bad, 'correct': good > bad})
 
 
 def _table(pairs: Sequence[MinimalPair], results: Mapping[str, Any]) -> Table:

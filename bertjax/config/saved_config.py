@@ -41,7 +41,7 @@ def get_config(path: str) -> ConfigDict:
     if recipe is None:
         for key in COMPUTED_KEYS:
             group, _, name = key.rpartition('.')
-            (values[group] if group in values else values).pop(name, None)
+            values.get(group, values).pop(name, None)
         config = from_plain(values)
         check_recorded(config, path, 'correct it, or add `recipe: NAME`, with which a file needs the changed keys only')
         return config

@@ -9,7 +9,7 @@ import numpy as np
 from bertjax.corpus.shard_writer import DOCUMENT
 from bertjax.corpus.store import CHECKSUM
 from bertjax.files.atomic import AtomicFile, checksum
-from bertjax.files.mapped import map_array
+from bertjax.files.memory_map import map_array
 from bertjax.text.hash_split import hash_threshold
 
 TRAIN, HELDOUT, DROPPED = 0, 1, 2

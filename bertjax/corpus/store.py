@@ -21,7 +21,7 @@ from etils import epath
 
 from bertjax.errors import UserError
 from bertjax.files.atomic import checksum
-from bertjax.files.mapped import map_array
+from bertjax.files.memory_map import map_array
 
 STORE_FORMAT = 'bertjax token store'
 STORE_VERSION = 1

@@ -283,7 +283,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         task_text = run.data.task_json(finished=run.data.finished)
     else:
         run = load_pretraining(pretraining_settings(config), folder)
-        where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None
+        where, module, task = f'{folder}, step {run.checkpoint.position.step}', BertForPreTraining(run.config), None
         tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''
     summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
     origin = Origin(module.config.param_dtype, task_text)

@@ -1,7 +1,8 @@
 """Row packing: the encoder computes several sequences in one row, with the same result up to rounding.
 
-There are three sources of layouts. Pre-training reads packed batches from `data/packed.py`, fine-tuning uses the same
-slots in every batch (`data/strata.py`), and inference packs sequences by their lengths (`data/packing_plan.py`).
+There are three sources of layouts. Pre-training reads packed batches from `data/packed_examples.py`, fine-tuning uses
+the same slots in every batch (`data/strata.py`), and inference packs sequences by their lengths
+(`data/packing_plan.py`).
 """
 
 import dataclasses

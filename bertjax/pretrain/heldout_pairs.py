@@ -1,4 +1,4 @@
-"""config.heldout_pairs: minimal pairs, on which each evaluation of a pre-training measures the accuracy."""
+"""Evaluates a pre-training run on config.heldout_pairs: computes the accuracy on minimal pairs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
 
 SPLIT = 'heldout_pairs'  # the split of the pairs in metric rows
 _KEY = 'config.heldout_pairs'
-_MAX_LENGTHS = 4  # padded lengths, each of which is compiled once
+_MAX_LENGTHS = 4  # the maximum number of padded lengths; each length is compiled once
 
 
 def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
-    """Returns the pairs of config.heldout_pairs, or config.eval_examples of them at equal distances if there are more.
+    """Returns the pairs of config.heldout_pairs, or config.eval_examples evenly spaced pairs if there are more.
 
     Raises:
       UserError: See `read_pairs`.
@@ -32,17 +32,12 @@ def read_heldout_pairs(settings: PretrainingSettings) -> list[MinimalPair]:
 
 
 class PairsEvaluator:
-    """Computes the accuracy on minimal pairs, an `EvaluatorProtocol` of the training loop.
+    """An evaluator of the training loop (`EvaluatorProtocol`) that computes the accuracy on minimal pairs.
 
-    Args:
-      pairs: At least one pair.
-      tokenizer: The tokenizer of the run.
-      module: The model.
-      batch_size: The number of masked sentences of a batch.
-      mesh: The mesh of parameters and rows.
+    There must be at least one pair. A batch has `batch_size` masked sentences.
 
     Raises:
-      UserError: A sentence is longer than the model's positions, see `encode_pairs`.
+      UserError: A sentence is longer than the model's number of positions; see `encode_pairs`.
     """
 
     split = SPLIT
@@ -59,7 +54,7 @@ class PairsEvaluator:
             inputs=SCORE_INPUTS,
             per_token=(),
             batch_size=batch_size,
-            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, longest=longest),
+            shapes=choose_lengths(self._features.lengths, count=_MAX_LENGTHS, max_length=longest),
             pad_id=tokenizer.pad_id,
         )
 
@@ -71,5 +66,5 @@ class PairsEvaluator:
         return {name: figures[name] for name in ('accuracy', 'standard_error')}
 
     def cost(self, values: Mapping[str, float | None]) -> None:
-        """Returns None: pairs never select the best checkpoint."""
+        """Returns None, because pairs never select the best checkpoint."""
         del values

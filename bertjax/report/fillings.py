@@ -78,7 +78,7 @@ def _last_params(run: Run, settings: PretrainingSettings) -> tuple[BertConfig, A
     exported = run.folder / 'export' / 'hf'
     if has_checkpoints(run.folder) or not exported.is_dir():
         saved = load_pretraining(settings, run.folder)
-        return saved.config, saved.params, f'at step {saved.saved.position.step:,}'
+        return saved.config, saved.params, f'at step {saved.checkpoint.position.step:,}'
     model = settings.model_config(run.config['model']['vocab_size'])
     options = {'scan_layers': model.scan_layers, 'seed': settings.run_seeds.init, 'nsp': model.nsp}
     return model, load_pretraining_model(str(exported), **options).params, 'as exported'

@@ -259,7 +259,7 @@ def _read_text(file: epath.Path) -> str:
 
 
 def _read_bytes(file: epath.Path) -> bytes:
-    data = read_bytes(file, 'a vocabulary', _FIX, most=MAX_SETTINGS_BYTES)
+    data = read_bytes(file, 'a vocabulary', _FIX, max_bytes=MAX_SETTINGS_BYTES)
     if not data:
         raise UserError(str(file), 'an empty file', 'a vocabulary', _FIX)
     return data

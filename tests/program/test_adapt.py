@@ -131,7 +131,7 @@ def test_a_modernbert_is_continued(
     assert 'of its ModernBertForMaskedLM loaded; freshly drawn: nothing' in out
     config = json.loads((workdir / 'config.json').read_text())
     assert config['pairs']['mode'] == 'doc_sentences'
-    assert f'config.pairs.mode is doc_sentences: the model in {modernbert} has no segment ids' in out
+    assert f'config.pairs.mode is set to doc_sentences, because the model in {modernbert} has no segment ids' in out
     kept = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
     assert {name: config['model'][name] for name in kept} == kept
     exported = json.loads((workdir / 'export' / 'hf' / 'config.json').read_text())

@@ -163,7 +163,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
     (f'{OF_TEXT} --config.architecture_from=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
-    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'neither hidden states nor attention')),
+    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'without losses on hidden states')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
         ('config.distill', 'a weight above 0'),
@@ -179,7 +179,7 @@ MISTAKES_ON_A_TASK = [
     (
         f'{OF_TASK} --config.distill.augment=1 --config.distill.augment_model={{trained}} '
         '--config.distill.augment_candidates=400',
-        ('distill.augment_candidates', '400', 'words that are one piece'),
+        ('distill.augment_candidates', '400', 'single-piece words of the vocabulary'),
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
 ]

@@ -62,7 +62,8 @@ def find_newest(folder: epath.Path) -> epath.Path:
       UserError: The folder has no checkpoint, or the newest checkpoint is ambiguous.
     """
     if (folder / _NEWEST).exists():
-        text = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, most=1 << 20).decode(errors='replace')
+        data = read_bytes(folder / _NEWEST, 'the name of a checkpoint', _AGAIN, max_bytes=1 << 20)
+        text = data.decode(errors='replace')
         match = re.search(r'^model_checkpoint_path:\s*"([^"]*)"', text, re.MULTILINE)
         # Only the last component of the path is used, because the folder may have been moved.
         prefix = folder / re.split(r'[/\\]', match.group(1))[-1] if match else None
