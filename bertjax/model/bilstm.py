@@ -32,7 +32,7 @@ class Lstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
-        """Maps x [B, S, D] and mask [B, S] to [B, S, U]; padding does not change the state and outputs 0."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding does not change the state, and its output is 0."""
         dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
         U, init = self.units, _uniform(self.units)
         kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), param_dtype)
@@ -65,7 +65,7 @@ class BiLstm(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, attention_mask: jax.Array, dropout: Dropout | None) -> jax.Array:
-        """Maps x [B, S, D] and mask [B, S] to [B, S, 2U]: the left-to-right states, then the right-to-left ones."""
+        """Maps x [B, S, D] and mask [B, S] to [B, S, 2U]: left-to-right states, then right-to-left states."""
         for i in range(self.num_layers):
             if i:
                 x = drop(x, self.config.dropout, fold_in(dropout, i), Site.BILSTM)

@@ -18,19 +18,19 @@ from bertjax.parallel.partition import platform
 
 
 class Implementation(Protocol):
-    """The interface of an implementation, which is a module of this folder.
+    """The interface of an attention implementation, which is a module of this folder.
 
     query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype of the
     computation.
 
     Attributes:
-      PLATFORM: The only platform that it supports, 'tpu', 'gpu' or 'cpu'; '' for any platform.
+      PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
     """
 
     PLATFORM: str
 
     def supports(self, query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> str | None:
-        """Returns the reason why it does not support this call, or None if it does.
+        """Returns the reason why the implementation does not support this call, or None if it does.
 
         The result depends only on shapes and dtypes. A `dropout_rate` of 0 means no dropout.
         """
@@ -65,8 +65,8 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
     'dot_product': dot_product,
 }
 
-_ANY_MASK = ('by_head_cpu', 'dot_product')  # the implementations that take all of `AttentionMask.visible`
-_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # those whose `supports` looks at the mask
+_ANY_MASK = ('by_head_cpu', 'dot_product')  # implementations that support every mask
+_CHECKS_MASK = ('blocks_tpu', *_ANY_MASK)  # implementations whose `supports` checks the mask itself
 
 
 def _mask_refusal(mask: AttentionMask) -> str | None:
@@ -80,11 +80,11 @@ def _mask_refusal(mask: AttentionMask) -> str | None:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionChoice:
-    """The chosen implementation, and the reasons against the preferred ones.
+    """The chosen implementation, and the reasons against the implementations that come before it.
 
     Attributes:
-      name: The key in IMPLEMENTATIONS.
-      refusals: {name: reason} of the implementations that do not support the call.
+      name: The key of the implementation in IMPLEMENTATIONS.
+      refusals: {name: reason} of implementations that do not support the call.
     """
 
     name: str
@@ -107,7 +107,7 @@ def choose_attention(
       UserError: The named implementation does not support the call.
     """
     refusals: dict[str, str] = {}
-    candidates = [one for one, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
+    candidates = [option for option, module in IMPLEMENTATIONS.items() if module.PLATFORM in ('', platform())]
     for candidate in candidates if name == 'auto' else (name,):
         reason = None if candidate in _CHECKS_MASK else _mask_refusal(mask)
         reason = reason or IMPLEMENTATIONS[candidate].supports(query, key, mask, dropout_rate)
@@ -132,7 +132,9 @@ def attend(
     dropout_rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `Implementation.attend` by the implementation that `choose_attention` returns, and logs each new choice.
+    """Computes attention by the implementation that `choose_attention` returns, and logs each new choice.
+
+    See `Implementation.attend` for the arguments.
 
     Raises:
       UserError: See `choose_attention`.
@@ -157,7 +159,7 @@ def _attend_in_groups(
     rate: float,
     dropout: Dropout | None,
 ) -> jax.Array:
-    """Computes `attend` for each group of rows; the queries are all positions, or the first of each sequence."""
+    """Computes `attend` for each group of rows. The queries are all positions, or the first one of each sequence."""
     layout = mask.layout
     query_dropout = dropout or Dropout(None, None)
 
@@ -186,7 +188,7 @@ def _attend_in_groups(
         query_positions,
         most,
     ) in parts:
-        if most == 1:  # one sequence per row, which every implementation supports
+        if most == 1:  # every implementation supports one sequence per row
             part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
             drops = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
@@ -199,23 +201,23 @@ def _attend_in_groups(
 
 
 def _without_wide_window(mask: AttentionMask, key: jax.Array) -> AttentionMask:
-    """Removes a window that covers all of the row, so that every implementation supports the call."""
+    """Removes a window that covers the whole row, so that more implementations support the call."""
     S = key.shape[1]
     covers_row = mask.window and isinstance(S, int) and mask.window // 2 + 1 >= S
     return mask.replace(window=0) if covers_row else mask
 
 
-# The least number of positions beside a block of queries, so that the products of a block are not too small.
+# The minimum number of key positions on each side of a block of queries, so that the products are not too small.
 _MIN_HALO = 32
 
 
 def _halo(mask: AttentionMask) -> int:
-    """The number of positions beside a block, on each side, that its queries may see."""
+    """Returns the number of key positions on each side of a block of queries."""
     return max(mask.window // 2, _MIN_HALO)
 
 
 def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, dropout_rate: float) -> bool:
-    """Returns whether a window is so narrow that attention is cheaper in blocks; dropout and causal masks need rows."""
+    """Returns whether to attend in blocks: the window is narrow, and neither dropout nor causality needs whole rows."""
     is_causal = mask.causal or mask.causal_queries is not None
     S = key.shape[1]
     if not mask.window or is_causal or dropout_rate or not isinstance(S, int):  # an exported model has a symbolic S
@@ -226,7 +228,7 @@ def _splits_into_blocks(query: jax.Array, key: jax.Array, mask: AttentionMask, d
 def _attend_in_blocks(name: str, query: jax.Array, key: jax.Array, value: jax.Array, mask: AttentionMask) -> jax.Array:
     """Computes `attend` with a window for blocks of queries and the keys near them, so the cost grows with S, not S².
 
-    A block has 2 h queries and 4 h keys, h = `_halo`. The blocks are rows of one call, whose mask has their positions.
+    A block has 2 h queries and 4 h keys with h = `_halo`. All blocks are rows of one call, with a mask by position.
     """
     (B, S), halo = key.shape[:2], _halo(mask)
     blocks = -(-S // (2 * halo))
@@ -290,5 +292,5 @@ def _shape(x: jax.Array) -> str:
 
 @functools.cache
 def _log_once(line: str) -> None:
-    """Logs a line once, because all layers of a model and all traces of a step make the same choice."""
+    """Logs a line only once, although every layer of a model and every trace of a step makes the same choice."""
     logging.info(line)
