@@ -9,7 +9,7 @@ from bertjax.errors import UserError
 
 Schedule = Callable[[jax.Array], jax.Array]
 SCHEDULES = ('linear', 'polynomial', 'cosine', 'constant', 'slanted_triangular', 'wsd')
-# The decays of 'wsd': the share of the peak, by the passed share of the decay.
+# {decay of 'wsd': (passed share of the decay) -> learning rate as a share of the peak}.
 DECAYS: dict[str, Schedule] = {
     'sqrt': lambda passed: 1 - jnp.sqrt(passed),
     'linear': lambda passed: 1 - passed,
@@ -29,9 +29,9 @@ def make_schedule(
 ) -> Schedule:
     """Builds a schedule: linear warm-up from 0 to `peak`, then a decay to 0 at `steps`.
 
-    The decay starts at the end of the warm-up and is continuous there, as in transformers. In google-research/bert
-    (optimization.py) and in NVIDIA's LAMB scripts the decay starts at step 0, so the rate drops at the end of the
-    warm-up, and the highest rate is `peak * (1 - warmup_fraction) ** power`.
+    The decay starts at the end of the warm-up, from `peak`, as in transformers. In google-research/bert
+    (optimization.py) and in NVIDIA's LAMB scripts, the decay starts at step 0, so the rate drops at the end of the
+    warm-up, and the highest decayed rate is `peak * (1 - warmup_fraction) ** power`.
 
     'slanted_triangular' is equation 3 of ULMFiT (arXiv 1801.06146). The highest rate is 32 times the lowest, as in the
     paper, and `warmup_fraction` is the paper's `cut_frac`.

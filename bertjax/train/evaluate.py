@@ -25,7 +25,7 @@ class Evaluator:
       count: The number of examples.
       batch_size: The number of rows of a batch; the last batch is padded with rows of weight 0.
       mesh: The mesh of parameters and rows.
-      values: (sums and weights) -> the values of a metrics row.
+      values: A function from sums and weights to the values of a metrics row.
       split: The name of the examples in metrics rows.
     """
 
@@ -47,7 +47,7 @@ class Evaluator:
         self._batch_size = batch_size
         self._mesh = mesh
         self._values = values
-        self._new = True  # not compiled yet
+        self._new = True  # whether the evaluation is not compiled yet
 
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """Yields the batches on the mesh, in order."""

@@ -31,29 +31,30 @@ from bertjax.writers.writer import Writer, Writers
 
 # The metrics of a step are read this many steps later, so that reading does not wait for the devices.
 READ_BEHIND = 2
-STOP_AFTER_SKIPPED = 3
-_MIN_REPORTED = 1.0  # seconds: a longer compilation gets a line
+STOP_AFTER_SKIPPED = 3  # non-finite steps in a row
+_MIN_REPORTED = 1.0  # seconds: the duration of a longer compilation is printed
 
 
 class Recorder:
     """Writes metrics.jsonl, ledger.jsonl and TensorBoard for each run, and prints their mean on the console.
 
-    A failing writer is dropped with a warning. A failing ledger stops the training, because it must list all examples.
+    A writer that fails is dropped with a warning. A ledger that fails stops the training, because it must list all
+    examples.
 
-    A training row holds the weighted means of the losses since the previous row, and the norms, learning rate and
-    counters of its step. The means exclude steps that are not finite. Three steps in a row that are not finite end a
-    single run. If several runs are trained together, only the run with these steps fails.
+    A training row contains the weighted means of the losses since the previous row, and the norms, learning rate and
+    counters of its step. The means exclude non-finite steps, in which the loss or the gradient is not finite. Three
+    non-finite steps in a row end a single run. If several runs are trained together, only the affected run fails.
 
     Args:
       folders: The folder of each run.
       console: The console of the training.
-      values: (sums of training batches) -> the values of a metrics row.
+      values: A function from sums of training batches to the values of a metrics row.
       log_every: The number of steps between training rows.
       total: The last step.
       run_clock: The clock of the run.
       profiled: The steps to trace.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
-      failed: Whether each run had failed when it was saved; all False by default.
+      failed: Whether each run had failed at the checkpoint; all False by default.
       trackers: A tracker per run, or empty.
     """
 
@@ -114,13 +115,13 @@ class Recorder:
             read_rows(ledger.path.with_name('metrics.jsonl'))  # logs warnings
 
     def sync(self) -> None:
-        """Syncs the files to disk. Call this before the checkpoint of the last step is written."""
+        """Syncs the files to disk. Call this before writing a checkpoint of the last step."""
         for lines in (*self._ledgers, *self._writers):
             lines.sync()
-        self.run_clock.write()  # lets redone work be attributed to exact steps
+        self.run_clock.write()  # so that repeated work can be attributed to exact steps
 
     def begin_phase(self, flops_per_sequence: float) -> None:
-        """Starts to measure time.
+        """Starts to measure the time of a phase.
 
         Args:
           flops_per_sequence: FLOPs of a training step per row; 0 if unknown.
@@ -207,12 +208,12 @@ class Recorder:
             raise NonFiniteError(_non_finite_message(position, scalars[0]))
 
     def _note(self, m: int, position: Position, rows: int, metrics: Mapping[str, Any]) -> dict[str, float]:
-        """Adds a step of run `m` to its sums, and returns the scalars of the step."""
+        """Adds a step of run `m` to the sums of this run, and returns the scalars of the step."""
         scalars = {name: value.item() for name, value in metrics['scalars'].items()}
         self._tokens[m] += scalars.pop('tokens')
         self._sequences[m] += scalars.pop('sequences', rows)
         skipped = self._skipped_in_row[m] = scalars.pop('skipped_in_row')
-        # A skipped step has weight 0. If all steps of a row are skipped, its means are None.
+        # A skipped step has weight 0. The means of a row are None if all its steps are skipped.
         sums = dict.fromkeys(metrics['sums'], (0.0, 0.0)) if skipped else metrics['sums']
         self._sums[m] = add_sums([self._sums[m], sums])
         if skipped and not self.failed[m]:

@@ -1,4 +1,4 @@
-"""Goodput: the share of a run's wall time spent on steps that its state contains, and the other shares."""
+"""Goodput: the share of a run's wall time that was spent on steps that its state contains, and the other shares."""
 
 import dataclasses
 import json
@@ -18,9 +18,9 @@ class Goodput:
     """The wall time of all processes of a run, each from its start to the end of its training.
 
     Attributes:
-      seconds: {kind: seconds} with the kinds of `goodput_clock.KINDS` and LOST; 'step' counts only steps that the
-        state of the run contains.
-      processes: The number of processes, one after the other.
+      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only steps that the state
+        of the run contains.
+      processes: The number of processes, which ran one after the other.
       slow: The log rows about slow steps.
     """
 
@@ -59,9 +59,12 @@ class Goodput:
 def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | None:
     """Reads the goodput of the run in a workdir, finished or not; None if its log is missing or empty.
 
-    Steps that a later process repeated are lost. If the later process resumes within the steps of a row, the lost share
-    of the row's seconds is the lost share of its steps. `until` is the step from which the run will go on: the steps
-    after it are lost, too; None if all steps count.
+    Steps that a later process repeated are lost. If the later process resumes between the first and the last step of a
+    row, the lost share of the row's seconds is the lost share of its steps.
+
+    Args:
+      folder: The workdir.
+      until: The step from which the run will continue, so that later steps are lost too; None if all steps count.
     """
     rows = _rows(folder / TIMES)
     seconds: dict[str, float] = {}

@@ -20,14 +20,14 @@ from bertjax.writers.writer import Writers
 TIMES = 'time.jsonl'  # in a workdir
 START, RESTORE, COMPILE, DATA = 'start', 'restore', 'compile', 'data'
 STEP, EVALUATION, SAVE = 'step', 'evaluation', 'save'
-# {kind: the phrase for the kind in a message}.
+# {kind of activity: its description in messages}.
 KINDS = {
     STEP: 'in the step itself', START: 'getting ready', RESTORE: 'restoring', COMPILE: 'compiling',
     DATA: 'waiting for data', EVALUATION: 'evaluating', SAVE: 'saving',
 }  # fmt: skip
-SLOW = 5  # a slow step takes this many times the median
+SLOW = 5  # a slow step takes at least this many times the median
 _REPORTED = (COMPILE, EVALUATION)  # kinds with separate lines on the console
-_MIN_REPORTED = 0.5  # seconds: below this, a slow step gets a row in the log but no line on the console
+_MIN_REPORTED = 0.5  # seconds; a shorter slow step gets a row in the log, but no line on the console
 _ROW_INTERVAL = 10.0  # seconds between rows; a kill loses the record of about this much time
 _MIN_STEPS, _MAX_STEPS = 10, 100  # a median needs this many steps of one shape, and uses at most this many
 
@@ -35,9 +35,9 @@ _recorded_until: float | None = None  # see recorded_until; None for the start o
 
 
 def recorded_until() -> float:
-    """Returns when the current training began to count, by time.perf_counter.
+    """Returns the time.perf_counter at which the record of the current training begins.
 
-    That is the end of the previous training of this process, `begin_recording`, or the start of the process.
+    This is the end of the previous training in this process, the call of `begin_recording`, or the process's start.
     """
     if _recorded_until is not None:
         return _recorded_until
@@ -45,17 +45,17 @@ def recorded_until() -> float:
 
 
 def begin_recording() -> None:
-    """Lets the next training of this process begin now, for a program that did other things before."""
+    """Begins the record of the next training now, for a program that did other things before."""
     global _recorded_until
     _recorded_until = time.perf_counter()
 
 
 class GoodputClock:
-    """Measures the wall time of each activity of a run. The main thread is always in one of KINDS, at first in START.
+    """Measures the wall time of each activity of a run. The current activity is one of KINDS, at first START.
 
     A row of time.jsonl has the `seconds` of each kind from step `after` to `step`. The first row of a process also has
-    `began`, the start of the process (seconds since 1970). A row with `slow` describes one step: its seconds by kind,
-    and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
+    `began`, the start of the process in seconds since 1970. A row with `slow` describes one slow step: its seconds by
+    kind, and the `median` of the previous steps. If a write fails, the clock warns and writes no more rows.
 
     Args:
       folder: The folder of the log.

@@ -1,7 +1,7 @@
-"""A check of one gradient of a tiny layer against stored numbers, to detect a faulty compiler before a run starts.
+"""A check of the gradient of a tiny layer against stored numbers, to detect a faulty compiler before a run starts.
 
 Some XLA releases silently compiled a gradient into another function (see the issues of openxla/xla and jax). The only
-symptom of such a gradient is that the model does not learn.
+symptom is that the model does not learn.
 """
 
 import functools
@@ -29,8 +29,8 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# {input: (the norm of the loss's gradient with respect to it, the product of that gradient with `numbers(...)`)}. JAX
-# computed these in float64; tests/train/test_gradient_check.py computes them with PyTorch.
+# {input: (norm of the gradient of the loss by this input, product of this gradient with fixed numbers)}; see `digits`.
+# JAX computed them in float64; tests/train/test_gradient_check.py computes them with PyTorch.
 DIGITS = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),
@@ -45,7 +45,7 @@ TOLERANCE = 1e-3  # relative to the norm; float32 on a CPU is within 1e-6
 
 
 def training_devices() -> list[jax.Device]:
-    """Returns the devices of `claim_devices` after `check_gradients`.
+    """Claims the devices, checks a gradient, and returns the devices.
 
     Raises:
       UserError: See `check_gradients`.
@@ -78,7 +78,7 @@ def check_gradients() -> None:
             f'jaxlib {jaxlib.__version__} on {backend}',
             f'a wrong gradient of a small layer, by {", ".join(wrong)} (norm {computed[name][0]:.6g})',
             f'the stored norm {DIGITS[name][0]:.6g}',
-            'do not train with this XLA, it computes wrongly: install another version of jax, or change XLA_FLAGS',
+            'install another version of jax, or change XLA_FLAGS: a model cannot learn with wrong gradients',
         )
 
 
@@ -100,7 +100,7 @@ def digits(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
 
 
 def loss(inputs: dict[str, jax.Array]) -> jax.Array:
-    """Computes a loss through attention, LayerNorm and an MLP with gelu; keys after the end of a row are hidden."""
+    """Computes a loss through attention, LayerNorm and an MLP with gelu. The rows have different lengths."""
     x = 4 * inputs['x']  # [B, S, D]
     query, key, value = (jnp.einsum('BSD,DHK->BSHK', x, inputs[name]) for name in ('query', 'key', 'value'))
     lengths = jnp.asarray([LENGTH, LENGTH - 5, 2])

@@ -1,6 +1,6 @@
-"""SIGTERM and Ctrl-C: the first requests a stop, the second prints the current activity, the third ends the process.
+"""SIGTERM and Ctrl-C: the first signal requests a stop, the second prints the activity, the third ends the process.
 
-If Python code started the training (`bertjax.train`), the third raises KeyboardInterrupt there instead.
+If Python code started the training (`bertjax.train`), the third signal raises KeyboardInterrupt in that code instead.
 """
 
 import contextlib
@@ -17,10 +17,10 @@ _LAST = 3  # the number of signals that end a training at once
 
 
 class Interrupt:
-    """A context that records the first SIGTERM or SIGINT. The third ends the process with status 128 + signal number.
+    """A context that records SIGTERM and SIGINT. The third signal ends the process with status 128 + signal number.
 
-    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. Outside of the
-    main thread, where Python allows no signal handlers, nothing is recorded.
+    A separate thread answers signals, even while the main thread runs compiled code or waits for a disk. A context that
+    is entered outside of the main thread, where Python allows no signal handlers, records nothing.
 
     Attributes:
       doing: A description of the current activity, for the answer to the second signal.

@@ -16,7 +16,7 @@ def ledger_damage(path: pathlib.Path, position: Position) -> list[str]:
     """Finds damage in the lines up to `position`, in one pass over the file.
 
     Returns:
-      Descriptions with line or step numbers; [] for an undamaged ledger.
+      Descriptions of the damage, with line or step numbers; [] for an undamaged ledger.
     """
     unreadable, missing, out_of_order, ends = [], [], [], []
     last: tuple[int, int, int] | None = (0, 0, 0)  # step, phase, next example; None after a gap

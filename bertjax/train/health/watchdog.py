@@ -16,7 +16,7 @@ from bertjax.train.health.goodput_clock import COMPILE, DATA, EVALUATION, KINDS,
 
 HANG = 'hang.txt'  # in a workdir
 LONG_FACTOR = 10  # the factor for activities that take longer than a step
-# {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes long.
+# {kind: its limit as a multiple of config.hang_minutes}. START has no limit, because pairing a large corpus takes time.
 LIMIT_FACTORS = {
     STEP: 1,
     DATA: 1,
@@ -25,7 +25,7 @@ LIMIT_FACTORS = {
     SAVE: LONG_FACTOR,
     RESTORE: LONG_FACTOR,
 }
-_WRITE_TIMEOUT = 10.0  # seconds to write the file, in case the disk hangs
+_WRITE_TIMEOUT = 10.0  # seconds to wait for the write of the file, because the disk may hang
 
 
 @contextlib.contextmanager
