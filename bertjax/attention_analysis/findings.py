@@ -49,7 +49,7 @@ class Findings:
 def make_findings(
     totals: Totals, unit: str, relations: Sequence[str], model: LoadedModel, before: LoadedModel | None
 ) -> Findings:
-    """Makes the statistics from the totals of a pass; see `corpus_pass.measure` for the arguments."""
+    """Makes the statistics from the totals of a pass. The other arguments are those of `corpus_pass.measure`."""
     sums, changes = totals.sums, []
     if before is not None:
         changes = change_rows(parameter_changes(before.params, model.params), change_means(sums['changes']))
@@ -88,7 +88,7 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
 
 
 def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequence[ShownText], title: str) -> None:
-    """Writes the JSON files, the weights and the page. The folder is replaced.
+    """Writes the JSON files, the weights and the page into a folder, which is replaced.
 
     Args:
       folder: The output folder, WORKDIR/attention.

@@ -13,7 +13,7 @@ from bertjax.attention_analysis.shown_texts import MAX_SHOWN_TOKENS, ShownText, 
 from bertjax.pages.charts import Chart, Curve
 from bertjax.pages.page import Section, render_page
 
-_FREQUENT = 100  # Relations with fewer words are listed separately. Clark et al. list only frequent ones.
+_FREQUENT = 100  # Relations with fewer words are listed separately. Clark et al. list only frequent relations.
 _ARROW = dict(zip(DIRECTIONS, ('dependent → head', 'head → dependent'), strict=True))
 
 
@@ -115,9 +115,10 @@ def _relations(rows: Sequence[Mapping[str, Any]]) -> Section:
         'frequent': _FREQUENT,
     }
     about = (
-        'How often the word with the highest attention weight is the syntactic head: the weight from the dependent '
-        '(dependent → head) or to it (head → dependent). Weights to the pieces of a word are summed, weights from its '
-        'pieces are averaged. [CLS], [SEP], the word itself and roots are left out. After Clark et al. 2019, table 1.'
+        'How often the word with the highest attention weight is the syntactic head. The weights are those from the '
+        'dependent (dependent → head) or to the dependent (head → dependent). Weights to the pieces of a word are '
+        'summed, and weights from its pieces are averaged. [CLS], [SEP], the word itself and roots are excluded. The '
+        'table follows table 1 of Clark et al. 2019.'
     )
     return Section('relations', 'Heads that find syntax', data, about)
 

@@ -1,7 +1,7 @@
-"""The seal of a checkpoint: a file with the sizes and checksums of its other files, written last.
+"""The seal of a checkpoint: a file with the sizes and checksums of all other files, which is written last.
 
 Orbax marks a step as committed, but silently restores arrays with flipped bits. In bertjax, a step is finished if its
-seal exists, and undamaged if every other file has the recorded size and checksum.
+seal exists, and undamaged if all other files have the recorded sizes and checksums.
 """
 
 import hashlib
@@ -21,11 +21,11 @@ def _files(step_dir: pathlib.Path) -> list[pathlib.Path]:
 
 
 def write_checksums(step_dir: pathlib.Path, cost: float | None) -> None:
-    """Marks a step as finished, after all its files and its folder are synced to disk.
+    """Syncs all files of a step to disk, and then marks the step as finished.
 
     Args:
       step_dir: The folder of the step.
-      cost: The held-out loss or the negative dev score, which the best step minimises; None if it was not measured.
+      cost: The held-out loss or the negative dev score, lowest for the best step; None if it was not measured.
     """
     sync_tree(step_dir)
     sync_directory(step_dir.parent)
@@ -43,7 +43,7 @@ def _digest(body: dict[str, Any]) -> str:
 
 
 def _read(step_dir: pathlib.Path) -> dict[str, Any] | None:
-    """Reads the seal; returns None if the seal does not match its own checksum."""
+    """Reads the seal; returns None if it is missing or does not match its own checksum."""
     return read_json_or_none(step_dir / FILE, lambda body: body if body.pop('sha256') == _digest(body) else None)
 
 
@@ -59,7 +59,7 @@ def read_cost(step_dir: pathlib.Path) -> float | None:
 
 
 def find_damage(step_dir: pathlib.Path) -> str | None:
-    """Reads every byte of a finished step, and describes its damage; returns None if it is undamaged."""
+    """Reads every byte of a finished step and describes its damage; returns None for an undamaged step."""
     body = _read(step_dir)
     if body is None:
         return f'its {FILE} is damaged or missing'

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# The share of the bytes that each of n chips sends in a ring, the optimal algorithm (Patarasuk and Yuan, Bandwidth
-# optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
+# {collective: number of chips -> the share of the bytes that each chip sends}, for the optimal algorithm, a ring
+# (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
@@ -23,14 +23,14 @@ _CHAIN = r'chain_id="(\d+)"'
 
 @dataclasses.dataclass
 class Collective:
-    """One collective of a computation. It may consist of several instructions: a start, fusions, an end.
+    """One collective of a computation, which may consist of several instructions: a start, fusions, an end.
 
     Attributes:
       kind: The opcode; a key of SENT_SHARES.
       sent: The bytes that each chip sends.
-      chips: The number of chips in a group, or the number of slices if it runs between slices.
-      first, last: The names of the instructions that start and end it. They are equal if it is not asynchronous.
-      network: Whether it uses the data centre's network between slices.
+      chips: The number of chips in a group, or the number of slices for a collective between slices.
+      first, last: The names of the first and last instruction, which are equal if the collective is not asynchronous.
+      network: Whether the collective uses the data centre network between slices.
       seconds: The transfer time in seconds; set by `estimate`.
       exposed: The part of `seconds` that does not overlap with other work; set by `estimate`.
       count: The executions per step; set by `estimate`.
@@ -77,13 +77,13 @@ def find_collectives(computation: Computation, chips: int) -> list[Collective]:
 
 
 def _collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
-    # A fusion of an all-reduce and a slice of its result is a reduce-scatter: each chip takes only its part.
+    # A fusion of an all-reduce and a slice of its result is a reduce-scatter, because each chip gets only its part.
     scatters = instruction.opcode == 'fusion' and instruction.called('calls')[0].root.opcode == 'dynamic-slice'
     kind = inner.opcode.removesuffix('-start')
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
     group = _group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
-    size = operands * group if kind == 'all-gather' else operands  # the larger of operands and results
+    size = operands * group if kind == 'all-gather' else operands  # bytes of the operands or results, if larger
     return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
@@ -95,13 +95,13 @@ def _key(instruction: Instruction, inner: Instruction) -> str:
 
 
 def _continues(instruction: Instruction, inner: Instruction) -> bool:
-    """Returns whether a fusion continues a chain that another computation started before its loop."""
+    """Returns whether a fusion continues a chain that another computation started, before the loop of the fusion."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
 
 def _between_slices(computation: Computation) -> Iterator[Collective]:
-    """Yields the parts of collectives that cross slices: libtpu's "megascale" transfers through the hosts."""
+    """Yields the parts of collectives that cross slices, which are libtpu's "megascale" transfers through the hosts."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
         instruction: instruction.find(rendezvous)

@@ -65,12 +65,12 @@ class Instruction:
         return match.group(1) if match else None
 
     def called(self, *attributes: str) -> list['Computation']:
-        """Returns the computations that attributes such as 'calls', 'body' or 'branch_computations' name."""
+        """Returns the computations that are named by attributes such as 'calls', 'body' or 'branch_computations'."""
         texts = (self.find(rf'\b{name}=(\{{[^}}]*\}}|[^\s,]+)') or '' for name in attributes)
         return [self.computation.module[name] for text in texts for name in re.findall(r'[\w.-]+', text)]
 
     def inside(self) -> Iterator['Instruction']:
-        """Yields the instructions of a fusion or an asynchronous wrapper, also nested ones; otherwise yields itself."""
+        """Yields the instructions inside a fusion or an asynchronous wrapper, recursively; otherwise yields itself."""
         if self.opcode in ('fusion', 'async-start'):
             for instruction in self.called('calls')[0].instructions.values():
                 yield from instruction.inside()
@@ -78,7 +78,7 @@ class Instruction:
             yield self
 
     def source(self) -> 'Instruction':
-        """Follows copies and conversions, and returns the instruction that computes the value."""
+        """Follows copies and conversions back to the instruction that computes the value, and returns it."""
         return self.inputs[0].source() if self.opcode in _TRANSPARENT else self
 
 
@@ -120,11 +120,11 @@ def parse(text: str) -> Computation:
 
 
 def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
-    """Returns the bytes of all arrays in a shape: `f32[64,128]{1,0:T(8,128)}`, or a tuple of such shapes.
+    """Returns the bytes of all arrays in a shape such as `f32[64,128]{1,0:T(8,128)}`, or in a tuple of such shapes.
 
     Args:
       shape: The shape as text.
-      hbm_only: Whether to ignore arrays in other memory spaces: on the chip (`S(1)`), or without data.
+      hbm_only: Whether to ignore arrays in other memory spaces than HBM, for example on the chip (`S(1)`).
     """
     total = 0
     for dtype, dims, layout in _ARRAY.findall(shape):
@@ -135,9 +135,9 @@ def shape_bytes(shape: str, *, hbm_only: bool = False) -> int:
 
 
 def trip_count(loop: Instruction) -> int | None:
-    """Returns the trip count of a `while`; None if the text does not determine it.
+    """Returns the trip count of a `while`, or None if it is unknown.
 
-    The text determines it if it states the count, or if start, step and bound are constants, as in `jax.lax` loops.
+    It is known if the text states it, or if start, step and bound are constants, as in `jax.lax` loops.
     """
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
@@ -159,7 +159,7 @@ def trip_count(loop: Instruction) -> int | None:
 
 
 def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
-    """Returns the two operands of a comparison or an addition, which may be the result of a fusion."""
+    """Returns the two operands of a comparison or an addition, looking through a fusion that computes it."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
     if instruction is not root:
@@ -170,7 +170,7 @@ def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Ins
 
 
 def _step(body: Computation, index: int) -> int | None:
-    """Returns the constant that the body adds to the loop's value at `index`; None if it adds none."""
+    """Returns the constant that the body adds to the loop's value at `index`; None if it adds no constant."""
     if body.root.opcode != 'tuple':
         return None
     value = body.root.inputs[index].source()

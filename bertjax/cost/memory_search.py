@@ -1,7 +1,7 @@
-"""Compile the train step of a phase to learn whether it fits a TPU slice or GPUs, and which memory plan would fit.
+"""Compile the train step of a phase to find out whether it fits a TPU slice or GPUs, and which memory plan would fit.
 
-A plan changes the gradient accumulation steps, the remat policy and the mesh. It changes the result of training only
-by the order of sums.
+A plan changes the gradient accumulation steps, the remat policy and the mesh. It does not change the result of
+training, except for the order of sums.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class MemorySearch:
       topology: The slice; see `parallel.topology.topology_devices`.
 
     Raises:
-      UserError: The topology is unknown, libtpu is missing, or the mesh does not fit the number of chips or the model.
+      UserError: The topology is unknown, its compiler is missing, or the mesh does not fit the devices or the model.
     """
 
     def __init__(self, settings: PretrainingSettings, topology: str):
@@ -79,7 +79,7 @@ class MemorySearch:
           The figures of docs/scaling.md, and `fits`. If the step does not fit, the memory is the compiler's estimate.
 
         Raises:
-          UserError: The batch does not divide over the chips.
+          UserError: The chips do not divide the rows of a batch.
         """
         plan = plan or {}
         setup = self.setup(plan)
@@ -162,7 +162,7 @@ class MemorySearch:
                 return
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
-        """Returns plans with more accumulation steps, from one step below the count that should suffice."""
+        """Returns plans with more accumulation steps, starting one divisor below the number that should suffice."""
         rows, fixed, available = self._rows(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
         enough = [i for i, n in enumerate(counts) if fixed + (_needed(result) - fixed) / n <= available]
@@ -254,7 +254,7 @@ def _shard_bytes(tree: Any) -> int:
 def _parse_memory_error(message: str) -> dict[str, int | None]:
     """Parses the bytes per chip that the step needs, and the bytes available to a program, from the compiler's error.
 
-    `Used 67.70G of 15.75G hbm`, or `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
+    Examples: `Used 67.70G of 15.75G hbm`, `... required for HLO temporaries (1.66T) exceeds available HBM (15.75G)`.
     """
     size = r'\(?([\d.]+)([KMGT])\b'
     match = re.search(rf'{size}\)? (?:exceeds|of)(?:[^\d]*?{size})?', message)

@@ -51,7 +51,7 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
 
 
 def _sent(step: Estimate) -> list[dict[str, Any]]:
-    """Returns the totals of the collectives for each kind, group size and network, the longest first."""
+    """Returns the totals of the collectives for each kind, group size and network, by descending seconds."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
         row = {'count': 1, 'async': collective.first != collective.last, 'bytes': collective.sent}
@@ -64,7 +64,7 @@ def _sent(step: Estimate) -> list[dict[str, Any]]:
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:
-    """Formats a result of `step_cost` as lines, the time first."""
+    """Formats a result of `step_cost` as lines."""
     if 'estimate_error' in result:
         return [f'  no estimate: the compiled text could not be parsed ({result["estimate_error"]})']
     if not result.get('estimated_step_s'):
@@ -78,7 +78,7 @@ def cost_lines(result: dict[str, Any]) -> list[str]:
         f'(at {100 * EFFICIENCY:.0f} % of the peak or the bandwidth), exposed collectives {1e3 * exposed:.1f} ms',
     ]
     if loops := sources['unknown_loops']:
-        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count, and count once')
+        lines.append(f'  a lower bound: {len(loops)} loops have an unknown trip count and are counted once')
     if kernels := sources['silent_kernels']:
         lines.append(f'  a lower bound: {len(kernels)} kernels state no FLOPs (cost_estimate), only bytes')
     return lines

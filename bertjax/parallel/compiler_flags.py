@@ -1,19 +1,19 @@
 """XLA flags for machines with GPUs, set before JAX starts. Flags that XLA_FLAGS already contains are not changed.
 
 Other flags keep XLA's defaults: autotuning between Triton and cuBLAS, CUDA graphs, and the sizes up to which
-collectives are combined. We have no measurements in favour of other values. On TPUs no flags are set;
-docs/performance.md lists those that were tried.
+collectives are combined. We have no measurements in favour of other values. No flags are set for TPUs;
+docs/performance.md lists the flags that were tried.
 """
 
 import os
 
 FLAGS = {
-    # Several GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX set it too
+    # With this flag, GPUs exchange gradients while they compute other gradients. NVIDIA's images of JAX set it too
     # (docs.nvidia.com/jax-toolbox/environment-variables).
     'xla_gpu_enable_latency_hiding_scheduler': True,
-    # A resumed run must give the same bits, so sums by atomic operations, whose order varies, are excluded. cuDNN's
-    # attention then uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters become slow,
-    # and a step has no scatters; see model/lookup.py.
+    # A resumed run must give the same bits, so this flag excludes sums by atomic operations, whose order varies. With
+    # it, cuDNN's attention uses its deterministic backward pass (openxla/xla, pull request 14125). Only scatters become
+    # slow, and a step has no scatters; see model/lookup.py.
     'xla_gpu_exclude_nondeterministic_ops': True,
 }
 VARIABLE = 'XLA_FLAGS'

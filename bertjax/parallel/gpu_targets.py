@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by name, with the properties that XLA needs to compile for a GPU that is not present."""
+"""NVIDIA GPUs by name, with the properties that XLA needs to compile for a GPU without the GPU."""
 
 import dataclasses
 import os
@@ -59,7 +59,7 @@ GPUS = {
     'h100': Gpu('NVIDIA H100 80GB HBM3', **_HOPPER, bandwidth=3_350_000_000_000, memory=85_000_000_000),
     'a100': Gpu('NVIDIA A100-SXM4-80GB', **_AMPERE, bandwidth=2_039_000_000_000, memory=85_000_000_000),
 }
-# Autotuning needs a GPU, so it is switched off and XLA uses its defaults.
+# Compiler options that switch off autotuning, which needs a GPU. XLA then uses its defaults.
 UNTIMED = {'xla_gpu_autotune_level': 0}
 
 

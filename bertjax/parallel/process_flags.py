@@ -1,4 +1,4 @@
-"""The flags that make a process one of several in a run, and the supervision of such a process."""
+"""The command line flags for runs with several processes, and the supervision of such a process."""
 
 import ctypes
 import dataclasses
@@ -64,8 +64,8 @@ class ProcessFlags:
 def supervise() -> None:
     """Continues in a child process; the parent waits for its end and exits with its status.
 
-    If a process has lost another one, JAX may end it at any time with SIGABRT and C++ stack traces. The ended process
-    cannot print a one-line explanation or choose its exit status, so the parent does both.
+    If a process has lost another process of the run, JAX may end it at any time with SIGABRT and C++ stack traces. The
+    ended process cannot print a one-line explanation or choose its exit status, so the parent does both.
 
     The parent forwards SIGTERM, Ctrl-C and Ctrl-Z.
     """
