@@ -89,7 +89,7 @@ class DistillLoss:
 
     Attributes:
       elements: (student outputs, teacher outputs, batch, temperature) -> the loss of each element, float32.
-      weights: The batch array that holds the weights of the elements.
+      weights: The name of the batch array with the weights of the elements.
     """
 
     elements: Callable[[Any, Any, Mapping[str, jax.Array], float], jax.Array]

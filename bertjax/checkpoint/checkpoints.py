@@ -46,7 +46,7 @@ class Checkpoints:
       directory: The folder, which is created if needed.
       keep: The number of newest steps to keep.
       log: A function that logs a line about each checkpoint that is removed or set aside.
-      read_only: Whether to create, move and remove nothing, for verbs that only read a run.
+      read_only: Whether to leave the folder unchanged, for verbs that only read a run.
 
     Raises:
       UserError: `keep` is below 1, or the folder is not writable.

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {collective: number of chips -> the share of the bytes that each chip sends}, for the optimal algorithm, a ring
-# (Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
+# {collective: number of chips -> the share of the bytes that each chip sends in a ring}, the optimum (Patarasuk and Yuan,
+# Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,
@@ -121,7 +121,7 @@ def _between_slices(computation: Computation) -> Iterator[Collective]:
 
 
 def _group_size(instruction: Instruction, chips: int) -> int:
-    """Parses the size of the groups `{{0,1},{2,3}}`, `[8,2]<=[16]` or `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
+    """Parses the size of groups such as `{{0,1},{2,3}}`, `[8,2]<=[16]`, `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
     if instruction.opcode.startswith('collective-permute'):
         return 2
     if listed := instruction.find(r'\breplica_groups=\{\{([\d,]+)\}'):

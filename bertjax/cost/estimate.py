@@ -16,7 +16,8 @@ _FREE = {
     'parameter', 'constant', 'tuple', 'get-tuple-element', 'bitcast', 'after-all', 'partition-id', 'replica-id',
     'opt-barrier', 'optimization-barrier', 'add-dependency', 'domain', 'custom-call', 'send', 'recv',
 }  # fmt: skip
-# {module name: part of the step}. The last name in a path that is a key decides. Flax and `jax.named_scope` make paths.
+# {module name: part of the step}. The last of these names in the path of an operation decides. Flax and
+# `jax.named_scope` set the paths.
 _MODULES = {
     'dropout': 'dropout',
     'attention': 'attention',

@@ -102,7 +102,7 @@ product_with_rows.defvjp(lambda x, table: (product_with_rows(x, table), (x, tabl
 
 
 class PairHead(Projection):
-    """A classifier of the pooled state. Class 0 means that the second segment follows the first; class 1 means not."""
+    """A classifier of the pooled state: 0 if the second segment follows the first, else 1."""
 
     @nn.compact
     def __call__(self, pooled: jax.Array) -> jax.Array:

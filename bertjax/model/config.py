@@ -17,7 +17,7 @@ INITS = ('bert', 'megatron', 'zero_output')
 POOLERS = ('tanh', 'relu', 'transform')
 POOLINGS = ('cls', 'mean')
 DROPOUT_SITES = ('all', 'attention_output')
-# The implementations of model/attention/select.py.
+# The names of the implementations in model/attention/select.py.
 ATTENTION = ('auto', 'fused_tpu', 'blocks_tpu', 'flash_tpu', 'cudnn', 'fused_gpu', 'by_head_cpu', 'dot_product')
 REMAT = ('auto', 'none', 'elementwise', 'full', 'dots')
 DTYPES = ('float32', 'bfloat16')
@@ -41,7 +41,7 @@ _CLASSIC = {
 
 
 class FieldKind(enum.Enum):
-    """The effect of a BertConfig field. The rules for resuming, fine-tuning, evaluation and export follow from it."""
+    """The effect of a BertConfig field, which determines the rules for resuming, fine-tuning, evaluation and export."""
 
     ARCHITECTURE = 'shape, dtype or meaning of the parameters: always as in the checkpoint'
     LAYOUT = 'tree structure of the same parameters: as in the checkpoint, but free in a run that starts from one'
@@ -69,7 +69,7 @@ class BertConfig:
     """Shape and behaviour of a BERT.
 
     Attributes:
-      vocab_size: Number of pieces in the tokenizer. The arrays have `padded_vocab_size` rows.
+      vocab_size: Number of pieces in the tokenizer. The token embedding has `padded_vocab_size` rows.
       num_layers: Number of transformer blocks.
       width: Width of the hidden states.
       num_heads: Number of attention heads, a divisor of `width`.
@@ -117,10 +117,10 @@ class BertConfig:
         compiling `num_layers` blocks.
       attention: Name of the attention implementation, or 'auto' for the first one that supports the call
         (model/attention/select.py).
-      remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots'
-        saves the outputs of the projections and recomputes attention scores and element-wise operations. 'elementwise'
-        recomputes the same values, but saves the output of attention and the residual sums instead of their inputs.
-        'full' saves only the inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
+      remat: The values that the forward pass saves for the backward pass. 'none' saves all. 'dots' saves the outputs of
+        the projections and recomputes attention scores and element-wise operations. 'elementwise' recomputes the same
+        values, but saves the output of attention and the residual sums instead of their inputs. 'full' saves only the
+        inputs of blocks. 'auto' is 'elementwise' on TPU and 'none' elsewhere.
       dtype: Dtype of the computation. LayerNorm statistics, softmax and logits are always float32.
       param_dtype: Dtype of the stored parameters.
 

@@ -21,7 +21,7 @@ _SHIFTS, _MULTIPLIERS = (16, 15, 16), (0x7FEB352D, 0x846CA68B)
 
 
 class Site(enum.IntEnum):
-    """The operation within a layer or a head that drops values. Never renumber a member."""
+    """The operation within a layer or a head that drops values. The numbers are part of the hash: never change one."""
 
     EMBEDDINGS = 0
     ATTENTION = 1
@@ -109,8 +109,7 @@ def fold_in(dropout: Dropout | None, index: int | jax.Array | None) -> Dropout |
 def drop(x: jax.Array, rate: float, dropout: Dropout | None, site: Site) -> jax.Array:
     """Zeroes a share `rate` of the values of x [B, ...] and scales up the rest; returns x if `dropout` is None.
 
-    The counter of a value is its index in the row, or in its sequence if rows are packed. The counter does not depend
-    on the number of positions after the value.
+    The counter of a value is its index in the row, or in its sequence if rows are packed.
     """
     if dropout is None or rate == 0.0:
         return x

@@ -123,10 +123,9 @@ class Mlp(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and MLP, each with dropout, a residual connection, and a norm after (or, if `pre_norm`, before) it.
+    """Attention and MLP, each with dropout, a residual connection and a norm.
 
     Attributes:
-      config: The config of the model.
       keep_output: Whether to return the output twice, so that a scan stacks the second output.
       first_only: Whether to compute only the output of the first position. That position still attends to all others.
     """
@@ -198,7 +197,6 @@ class BertEncoder(nn.Module):
     """Embeddings and `num_layers` blocks, scanned or unrolled. Both forms drop the same values.
 
     Attributes:
-      config: The config of the model.
       packing: How to pack the sequences of a call into shared rows: a layout with fixed slots; or the number of
         sequences per row, for calls without dropout; or None for no packing. Inputs and results always have one
         sequence per row. With packing, the results are zero at padding, and the caller must not capture intermediate

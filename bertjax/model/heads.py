@@ -47,7 +47,6 @@ class BertForTask(nn.Module):
     """The base class of all task models: encoder, optional BiLSTM and output projection.
 
     Attributes:
-      config: The config of the encoder.
       outputs: Size of the last dimension of the head's output.
       bilstm_units: Units in each direction of a two-layer BiLSTM between encoder and head; 0 for no BiLSTM. The paper
         adds one to its left-to-right ablation (Table 5) and to frozen features for NER (section 5.3).

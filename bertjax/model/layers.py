@@ -59,7 +59,7 @@ _RESIDUAL_SCALES: dict[str, Callable[[int], float]] = {
 def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializers.Initializer:
     """Returns a normal initializer, truncated at two standard deviations and not rescaled.
 
-    The source is modeling.py of google-research/bert.
+    Source: google-research/bert, modeling.py.
 
     Args:
       config: The config of the model.
@@ -166,7 +166,6 @@ class Projection(nn.Module):
     (google/flax#3676, #3892). This layer creates the kernel in its final shape, with one name per dimension.
 
     Attributes:
-      config: The config of the model.
       features: The output dimensions of the kernel.
       in_axes, out_axes, bias_axes: Logical axis names of the dimensions of kernel and bias.
       into_kernel: Whether the result may be the input of a custom kernel; see `by_product` of `add_bias`.
@@ -269,7 +268,6 @@ class Norm(nn.Module):
     """Normalisation by `config.norm` over the last dimension, with a scale and, if `config.norm_bias`, a bias.
 
     Attributes:
-      config: The config of the model.
       axis: The logical axis name of the last dimension.
     """
 

@@ -1,4 +1,4 @@
-"""Layouts: the slots of a batch's sequences in packed rows. For use by `data/`, this module does not import JAX."""
+"""Layouts: the slots of a batch's sequences in packed rows. `data/` uses this module, so it does not import JAX."""
 
 import dataclasses
 import functools

@@ -39,7 +39,7 @@ class _Packing:
 
 @dataclasses.dataclass(frozen=True)
 class PackedLayout(_Packing, Layout):
-    """A layout with the same slots in every batch. All rows are concatenated to [R, T]; only attention splits them."""
+    """A layout with the same slots in every batch. All rows are concatenated to [R, T], except in attention."""
 
     def gather_cls(self, x: jax.Array) -> jax.Array:
         """Gathers the first position of each sequence of each row: [R, T, ...] -> [R, Q, ...]."""
@@ -106,7 +106,7 @@ class BatchLayout(_Packing):
 
     @property
     def longest(self) -> int:
-        """The most positions that a sequence can have."""
+        """The maximum length of a sequence."""
         return self.sequence_ids.shape[1]
 
 
@@ -134,7 +134,7 @@ def _gather(x: jax.Array, source: Any) -> jax.Array:
 
 
 def _take(x: jax.Array, source: Any) -> jax.Array:
-    """Gathers as `_gather` does. For fixed positions, the gradient is a gather too instead of a scatter-add.
+    """Gathers as `_gather` does. For fixed positions, the gradient is also a gather, not a scatter-add.
 
     A position that is gathered twice gets the gradient of its first occurrence only.
     """

@@ -80,7 +80,7 @@ def orthogonalize_kernels(kernels: Any) -> Any:
 
 
 def orthogonalize(x: jax.Array) -> jax.Array:
-    """Moves the singular values of matrices x [N, I, O] with I <= O close to 1 (0.7 to 1.2); keeps the vectors."""
+    """Moves the singular values of matrices x [N, I, O], I <= O, close to 1 (0.7 to 1.2); keeps singular vectors."""
     a, b, c = COEFFICIENTS
     x = x / (jnp.linalg.norm(x, axis=(1, 2), keepdims=True) + 1e-8)
     for _ in range(STEPS):

@@ -20,7 +20,7 @@ VARIABLE = 'XLA_FLAGS'
 
 
 def set_compiler_flags() -> None:
-    """Adds the FLAGS that XLA_FLAGS does not contain to XLA_FLAGS. This has no effect after XLA has started."""
+    """Adds to XLA_FLAGS those FLAGS that it does not contain. This has no effect after XLA has started."""
     existing = os.environ.get(VARIABLE, '').split()
     named = {flag.lstrip('-').partition('=')[0] for flag in existing}
     added = [f'--{name}={str(value).lower()}' for name, value in FLAGS.items() if name not in named]

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs by name, with the properties that XLA needs to compile for a GPU without the GPU."""
+"""NVIDIA GPUs by name, with the properties that XLA needs to compile for a GPU that is not present."""
 
 import dataclasses
 import os
@@ -9,13 +9,14 @@ from typing import Any
 class Gpu:
     """The properties of a GPU.
 
-    Sources: NVIDIA's whitepaper on each architecture, its data sheets, and the tables of compute capabilities in the
-    CUDA C++ programming guide (shared memory of a block and of a multiprocessor).
+    Sources: NVIDIA's whitepaper on each architecture, its data sheets, and, for shared memory, the tables of compute
+    capabilities in the CUDA C++ programming guide.
 
     Attributes:
+      shared_block, shared_processor: Shared memory of a block and of a multiprocessor, in bytes.
+      cache, memory: Sizes of the L2 cache and of the memory, in bytes.
       bandwidth: Memory bandwidth in bytes per second.
       links: NVLink bandwidth in one direction, in bytes per second.
-      memory: Memory in bytes.
     """
 
     name: str

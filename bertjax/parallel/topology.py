@@ -107,7 +107,7 @@ def topology_devices(name: str) -> list[Any]:
         centre network such as '2*v5e:16x16', or a machine with GPUs such as 'h200:8'.
 
     Raises:
-      UserError: The compiler does not know the name, or it is not installed.
+      UserError: The compiler is not installed, or does not know the name.
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
     named = _NAME.fullmatch(name)

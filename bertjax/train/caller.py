@@ -13,7 +13,7 @@ class Caller:
     """The program that started a training, as far as the training depends on it.
 
     Attributes:
-      word: The word in messages for what the user repeats to continue an interrupted training: 'command' or 'call'.
+      word: What the user repeats to continue an interrupted training, for messages: 'command' or 'call'.
       ends_process: Whether a third signal ends the process. If not, it raises KeyboardInterrupt.
       on_row: A function that is called with each row of metrics after the row is written; None for none.
     """

@@ -1,4 +1,4 @@
-"""The setup of a training without arrays: model, objective and optimiser on a mesh, and their train step."""
+"""The setup of a training: model, objective and optimiser on a mesh, without arrays."""
 
 import dataclasses
 import functools
@@ -165,15 +165,8 @@ def build_setup(
     """Builds a setup with the shapes and shardings of all arrays, but without arrays.
 
     Args:
-      module: The Flax module of the model.
-      objective: The training objective.
-      optimizer: The optimiser.
-      mesh: The devices.
+      module, objective, optimizer, mesh, trained, layer_decay, ema_decay, teacher: See `Setup`.
       batch: The shapes and dtypes of a batch of the run, with any number of rows and any length.
-      trained: Selects the trained parameters.
-      layer_decay: See `optim.trainable.layer_rates`.
-      ema_decay: The decay of the average of the weights; 0 for no average.
-      teacher: (abstract teacher parameters,) if the objective has a `teacher_fn`.
       zero1: Whether to shard the state over the data axis, one of `parallel.zero1.ZERO1`.
     """
     inputs = [jax.ShapeDtypeStruct(*batch[name]) for name in objective.inputs]

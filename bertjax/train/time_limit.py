@@ -11,7 +11,7 @@ from bertjax.train.health.goodput_clock import recorded_until
 
 
 class TimeLimit:
-    """The limit on the wall time of a run, and the time at which one of its phases ends, after any number of steps.
+    """A limit on the wall time of a run. It may also end a phase of the run by the clock, after any number of steps.
 
     The time counts from the start of the process, and includes the preparation of the text. Time between a kill and the
     next start does not count, nor does the time of steps that a kill has lost.

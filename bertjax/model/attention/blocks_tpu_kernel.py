@@ -51,7 +51,7 @@ def attention(options: BlockOptions, query: Any, key: Any, value: Any, sequences
     Args:
       options: The static options.
       query, key, value: [B, S, H·K].
-      sequences: int32 [B, S], `AttentionMask.groups`: equal for the tokens of a sequence, odd for tokens.
+      sequences: int32 [B, S], see `AttentionMask.groups`.
 
     Returns:
       [B, S, H·K].

@@ -51,7 +51,7 @@ def attention(options: GpuKernelOptions, query: Any, key: Any, value: Any, seque
     Args:
       options: The static options.
       query, key, value: [B, S, H, K].
-      sequences: int32 [B, S], twice the sequence id of each position, plus 1 for tokens (0 for padding).
+      sequences: int32 [B, S], see `AttentionMask.groups`.
       words: uint32 [B, H, 2], from `dropout.attention_words`.
 
     Returns:

@@ -20,8 +20,8 @@ from bertjax.parallel.partition import platform
 class Implementation(Protocol):
     """The interface of an attention implementation, which is a module of this folder.
 
-    query is [B, Q, H, K], the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype of the
-    computation.
+    query is [B, Q, H, K], by default the first Q positions of a row; key and value are [B, S, H, K]. All have the dtype
+    of the computation.
 
     Attributes:
       PLATFORM: The only platform that the implementation supports, 'tpu', 'gpu' or 'cpu'; '' for all platforms.
@@ -54,7 +54,7 @@ class Implementation(Protocol):
 
 
 # 'auto' chooses the first implementation for the platform that supports the call. Faster implementations come before
-# `dot_product`, which supports every call. `model/config.py` lists the names.
+# `dot_product`, which supports every call.
 IMPLEMENTATIONS: dict[str, Implementation] = {
     'fused_tpu': fused_tpu,
     'blocks_tpu': blocks_tpu,
@@ -265,8 +265,7 @@ def describe_attention(
 
     Args:
       config: The config of the model.
-      rows: The number of rows.
-      seq_len: The length of a row in tokens.
+      rows, seq_len: The number and the length of rows.
       packed: Whether a row holds several sequences.
       causal_rows: Whether some of the rows are causal.
 
@@ -292,5 +291,5 @@ def _shape(x: jax.Array) -> str:
 
 @functools.cache
 def _log_once(line: str) -> None:
-    """Logs a line only once, although every layer of a model and every trace of a step makes the same choice."""
+    """Logs a line only once, although every layer and every trace of a step makes the same choice."""
     logging.info(line)

@@ -1,4 +1,4 @@
-"""Goodput: the share of a run's wall time that was spent on steps that its state contains, and the other shares."""
+"""Goodput: the share of a run's wall time that went into productive steps, and the shares of other activities."""
 
 import dataclasses
 import json
@@ -18,8 +18,8 @@ class Goodput:
     """The wall time of all processes of a run, each from its start to the end of its training.
 
     Attributes:
-      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only steps that the state
-        of the run contains.
+      seconds: {kind: seconds} with the kinds in `goodput_clock.KINDS` and LOST. 'step' counts only productive steps,
+        which the state of the run contains.
       processes: The number of processes, which ran one after the other.
       slow: The log rows about slow steps.
     """

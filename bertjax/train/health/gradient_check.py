@@ -29,8 +29,8 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# {input: (norm of the gradient of the loss by this input, product of this gradient with fixed numbers)}; see `digits`.
-# JAX computed them in float64; tests/train/test_gradient_check.py computes them with PyTorch.
+# The result of `digits` for the gradient of each input. JAX computed it in float64, and
+# tests/train/test_gradient_check.py computes it with PyTorch.
 DIGITS = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),
