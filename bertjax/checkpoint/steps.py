@@ -50,7 +50,7 @@ class Steps:
                 str(self._directory),
                 f'{damaged} checkpoint(s), all damaged',
                 'at least one undamaged checkpoint',
-                f'they are in {self._directory / DAMAGED}: start again in another --workdir',
+                f'start again in another --workdir; the damaged checkpoints are in {self._directory / DAMAGED}',
             )
         folders = filter(unfinished.may_be_checkpoint, unfinished.unknown_folders(self._directory))
         names = [path.name for path in folders]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from bertjax.cost.hlo import Computation, Instruction, shape_bytes
 
-# {collective: number of chips -> the share of the bytes that each chip sends in a ring}, the optimum (Patarasuk and Yuan,
-# Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009).
+# {collective: number of chips -> the share of the bytes that each chip sends}, for a ring, the optimal algorithm.
+# Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, J. Parallel Distrib. Comput. 69, 2009.
 SENT_SHARES = {
     'all-reduce': lambda n: 2 * (n - 1) / n,
     'all-gather': lambda n: (n - 1) / n,

@@ -32,12 +32,10 @@ def leave_out_absent_tpus() -> None:
     GPU or a plug-in for another platform. JAX's messages, for example about an unused GPU, then stay visible. Call this
     function before JAX computes anything; a later call has no effect.
     """
-    if jax.config.jax_platforms is None and importlib.util.find_spec('libtpu') and not _may_have_more_than_cpus():
+    if jax.config.jax_platforms is not None or not importlib.util.find_spec('libtpu'):
+        return
+    if not (may_have_tpu() or _may_have_nvidia_gpu() or _has_plugins()):
         jax.config.update('jax_platforms', 'cpu')
-
-
-def _may_have_more_than_cpus() -> bool:
-    return may_have_tpu() or _may_have_nvidia_gpu() or _has_plugins()
 
 
 def unused_accelerator(platform: str) -> str:

@@ -38,7 +38,7 @@ class ProcessFlags:
                 next(name for name in flags if name not in missing),
                 found=f'no {" and no ".join(missing)}',
                 expected='all three flags or none of them',
-                fix='see docs/scaling.md',
+                fix=f'also give {" and ".join(missing)} (docs/scaling.md)',
             )
         if self.num_processes < 1 or not 0 <= self.process_id < self.num_processes:
             raise UserError(
