@@ -75,13 +75,13 @@ def check_replaceable(folder: pathlib.Path, path: str) -> None:
     Raises:
       UserError: The folder has files of the user, or the input file.
     """
-    others = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS) if folder.is_dir() else []
+    other_files = sorted(file.name for file in folder.iterdir() if file.name not in _OUTPUTS) if folder.is_dir() else []
     if folder.is_dir() and path and pathlib.Path(path).expanduser().resolve().parent == folder.resolve():
-        others = [pathlib.Path(path).name]
-    if others:
+        other_files = [pathlib.Path(path).name]
+    if other_files:
         raise UserError(
             str(folder),
-            found=f'{others[0]}, which would be lost when the folder is replaced',
+            found=f'{other_files[0]}, which would be lost when the folder is replaced',
             expected='only files that run=attention wrote',
             fix='move the file, or give another --workdir',
         )

@@ -254,10 +254,10 @@ class Checkpoints:
         """Raises UserError if this process has a damaged copy of a step that the primary process has chosen."""
         if step < 0 or is_primary() or not has_separate_workdirs():
             return
-        if wrong := checksums.find_damage(self.directory / str(step)):
+        if damage := checksums.find_damage(self.directory / str(step)):
             raise UserError(
                 str(self.directory / str(step)),
-                found=wrong,
+                found=damage,
                 expected='the checkpoint of the first process',
                 fix=f'remove {self.directory.parent}: the same command fetches it again',
             )

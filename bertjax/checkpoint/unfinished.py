@@ -37,8 +37,8 @@ def any_checkpoint(directory: pathlib.Path) -> bool:
     """
     if not directory.is_dir():
         return False
-    lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
-    return lost or bool(finished_steps(directory))
+    may_have_lost = any((directory / DAMAGED).glob('*')) or any(map(may_be_checkpoint, unknown_folders(directory)))
+    return may_have_lost or bool(finished_steps(directory))
 
 
 def mark(directory: pathlib.Path, step: int) -> None:
@@ -55,12 +55,12 @@ def unmark(directory: pathlib.Path, step: int) -> None:
 def remove_unfinished(directory: pathlib.Path, log: Callable[[str], None]) -> None:
     """Removes the folders that a killed process has only partly written or removed."""
     for path in sorted(directory.iterdir()):
-        marked, temporary = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
-        if temporary and path.is_dir():
-            log(f'checkpoint {temporary[1]} was never finished: it is removed')
+        mark_match, temporary_match = _MARK.fullmatch(path.name), _TEMPORARY.fullmatch(path.name)
+        if temporary_match and path.is_dir():
+            log(f'checkpoint {temporary_match[1]} was never finished: it is removed')
             shutil.rmtree(path)
-        elif marked and path.is_file():
-            step = directory / marked[1]
+        elif mark_match and path.is_file():
+            step = directory / mark_match[1]
             # A sealed, undamaged step is kept: the kill came after the seal was written, or before files were removed.
             if step.is_dir() and not (checksums.is_finished(step) and checksums.find_damage(step) is None):
                 log(f'checkpoint {step.name} was never finished: it is removed')

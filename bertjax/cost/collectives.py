@@ -60,10 +60,12 @@ def find_collectives(computation: Computation, chips: int) -> list[Collective]:
       chips: The number of chips that run the program.
     """
     collectives_by_key: dict[str, Collective] = {}
-    started: dict[str, str] = {}  # name of the starting instruction -> key
+    start_keys: dict[str, str] = {}  # name of the starting instruction -> key
     for instruction in computation.instructions.values():
         for key in (
-            started[x.name] for x in instruction.inputs if instruction.opcode.endswith('-done') and x.name in started
+            start_keys[x.name]
+            for x in instruction.inputs
+            if instruction.opcode.endswith('-done') and x.name in start_keys
         ):
             collectives_by_key[key].last = instruction.name
         for inner in filter(is_collective, instruction.inside()):
@@ -72,7 +74,7 @@ def find_collectives(computation: Computation, chips: int) -> list[Collective]:
                 collectives_by_key[key].last = instruction.name
             elif not _continues(instruction, inner):
                 collectives_by_key[key] = _collective(instruction, inner, chips)
-                started[instruction.name] = key
+                start_keys[instruction.name] = key
     return [*collectives_by_key.values(), *_between_slices(computation)]
 
 

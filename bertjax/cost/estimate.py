@@ -114,21 +114,23 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
 
     Three costs are ignored: asynchronous copies between the chip's memories, the latency of collectives, the host.
     """
-    # `free` is {whether between slices: the time from which the links or the network are free}.
-    total, now, free = Estimate(), 0.0, {False: 0.0, True: 0.0}
+    # `free_at` is {whether between slices: the time from which the links or the network are free}.
+    total, now, free_at = Estimate(), 0.0, {False: 0.0, True: 0.0}
     collectives = find_collectives(entry, chips)
-    done: dict[int, float] = {}
+    end_times: dict[int, float] = {}
     for instruction in entry.instructions.values():
         for collective in (x for x in collectives if x.first == instruction.name):
             collective.seconds = collective.sent and collective.sent / (
                 rates.network_bandwidth if collective.network else rates.ici_bandwidth(collective.chips)
             )
-            done[id(collective)] = free[collective.network] = max(free[collective.network], now) + collective.seconds
+            end_times[id(collective)] = free_at[collective.network] = (
+                max(free_at[collective.network], now) + collective.seconds
+            )
         cost = _execution(instruction, rates, chips)
         total.add(cost)
         now += cost.seconds()
         for collective in (x for x in collectives if x.last == instruction.name):
-            collective.exposed = max(done[id(collective)] - now, 0.0)
+            collective.exposed = max(end_times[id(collective)] - now, 0.0)
             now += collective.exposed
             total.times['exposed', 'collectives'] += collective.exposed
     total.collectives += collectives

@@ -59,8 +59,8 @@ def _sent(step: Estimate) -> list[dict[str, Any]]:
         rows[collective.kind, collective.chips, collective.network].update(
             {key: collective.count * value for key, value in row.items()}
         )
-    named = [{'kind': kind, 'chips': chips, 'network': network, **row} for (kind, chips, network), row in rows.items()]
-    return sorted(named, key=lambda row: -row['seconds'])
+    totals = [{'kind': kind, 'chips': chips, 'network': network, **row} for (kind, chips, network), row in rows.items()]
+    return sorted(totals, key=lambda row: -row['seconds'])
 
 
 def cost_lines(result: dict[str, Any]) -> list[str]:

@@ -67,12 +67,14 @@ def make_schedule(
     def rate(step: jax.Array) -> jax.Array:
         step = jnp.asarray(step, jnp.float32)
         remaining = jnp.clip((steps - step) / max(steps - warmup, 1), 0.0, 1.0)  # from 1 at the end of the warm-up to 0
-        rising = step / max(warmup, 1)
+        rise = step / max(warmup, 1)
         if name == 'slanted_triangular':
-            share = jnp.where(step < warmup, rising, remaining)
+            share = jnp.where(step < warmup, rise, remaining)
             return peak * (1 + share * 31) / 32
-        decaying = max(round(decay_fraction * steps), 1)
-        passed = jnp.clip((step - (steps - decaying)) / decaying, 0.0, 1.0)  # from 0 at the start of wsd's decay to 1
+        decay_steps = max(round(decay_fraction * steps), 1)
+        passed = jnp.clip(
+            (step - (steps - decay_steps)) / decay_steps, 0.0, 1.0
+        )  # from 0 at the start of wsd's decay to 1
         share = {
             'wsd': DECAYS[decay](passed),
             'linear': remaining,
@@ -80,6 +82,6 @@ def make_schedule(
             'cosine': 0.5 * (1 + jnp.cos(jnp.pi * (1 - remaining))),
             'constant': jnp.ones_like(remaining),
         }[name]
-        return peak * jnp.where(step < warmup, rising, share)
+        return peak * jnp.where(step < warmup, rise, share)
 
     return rate

@@ -22,6 +22,6 @@ VARIABLE = 'XLA_FLAGS'
 def set_compiler_flags() -> None:
     """Adds to XLA_FLAGS those FLAGS that it does not contain. This has no effect after XLA has started."""
     existing = os.environ.get(VARIABLE, '').split()
-    named = {flag.lstrip('-').partition('=')[0] for flag in existing}
-    added = [f'--{name}={str(value).lower()}' for name, value in FLAGS.items() if name not in named]
+    existing_names = {flag.lstrip('-').partition('=')[0] for flag in existing}
+    added = [f'--{name}={str(value).lower()}' for name, value in FLAGS.items() if name not in existing_names]
     os.environ[VARIABLE] = ' '.join([*existing, *added])

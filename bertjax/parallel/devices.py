@@ -47,10 +47,12 @@ def unused_accelerator(platform: str) -> str:
 
 def may_have_tpu() -> bool:
     """Returns whether this machine shows signs of a TPU: a PCI device, a device file or an environment variable."""
-    named = any(name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _SET_BY_LIBRARIES for name in os.environ)
+    has_variable = any(
+        name.startswith(('TPU_', 'JAX_FORCE_TPU')) and name not in _SET_BY_LIBRARIES for name in os.environ
+    )
     files = glob.glob('/dev/accel*') or [path for path in glob.glob('/dev/vfio/*') if path != '/dev/vfio/vfio']
     vendors = (pathlib.Path(path).read_text().strip() for path in glob.glob('/sys/bus/pci/devices/*/vendor'))
-    return named or bool(files) or _GOOGLE in vendors
+    return has_variable or bool(files) or _GOOGLE in vendors
 
 
 def _may_have_nvidia_gpu() -> bool:

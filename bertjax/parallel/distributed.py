@@ -225,10 +225,10 @@ def wait_for_all(seconds: int) -> None:
     """Waits until all processes have called this. It does not use the devices, whose collectives would time out."""
     global _waits
     _waits += 1
-    _meet(f'bertjax-{_waits}', seconds)
+    _barrier(f'bertjax-{_waits}', seconds)
 
 
-def _meet(key: str, seconds: int) -> None:
+def _barrier(key: str, seconds: int) -> None:
     # Importing Orbax takes a second, and a single process does not need it.
     from orbax.checkpoint import multihost
 
@@ -305,7 +305,7 @@ def leave(status: int) -> None:
         try:
             if status == LostError.exit_status:
                 os._exit(status)
-            _meet('bertjax-leaving', _LEAVING)
+            _barrier('bertjax-leaving', _LEAVING)
         except Exception:  # any error means that the others have not failed
             os._exit(status)
     sys.exit(status)

@@ -62,8 +62,8 @@ _NAME = re.compile(r'(?:([1-9]\d*)\*)?(\w+):[1-9]\d*(?:x[1-9]\d*)*')
 
 def parse_topology(name: str) -> tuple[int, str, str]:
     """Parses 'v5e:4x4' (one slice) or '2*v5e:4x4' (two slices) to (slices, generation, chips along each side)."""
-    count, _, one = name.rpartition('*')
-    generation, _, shape = one.partition(':')
+    count, _, slice_name = name.rpartition('*')
+    generation, _, shape = slice_name.partition(':')
     return int(count or 1), generation, shape
 
 
@@ -110,15 +110,17 @@ def topology_devices(name: str) -> list[Any]:
       UserError: The compiler is not installed, or does not know the name.
     """
     example = 'v5e:4x4, v5p:2x2x4 (generation, chips along each side), 2*v5e:16x16 (two slices) or h200:8 (GPUs)'
-    named = _NAME.fullmatch(name)
-    if not named or named.group(2) not in {**GENERATIONS, **GPUS}:
+    match = _NAME.fullmatch(name)
+    if not match or match.group(2) not in {**GENERATIONS, **GPUS}:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
     slices, generation, shape = parse_topology(name)
     if generation in GPUS:
         return _gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
-        known = ', '.join(name for name, one in GENERATIONS.items() if one.network_bandwidth)
-        raise UserError('config.topology', repr(name), f'several slices of {known}', 'choose one of them, or one slice')
+        generations = ', '.join(key for key, spec in GENERATIONS.items() if spec.network_bandwidth)
+        raise UserError(
+            'config.topology', repr(name), f'several slices of {generations}', 'choose one of them, or one slice'
+        )
     os.environ.setdefault('TPU_SKIP_MDS_QUERY', '1')  # without it, libtpu waits for a cloud metadata server
     os.environ.setdefault('ALLOW_MULTIPLE_LIBTPU_LOAD', '1')  # compiling does not use a chip of another process
     from jax.experimental import topologies

@@ -56,22 +56,24 @@ def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
     """
     mesh = x.sharding.mesh
     axes = [_split_axes(entry, mesh) for entry in (*x.sharding.spec, *[None] * (x.ndim - len(x.sharding.spec)))]
-    part = [size // math.prod(mesh.shape[axis] for axis in of) for size, of in zip(x.shape, axes, strict=True)]
-    fitting = [d for d, size in enumerate(part) if size % mesh.shape[AXIS] == 0]
-    if math.prod(part) < SMALL or not fitting:
+    shard_shape = [
+        size // math.prod(mesh.shape[axis] for axis in names) for size, names in zip(x.shape, axes, strict=True)
+    ]
+    fitting = [d for d, size in enumerate(shard_shape) if size % mesh.shape[AXIS] == 0]
+    if math.prod(shard_shape) < SMALL or not fitting:
         return x
-    largest = max(fitting, key=lambda d: (d < len(part) - 1, part[d]))
+    largest = max(fitting, key=lambda d: (d < len(shard_shape) - 1, shard_shape[d]))
     axes[largest] += (AXIS,)
     while not axes[-1]:
         axes.pop()
-    spec = PartitionSpec(*(of[0] if len(of) == 1 else of or None for of in axes))
+    spec = PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in axes))
     return x.update(sharding=NamedSharding(mesh, spec))
 
 
 def _split_axes(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, ...]:
     """Returns the mesh axes of size > 1 in one entry of a PartitionSpec."""
-    named = () if entry is None else (entry,) if isinstance(entry, str) else entry
-    return tuple(axis for axis in named if mesh.shape[axis] > 1)
+    axes = () if entry is None else (entry,) if isinstance(entry, str) else entry
+    return tuple(axis for axis in axes if mesh.shape[axis] > 1)
 
 
 def unshard(params: Any) -> Any:

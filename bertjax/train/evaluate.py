@@ -52,15 +52,16 @@ class Evaluator:
     def batches(self) -> Iterator[dict[str, jax.Array]]:
         """Yields the batches on the mesh, in order."""
         sharding = batch_sharding(self._mesh)
-        mine = local_rows(sharding, self._batch_size)
+        local = local_rows(sharding, self._batch_size)
         for first in range(0, self.count, self._batch_size):
-            numbers = first + mine.astype(np.int64)
+            numbers = first + local.astype(np.int64)
             rows = self._examples.batch(np.minimum(numbers, self.count - 1))
-            beyond = numbers >= self.count
-            if beyond.any():
+            is_padding = numbers >= self.count
+            if is_padding.any():
                 empty = padding_rows({name: (x.shape, x.dtype) for name, x in rows.items()})
                 rows = {
-                    name: np.where(beyond.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x) for name, x in rows.items()
+                    name: np.where(is_padding.reshape(-1, *[1] * (x.ndim - 1)), empty[name], x)
+                    for name, x in rows.items()
                 }
             yield global_arrays(rows, sharding, self._batch_size)
 

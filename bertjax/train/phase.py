@@ -146,8 +146,8 @@ class Phase:
 
     def load(self, first: int) -> Loader:
         """Loads the batches from example `first` on."""
-        each = [member.examples for member in self.members]
-        examples = StackedExamples(each) if self.stacked else each[0]
+        member_examples = [member.examples for member in self.members]
+        examples = StackedExamples(member_examples) if self.stacked else member_examples[0]
         examples.batch(np.asarray([first]))  # makes the pairing plans before the throughput is measured
         return Loader(
             examples,

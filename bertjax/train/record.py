@@ -198,8 +198,8 @@ class Recorder:
         position, metrics, count, waited = self._unread.popleft()
         metrics = jax.device_get(metrics)
         self._stopwatch.count(count, waited)
-        each = [select_run(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
-        scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(each)]
+        run_metrics = [select_run(metrics, m) for m in range(len(self._sums))] if self._stacked else [metrics]
+        scalars = [self._note(m, position, count, metrics) for m, metrics in enumerate(run_metrics)]
         self._pending = (position, scalars)
         is_over = not self._stacked and self._skipped_in_row[0] >= STOP_AFTER_SKIPPED
         if is_over or position.step % self._log_every == 0 or position.step == self._total:
@@ -218,9 +218,9 @@ class Recorder:
         self._sums[m] = add_sums([self._sums[m], sums])
         if skipped and not self.failed[m]:
             self.failed[m] = self._stacked and skipped >= STOP_AFTER_SKIPPED
-            which = f'run {m + 1}, ' if self._stacked else ''
-            then = 'it has failed' if self.failed[m] else 'the update is skipped'
-            self._console.log(f'{which}step {position.step}: loss or gradient not finite, {then}')
+            prefix = f'run {m + 1}, ' if self._stacked else ''
+            outcome = 'it has failed' if self.failed[m] else 'the update is skipped'
+            self._console.log(f'{prefix}step {position.step}: loss or gradient not finite, {outcome}')
         return scalars
 
     def _write_train_rows(self, position: Position, scalars: Sequence[Mapping[str, float]]) -> None:
@@ -245,8 +245,8 @@ class Recorder:
         self._write(split, position, [values])
 
     def _write(self, split: str, position: Position, values: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        place = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
-        rows = [finite_or_none({**place, **one}) for one in values]
+        columns = {'step': position.step, 'split': split, 'phase': position.phase, 'examples': position.next}
+        rows = [finite_or_none({**columns, **row_values}) for row_values in values]
         for writers, row in zip(self._writers, rows, strict=True):
             writers.write(row)
         return rows

@@ -34,9 +34,9 @@ def test_the_stored_digits_are_those_of_pytorch():
     x = torch.nn.functional.layer_norm(x, (gradient_check.WIDTH,), eps=1e-6) * (1 + of['scale'])
     y = x + torch.nn.functional.gelu(x @ of['up']) @ of['down']
     (torch.logsumexp(y, -1) - y[..., 0]).sum().backward()
-    found = gradient_check.digits({name: x.grad.numpy() for name, x in of.items()})
-    assert found.keys() == gradient_check.DIGITS.keys() == gradient_check.SHAPES.keys()
-    for name, (norm, product) in gradient_check.DIGITS.items():
+    found = gradient_check.summarize_gradient({name: x.grad.numpy() for name, x in of.items()})
+    assert found.keys() == gradient_check.EXPECTED.keys() == gradient_check.SHAPES.keys()
+    for name, (norm, product) in gradient_check.EXPECTED.items():
         assert found[name] == pytest.approx((norm, product), abs=1e-6 * norm), name
 
 

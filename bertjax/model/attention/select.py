@@ -190,13 +190,13 @@ def _attend_in_groups(
     ) in parts:
         if most == 1:  # every implementation supports one sequence per row
             part = AttentionMask(key_mask, causal=mask.causal, window=mask.window)
-            drops = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
+            part_dropout = dropout and dropout.replace(example_ids=example_ids[:, 0], positions=None)
         else:
             part = AttentionMask(key_mask, key_ids, mask.causal, query_ids, dropout and key_positions)
             if mask.window:
                 part = part.replace(positions=key_positions, query_positions=query_positions, window=mask.window)
-            drops = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
-        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=drops))
+            part_dropout = dropout and dropout.replace(example_ids=example_ids, positions=drop_positions)
+        mixed.append(attend(name, q, k, v, part, dropout_rate=rate, dropout=part_dropout))
     return layout.join(mixed, len(query))
 
 

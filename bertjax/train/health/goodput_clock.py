@@ -72,8 +72,8 @@ class GoodputClock:
         self._since = self._row_since = recorded_until()
         self._began: float | None = time.time() - (time.perf_counter() - self._since)
         self.doing, self.moves = START, 0
-        self._of_row: dict[str, float] = {}
-        self._of_step: dict[str, float] = {}
+        self._row_seconds: dict[str, float] = {}
+        self._step_seconds: dict[str, float] = {}
         self._step = self._after = step
         self._trains = False
         self._recent: dict[Hashable, collections.deque[float]] = {}
@@ -82,20 +82,20 @@ class GoodputClock:
     def during(self, kind: str) -> Iterator[None]:
         """Counts the time of the context as `kind`, then returns to the previous kind."""
         before = self.doing
-        self._turn_to(kind)
+        self._switch_to(kind)
         try:
             yield
         finally:
-            self._turn_to(before)
+            self._switch_to(before)
 
     def prepare(self) -> None:
         """Counts the time from now as START, because another phase begins."""
-        self._turn_to(START)
+        self._switch_to(START)
 
     def begin(self) -> None:
         """Counts the time from now as STEP, except within a `during` context."""
-        self._turn_to(STEP)
-        self._trains, self._of_step = True, {}
+        self._switch_to(STEP)
+        self._trains, self._step_seconds = True, {}
 
     def step(self, step: int, shape: Hashable, *, saving: bool = False) -> str | None:
         """Records a finished step.
@@ -108,14 +108,14 @@ class GoodputClock:
         Returns:
           A line about the step if it took at least SLOW times the median and no other line explains why.
         """
-        self._turn_to(STEP)
-        seconds, self._of_step, self._step = self._of_step, {}, step
-        line = self._judge(seconds, shape, saving)
+        self._switch_to(STEP)
+        seconds, self._step_seconds, self._step = self._step_seconds, {}, step
+        line = self._check_duration(seconds, shape, saving)
         if self._since - self._row_since > _ROW_INTERVAL:
             self.write()
         return line
 
-    def _judge(self, seconds: dict[str, float], shape: Hashable, saving: bool) -> str | None:
+    def _check_duration(self, seconds: dict[str, float], shape: Hashable, saving: bool) -> str | None:
         duration, recent = sum(seconds.values()), self._recent.setdefault(shape, collections.deque(maxlen=_MAX_STEPS))
         median = statistics.median(recent) if len(recent) >= _MIN_STEPS else 0.0
         recent.append(duration)
@@ -128,18 +128,18 @@ class GoodputClock:
         if unreported < max(SLOW * median, _MIN_REPORTED):
             return None
         kind = max((kind for kind in seconds if kind not in _REPORTED), key=seconds.__getitem__)
-        while_ = ', while a checkpoint was being written' if saving else ''
+        suffix = ', while a checkpoint was being written' if saving else ''
         return (
             f'step {self._step} took {duration:.1f} s, {duration / median:.0f} times the median: '
-            f'{seconds[kind]:.1f} s {KINDS[kind]}{while_}'
+            f'{seconds[kind]:.1f} s {KINDS[kind]}{suffix}'
         )
 
     def write(self) -> None:
         """Writes a row with the time since the last row."""
-        self._turn_to(self.doing)
+        self._switch_to(self.doing)
         row = {'step': self._step, 'after': self._after, **({'began': self._began} if self._began is not None else {})}
-        self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._of_row.items()}})
-        self._row_since, self._after, self._of_row, self._began = self._since, self._step, {}, None
+        self._log.write(row | {'seconds': {kind: round(each, 4) for kind, each in self._row_seconds.items()}})
+        self._row_since, self._after, self._row_seconds, self._began = self._since, self._step, {}, None
 
     def close(self) -> None:
         """Writes the last row, unless the run had no step to train."""
@@ -149,8 +149,8 @@ class GoodputClock:
         self._log.close()
         _recorded_until = self._since
 
-    def _turn_to(self, kind: str) -> None:
+    def _switch_to(self, kind: str) -> None:
         now = time.perf_counter()
-        for seconds in (self._of_row, self._of_step):
+        for seconds in (self._row_seconds, self._step_seconds):
             seconds[self.doing] = seconds.get(self.doing, 0.0) + now - self._since
         self._since, self.doing, self.moves = now, kind, self.moves + 1

@@ -29,9 +29,9 @@ SHAPES = {
     'up': (WIDTH, 2 * WIDTH),
     'down': (2 * WIDTH, WIDTH),
 }
-# The result of `digits` for the gradient of each input. JAX computed it in float64, and
+# The result of `summarize_gradient` for the gradient of each input. JAX computed it in float64, and
 # tests/train/test_gradient_check.py computes it with PyTorch.
-DIGITS = {
+EXPECTED = {
     'x': (36.06642407, -1.360318039),
     'query': (7.415997206, 0.1046290104),
     'key': (0.2209229188, -0.001067887918),
@@ -67,17 +67,17 @@ def check_gradients() -> None:
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     try:
         with jax.default_matmul_precision('highest'):
-            computed = digits(jax.device_get(jax.jit(jax.grad(loss))(arguments(np.float32))))
+            computed = summarize_gradient(jax.device_get(jax.jit(jax.grad(loss))(arguments(np.float32))))
     finally:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', before)
-    wrong = [name for name, right in DIGITS.items() if not _near(computed[name], right)]
+    wrong = [name for name, right in EXPECTED.items() if not _near(computed[name], right)]
     if wrong:
         backend = jax.devices()[0].device_kind
         name = wrong[0]
         raise UserError(
             f'jaxlib {jaxlib.__version__} on {backend}',
             f'a wrong gradient of a small layer, by {", ".join(wrong)} (norm {computed[name][0]:.6g})',
-            f'the stored norm {DIGITS[name][0]:.6g}',
+            f'the stored norm {EXPECTED[name][0]:.6g}',
             'install another version of jax, or change XLA_FLAGS: a model cannot learn with wrong gradients',
         )
 
@@ -93,7 +93,7 @@ def numbers(shape: tuple[int, ...], seed: int) -> np.ndarray:
     return np.sin(np.arange(1, count + 1, dtype=np.float64) * (1.0 + 0.1 * seed)).reshape(shape) * shape[0] ** -0.5
 
 
-def digits(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
+def summarize_gradient(gradient: dict[str, np.ndarray]) -> dict[str, tuple[float, float]]:
     """Returns {name: (norm of the gradient, product of the gradient with fixed numbers)} for each input."""
     wide = {name: np.asarray(g, np.float64) for name, g in gradient.items()}
     return {name: (float(np.linalg.norm(g)), float(np.sum(g * numbers(g.shape, 9)))) for name, g in wide.items()}

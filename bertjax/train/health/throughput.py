@@ -71,13 +71,13 @@ class Stopwatch:
         self.restart()
         return [
             {
-                'sequences_per_s': several / seconds,
-                'tokens_per_s': count / seconds,
+                'sequences_per_s': num_sequences / seconds,
+                'tokens_per_s': num_tokens / seconds,
                 'seconds_per_step': per_step,
                 'mfu': mfu,
                 'data_wait': waited,
             }
-            for count, several in zip(tokens, sequences, strict=True)
+            for num_tokens, num_sequences in zip(tokens, sequences, strict=True)
         ]
 
 
