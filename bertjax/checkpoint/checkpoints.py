@@ -165,7 +165,7 @@ class Checkpoints:
         return self._read(step, handler, ocp.args.StandardRestore(template))
 
     def restore_params(self, saved: SavedCheckpoint, template: Any) -> Any:
-        """Restores only the parameters to evaluate from a checkpoint, and of these only those in `template`.
+        """Restores only the parameters in the abstract `template`, with the values to evaluate.
 
         The state in the checkpoint may have further parameters and any optimiser.
         """
@@ -259,7 +259,7 @@ class Checkpoints:
                 str(self.directory / str(step)),
                 found=damage,
                 expected='the checkpoint of the first process',
-                fix=f'remove {self.directory.parent}: the same command fetches it again',
+                fix=f'remove {self.directory.parent} and start the same command again, which fetches it',
             )
 
     @property
@@ -308,10 +308,10 @@ def _single_process() -> ocp.options.MultiprocessingOptions:
 
 
 def _copy_on_cpu(x: Any) -> Any:
-    """Returns an array to save that the next steps do not wait for: on CPU a copy, elsewhere x itself.
+    """Returns a copy of an array on CPU, else the array itself.
 
-    On CPU, Orbax would write the array of the state itself, so the next step, which takes this array as a donated
-    argument, would wait for the write.
+    On CPU, Orbax would write the array of the state itself. The next step, to which the state is donated, would then
+    wait for the write.
     """
     if not isinstance(x, jax.Array) or jax.default_backend() != 'cpu':
         return x

@@ -103,7 +103,7 @@ def _continues(instruction: Instruction, inner: Instruction) -> bool:
 
 
 def _between_slices(computation: Computation) -> Iterator[Collective]:
-    """Yields the parts of collectives that cross slices, which are libtpu's "megascale" transfers through the hosts."""
+    """Yields the parts of collectives that cross slices: libtpu's "megascale" transfers through the hosts."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
         instruction: instruction.find(rendezvous)

@@ -136,8 +136,9 @@ class MemorySearch:
     ) -> Iterator[tuple[MemoryPlan, CompileResult]]:
         """Compiles other ways to compute a phase that does not fit.
 
-        It tries more accumulation steps, more rematerialisation, and weights split over more chips. For each of the
-        three it stops at the first plan that fits, after at most TRIES compiles. If none fits, it combines all three.
+        There are three ways: more accumulation steps, more rematerialisation, and weights split over more chips. The
+        search of each way stops at the first plan that fits, after at most TRIES compiles. If no plan fits, the last
+        plans combine all three ways.
 
         Args:
           phase: A phase that does not fit.

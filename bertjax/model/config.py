@@ -86,7 +86,7 @@ class BertConfig:
         same activation.
       norm: 'layernorm', or 'rmsnorm', which subtracts no mean (arXiv 1910.07467).
       layer_norm_eps: Number added to the variance in LayerNorm, and to the mean square in RMSNorm.
-      projection_bias: Whether the projections of the encoder have a bias, and those of a head except its last one.
+      projection_bias: Whether the projections of the encoder, and all but the last projection of a head, have a bias.
       norm_bias: Whether the norms have a bias.
       pre_norm: Whether to normalise the inputs of each block instead of its outputs, and to normalise after the last
         block.

@@ -45,7 +45,7 @@ def scale_by_stable_adam(weight_decay: float, b1: float, b2: float, eps: float) 
     """Scales updates by Adam, adds the decay, and divides by the RMS of g / sqrt(v) of each tensor if it is above 1.
 
     Source: StableAdamW, arXiv 2304.13013, algorithm 2, with bias correction. The RMS is the root of the mean of
-    g² / max(v, eps²). It divides the learning rate, and therefore also the decay. Each stacked layer has its own.
+    g² / max(v, eps²). It divides the learning rate, and therefore also the decay. Stacked layers are separate tensors.
     """
     adam = optax.scale_by_adam(b1, b2, eps)
 

@@ -48,8 +48,8 @@ def join(flags: ProcessFlags) -> None:
     Without flags, JAX finds the other processes itself on TPU VMs, on GKE and under Slurm.
     """
     leave_out_absent_tpus()
-    # JAX waits in compiled code, where Python's signal handler does not run, so the default handler ends the process.
-    # This also restores Ctrl-C in a process that bash started in the background, where it is ignored.
+    # JAX waits in compiled code, where Python's signal handlers do not run. The default handler ends the process there.
+    # Setting it also restores Ctrl-C in a process that bash started in the background, where Ctrl-C is ignored.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     jax.distributed.initialize(
         flags.coordinator_address,

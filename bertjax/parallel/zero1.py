@@ -48,7 +48,7 @@ def is_data_parallel(mesh: Mesh) -> bool:
 
 
 def shard_over_data(x: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    """Shards an abstract array over the data axis, over which it was replicated.
+    """Shards an abstract array over the data axis; the array must be replicated over this axis.
 
     The function splits the largest dimension of a device's shard that the axis size divides. It splits the last
     dimension only if the axis size divides no other dimension, so that neighbours in memory stay on one device. Arrays

@@ -111,7 +111,7 @@ class Recorder:
         """Logs damage in the rows and ledgers of an earlier process, up to the position of its checkpoint."""
         for ledger in self._ledgers:
             for damage in ledger_damage(ledger.path, position):
-                logging.warning('%s is damaged: %s. Training continues; the lost lines stay lost.', ledger, damage)
+                logging.warning('%s is damaged: %s. Training continues without the lost lines.', ledger, damage)
             read_rows(ledger.path.with_name('metrics.jsonl'))  # logs warnings
 
     def sync(self) -> None:

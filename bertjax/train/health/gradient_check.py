@@ -76,7 +76,7 @@ def check_gradients() -> None:
         name = wrong[0]
         raise UserError(
             f'jaxlib {jaxlib.__version__} on {backend}',
-            f'a wrong gradient of a small layer, by {", ".join(wrong)} (norm {computed[name][0]:.6g})',
+            f'a wrong gradient of a small layer with respect to {", ".join(wrong)} (norm {computed[name][0]:.6g})',
             f'the stored norm {EXPECTED[name][0]:.6g}',
             'install another version of jax, or change XLA_FLAGS: a model cannot learn with wrong gradients',
         )

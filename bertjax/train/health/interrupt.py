@@ -29,7 +29,7 @@ class Interrupt:
     def __init__(self):
         self.doing = 'the run is being prepared'
         self._requested = False
-        self._noted = 0  # the signals that the main thread has handled, which may be fewer than have arrived
+        self._noted = 0  # the number of signals that the main thread has handled; more may have arrived
         self._ends_process = current_caller().ends_process
         self._handles_signals = threading.current_thread() is threading.main_thread()
         self._before: dict[int, object] = {}
