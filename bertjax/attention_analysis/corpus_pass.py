@@ -55,7 +55,6 @@ def measure(
     """Measures all chunks.
 
     Args:
-      runner: The runner of the model.
       chunks: The texts or trees, which may be read lazily.
       unit: The unit of the measures of heads, 'piece' or 'word'.
       max_length: The maximum sequence length. Longer texts are truncated, and longer trees are skipped.

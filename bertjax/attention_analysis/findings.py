@@ -92,7 +92,6 @@ def write_findings(folder: pathlib.Path, results: Findings, shown_texts: Sequenc
 
     Args:
       folder: The output folder, WORKDIR/attention.
-      results: The statistics.
       shown_texts: The texts to show on the page.
       title: The title of the page, which names the model.
     """

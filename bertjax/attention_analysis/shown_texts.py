@@ -38,7 +38,6 @@ def make_shown_texts(runner: Runner, chunk: Chunk, relations: Sequence[str], uni
     Texts are truncated to MAX_SHOWN_TOKENS tokens. Trees with more than MAX_SHOWN_TOKENS tokens are skipped.
 
     Args:
-      runner: The runner of the model.
       chunk: The texts or trees.
       relations: The relations of the trees; () for texts.
       unit: The unit of the attention, 'piece' or 'word'.

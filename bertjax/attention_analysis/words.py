@@ -39,7 +39,6 @@ def make_tree_features(
     Word w, counted from 1, is unit w, and [CLS] is unit 0.
 
     Args:
-      tokenizer: The tokenizer of the model.
       trees: The trees. Trees with more than `max_length` tokens are skipped, because a tree cannot be truncated.
       relations: The names of the relations. The number of a relation is its index plus 1.
       max_length: The maximum number of tokens.

@@ -185,9 +185,6 @@ class Checkpoints:
         """Starts to save a step, and returns when the arrays may be overwritten. A finished step is not saved again.
 
         Args:
-          state: The train state.
-          position: The position of the run.
-          config: The resolved config.
           cost: The value that `best` minimises; None if it was not measured.
         """
         self.wait()

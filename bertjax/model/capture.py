@@ -35,7 +35,6 @@ def apply_capturing(
 
     Args:
       model: BertForPreTraining or a model of heads.py.
-      params: The parameters of the model.
       *inputs: The positional arguments of the model.
       capture: The names to capture, from CAPTURES.
       **options: Keyword arguments of `model.apply` and of the model (`dropout`).

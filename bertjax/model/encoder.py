@@ -146,7 +146,6 @@ class EncoderBlock(nn.Module):
         """Maps x [B, S, D] to [B, S, D], or to [B, 1, D] with `first_only`.
 
         Args:
-          x: The hidden states.
           number: The index of the block, from 0; None only if all blocks are alike and nothing is dropped.
           mask: The keys that each query may see, apart from the window.
           rotations: The rotations of positions for blocks that attend globally and for blocks with a window, or None.

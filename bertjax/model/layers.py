@@ -62,7 +62,6 @@ def weight_init(config: BertConfig, into_residual: bool = False) -> nn.initializ
     Source: google-research/bert, modeling.py.
 
     Args:
-      config: The config of the model.
       into_residual: Whether the result of the projection is added to the residual stream.
     """
     # JAX's initializer rescales to the nominal standard deviation. TensorFlow's does not, so the original models and
@@ -115,8 +114,6 @@ def product(x: jax.Array, kernel: jax.Array, save_x: bool = False) -> jax.Array:
     as long.
 
     Args:
-      x: The input.
-      kernel: The weights.
       save_x: Whether to mark x with `save_residual` for the backward pass only. `jax.checkpoint` makes a rounded copy
         of a marked value for its other uses. The compiler fuses this copy into the operation that computes x, unless
         the operation is a custom kernel.

@@ -59,7 +59,6 @@ def sum_rows_by_id(rows: jax.Array, ids: jax.Array, count: int) -> jax.Array:
     Args:
       rows: [N, D].
       ids: int32 [N]. Rows with an id of `count` or more are ignored.
-      count: The number of ids.
     """
     ids = jnp.pad(ids, (0, -len(ids) % GROUP), constant_values=count)
     order = jnp.argsort(ids)  # stable

@@ -47,7 +47,6 @@ def init_params(model: nn.Module, key: jax.Array, *inputs: jax.Array) -> dict:
 
     Args:
       model: BertForPreTraining or a model of heads.py.
-      key: The PRNG key.
       *inputs: The positional inputs of the model; small arrays of zeros suffice.
     """
     scanned = model.clone(config=dataclasses.replace(model.config, scan_layers=True))

@@ -91,7 +91,6 @@ def layer_rates(params: Any, decay: float, num_layers: int) -> Any:
     "discriminative fine-tuning"), in the form of ELECTRA (google-research/electra, model/optimization.py).
 
     Args:
-      params: The parameters.
       decay: The factor per layer in (0, 1]; 1 for the same rate in all layers.
       num_layers: L, the number of blocks.
 

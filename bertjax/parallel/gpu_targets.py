@@ -69,7 +69,6 @@ def gpu_devices(name: str, count: int) -> list[Any]:
 
     Args:
       name: 'h200', 'h100' or 'a100'.
-      count: The number of GPUs.
 
     Raises:
       RuntimeError: JAX's plug-in for CUDA is not installed.

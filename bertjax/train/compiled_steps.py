@@ -26,8 +26,6 @@ class StepLowering:
     Learning rate and dropout seed are arguments, so that runs that differ only in these values share a program.
 
     Args:
-      setup: The setup of the run.
-      phase: The phase the step belongs to.
       members: If > 0, the number of runs that the step trains at once. The axis of members is the first axis of states,
         rates and seeds, and the second axis of the arrays of a batch.
     """
@@ -260,8 +258,6 @@ def compile_steps(
     """Returns the steps of a phase, which compile at their first use. The setup caches the steps of its last phase.
 
     Args:
-      setup: The setup of the run.
-      phase: The phase the steps belong to.
       batches: {padded length S: shapes and dtypes of a batch of one run}. The lengths are part of the cache key. On a
         single CPU device, several lengths share one update program.
       members: See `StepLowering`.

@@ -22,7 +22,6 @@ class Evaluator:
     Args:
       eval_step: (params, batch) -> {name: (sum, weight)}, jitted (train/step.py).
       examples: The examples; example n is a pure function of n.
-      count: The number of examples.
       batch_size: The number of rows of a batch; the last batch is padded with rows of weight 0.
       mesh: The mesh of parameters and rows.
       values: A function from sums and weights to the values of a metrics row.

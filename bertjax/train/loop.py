@@ -40,11 +40,8 @@ class Loop:
     """Trains one run, or several runs together, from a position to the end.
 
     Args:
-      phases: All phases of the run.
       recorder: The recorder of the example numbers and metrics of each step, and of the evaluations.
-      checkpoints: The checkpoints to save to.
       config: The resolved config, which is saved with every checkpoint.
-      intervals: The intervals of evaluation and saving.
       interrupt: The signal handler, which records requests to stop.
       early_stopping: The early stopping of the last phase. If it has a limit, each new best state is saved.
       time_limit: The limit that ends a phase by the clock; None for none.

@@ -93,8 +93,6 @@ class Predictor:
         """Computes the outputs of all rows.
 
         Args:
-          params: The parameters.
-          features: The rows.
           on_compile: The callback that reports each compilation.
           advance: A callback that is called after each batch with its number of rows.
           batches: The (row indices, padded length) of each batch, with index -1 for an empty slot. The batches contain

@@ -46,12 +46,9 @@ class Recorder:
     non-finite steps in a row end a single run. If several runs are trained together, only the affected run fails.
 
     Args:
-      folders: The folder of each run.
-      console: The console of the training.
       values: A function from sums of training batches to the values of a metrics row.
       log_every: The number of steps between training rows.
       total: The last step.
-      run_clock: The clock of the run.
       profiled: The steps to trace.
       stacked: Whether the leaves of the metrics have the runs along the first axis.
       failed: Whether each run had failed at the checkpoint; all False by default.
@@ -164,7 +161,6 @@ class Recorder:
 
         Args:
           position: The position after the update.
-          batch: The batch of the update.
           metrics: The metrics of the update, on the devices.
           waited: The seconds that the loop waited for the batch.
           saving: Whether a checkpoint is being written at the same time.

@@ -77,7 +77,6 @@ def check_memory(
 
     Args:
       model: The config of the model; the parameters of heads are not counted.
-      mesh: The devices.
       rows, parts: The number of rows and the number of parts of a batch.
       seq_len, predictions: The sequence length S and the number of predictions P.
       moments: The number of optimiser arrays for each parameter; 0 if the encoder is not trained.

@@ -77,7 +77,6 @@ def update_ema(ema: Any, params: Any, decay: float, updates: jax.Array) -> Any:
     be 37 % of the average after 1,000 updates. Source: tf.train.ExponentialMovingAverage, `num_updates`.
 
     Args:
-      ema: The average.
       params: The parameters after the update.
       decay: The highest decay.
       updates: int32 scalar, the number of earlier updates.
@@ -98,7 +97,6 @@ def make_init(
     """Builds a function from a key to a fresh state, in boxes with the logical axes.
 
     Args:
-      model: The module.
       optimizer: The optimiser, from optim.make_optimizer.
       inputs: The shapes and dtypes of the model's inputs; their first dimension does not matter.
       trained: Selects the parameters for which the optimiser has moments.

@@ -117,7 +117,6 @@ def make_gradients(
 
     Args:
       model: The module, which takes `objective.inputs`.
-      objective: The training objective.
       grad_accum_steps: The number of parts of a batch, a divisor of its rows.
       dropout_seed: The seed of all dropout.
       phase: The number of the phase; examples of different phases drop different values.

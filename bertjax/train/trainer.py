@@ -145,7 +145,6 @@ def resume_or_start(
 
     Args:
       experiment: The training of one run, or of several together.
-      checkpoints: The checkpoints to save to.
       saved: The checkpoint to resume from; None to start.
       interrupt: The signal handler, whose context has been entered.
       time_limit: See `fit`.

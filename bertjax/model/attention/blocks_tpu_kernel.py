@@ -49,7 +49,6 @@ def attention(options: BlockOptions, query: Any, key: Any, value: Any, sequences
     """Computes self-attention in which each position sees the keys at most `options.reach` positions away.
 
     Args:
-      options: The static options.
       query, key, value: [B, S, H·K].
       sequences: int32 [B, S], see `AttentionMask.groups`.
 

@@ -131,7 +131,6 @@ def _by_head(
       compute: (the head's slices of `read`, its words, its row, its slices of `written`) -> new slices of `written`.
       read: Arrays [B, ..., H, K]; a head's slice is [..., K].
       words: uint32 [B, H, 2] or [B, H, Q, 3]; a head's words are [2] or [Q, 3].
-      mask: The mask of the rows.
       written: Arrays [B, ..., H, K].
 
     Returns:

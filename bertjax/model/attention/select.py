@@ -264,7 +264,6 @@ def describe_attention(
     """Describes the attention implementation of a training step on [rows, seq_len] tokens.
 
     Args:
-      config: The config of the model.
       rows, seq_len: The number and the length of rows.
       packed: Whether a row holds several sequences.
       causal_rows: Whether some of the rows are causal.

@@ -63,7 +63,6 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     row, the lost share of the row's seconds is the lost share of its steps.
 
     Args:
-      folder: The workdir.
       until: The step from which the run will continue, so that later steps are lost too; None if all steps count.
     """
     rows = _rows(folder / TIMES)

@@ -101,7 +101,6 @@ class GoodputClock:
         """Records a finished step.
 
         Args:
-          step: The number of the step.
           shape: The shapes of its batch; a step is compared only with steps of the same shape.
           saving: Whether a checkpoint is being written at the same time.
 

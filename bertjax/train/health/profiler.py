@@ -38,7 +38,6 @@ class Profiler:
     If a trace fails, the profiler logs a warning and training continues.
 
     Args:
-      folder: The workdir.
       steps: The steps to trace, from `profiled_steps`.
       log: A function that logs a line.
     """
