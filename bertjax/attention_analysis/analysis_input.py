@@ -54,7 +54,7 @@ def count_texts(source: InputSource) -> tuple[int, int]:
         is_text = isinstance(item, Row)
         texts, blank = texts + is_text, blank + (not is_text)
     if not texts:
-        raise _no_text(source)
+        raise _no_text_error(source)
     return texts, blank
 
 
@@ -77,10 +77,10 @@ def read_chunks(source: InputSource, size: int, *, quiet: bool) -> Iterator[Chun
         empty = False
         yield make_texts([row.values for row in rows])
     if empty:
-        raise _no_text(source)
+        raise _no_text_error(source)
 
 
-def _no_text(source: InputSource) -> UserError:
+def _no_text_error(source: InputSource) -> UserError:
     return UserError(source.path, 'no text', 'at least one text', 'check the input')
 
 
@@ -96,13 +96,13 @@ def split_texts(texts: Sequence[str], where: str) -> list[tuple[str, ...]]:
     Raises:
       UserError: Single texts and pairs are mixed, a text has several tabs, or all texts are blank.
     """
-    rows = list(_rows(enumerate(texts, 1), where))
+    rows = list(_split_rows(enumerate(texts, 1), where))
     if not rows:
         raise UserError(where, 'only blank texts', 'a text', 'give a text, or omit the key')
     return rows
 
 
-def _rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
+def _split_rows(lines: Iterable[Line], where: str) -> Iterator[tuple[str, ...]]:
     first: tuple[int, int] | None = None  # The line number and the number of texts of the first row.
     for number, line in lines:
         if not line.strip():

@@ -57,10 +57,10 @@ def parameter_changes(before: Any, after: Any) -> list[dict[str, float]]:
     for (layer, name), (difference, norm) in sums.items():
         # The norm is clipped to a tiny number, so the distance of parameters that were 0 is very large.
         rows.setdefault(layer, {'layer': layer})[name] = _round(np.sqrt(difference / max(norm, 1e-30)))
-    return [{'layer': layer, **_in_order(rows[layer])} for layer in sorted(rows)]
+    return [{'layer': layer, **_sort_parts(rows[layer])} for layer in sorted(rows)]
 
 
-def _in_order(row: Mapping[str, float]) -> dict[str, float]:
+def _sort_parts(row: Mapping[str, float]) -> dict[str, float]:
     return {name: row[name] for name in (ALL_PARTS, *PARTS, NORMS) if name in row}
 
 

@@ -78,7 +78,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
     index = {name: i for i, name in enumerate(names)}
     by_frequency = sorted(offsets, key=lambda name: (-offsets[name].total(), name))
     return [
-        _row(name, relations, correct, index, offsets)
+        _make_row(name, relations, correct, index, offsets)
         for name, relations in (
             (ALL, by_frequency),
             (WORDS, [name for name in by_frequency if name.split(':')[0] != PUNCTUATION]),
@@ -88,7 +88,7 @@ def relation_table(correct: np.ndarray, names: Sequence[str], offsets: Offsets) 
     ]
 
 
-def _row(
+def _make_row(
     name: str,
     relations: Sequence[str],
     correct: np.ndarray,

@@ -122,9 +122,9 @@ class Checkpoints:
         """
         step = decide_on_primary(self._steps.newest)
         self._check_local_copy(step)
-        return self._saved(step) if step >= 0 else None
+        return self._load_saved(step) if step >= 0 else None
 
-    def _saved(self, step: int) -> SavedCheckpoint:
+    def _load_saved(self, step: int) -> SavedCheckpoint:
         args = ocp.args.Composite(position=ocp.args.JsonRestore(), config=ocp.args.JsonRestore())
         items = self._manager.restore(step, args=args)
         return SavedCheckpoint(Position(**items['position']), items['config'])
@@ -142,7 +142,7 @@ class Checkpoints:
         if not step:
             latest = self.latest()
             lowest = self.best() if best and latest is not None else None
-            return latest if lowest is None else self._saved(lowest)
+            return latest if lowest is None else self._load_saved(lowest)
         if step not in self.steps() or not self._steps.is_undamaged(step):
             available = ', '.join(map(str, self.steps())) or 'none'
             raise UserError(
@@ -151,7 +151,7 @@ class Checkpoints:
                 expected=f'one of {available}',
                 fix='choose one of them, or 0 for the newest' if self.steps() else 'train first',
             )
-        return self._saved(step)
+        return self._load_saved(step)
 
     def restore(self, step: int, template: Any) -> Any:
         """Restores the state of a finished step with the shapes and shardings of the abstract `template`.
@@ -271,9 +271,9 @@ class Checkpoints:
           OtherStoppedError: The save failed in another process.
         """
         if self._finisher is not None or has_separate_workdirs():  # with separate workdirs, only the primary saves
-            raise_together(self._outcome())
+            raise_together(self._wait_for_save())
 
-    def _outcome(self) -> BaseException | None:
+    def _wait_for_save(self) -> BaseException | None:
         """Waits for the running save and returns its error, or None."""
         if self._finisher is not None:
             self._finisher.join()
@@ -288,7 +288,7 @@ class Checkpoints:
         It does not wait for other processes, because they or this process may have failed.
         """
         try:
-            if (failure := self._outcome()) is not None:
+            if (failure := self._wait_for_save()) is not None:
                 raise failure
         finally:
             # The error has been raised; Orbax would raise it again.

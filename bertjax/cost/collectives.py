@@ -69,40 +69,40 @@ def find_collectives(computation: Computation, chips: int) -> list[Collective]:
         ):
             collectives_by_key[key].last = instruction.name
         for inner in filter(is_collective, instruction.inside()):
-            key = _key(instruction, inner)
+            key = _make_key(instruction, inner)
             if key in collectives_by_key:
                 collectives_by_key[key].last = instruction.name
-            elif not _continues(instruction, inner):
-                collectives_by_key[key] = _collective(instruction, inner, chips)
+            elif not _continues_chain(instruction, inner):
+                collectives_by_key[key] = _make_collective(instruction, inner, chips)
                 start_keys[instruction.name] = key
-    return [*collectives_by_key.values(), *_between_slices(computation)]
+    return [*collectives_by_key.values(), *_find_between_slices(computation)]
 
 
-def _collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
+def _make_collective(instruction: Instruction, inner: Instruction, chips: int) -> Collective:
     # A fusion of an all-reduce and a slice of its result is a reduce-scatter, because each chip gets only its part.
     scatters = instruction.opcode == 'fusion' and instruction.called('calls')[0].root.opcode == 'dynamic-slice'
     kind = inner.opcode.removesuffix('-start')
     kind = 'reduce-scatter' if scatters and kind == 'all-reduce' else kind
-    group = _group_size(inner, chips)
+    group = _parse_group_size(inner, chips)
     operands = sum(shape_bytes(x.shape) for x in inner.inputs)
     size = operands * group if kind == 'all-gather' else operands  # bytes of the operands or results, if larger
     return Collective(kind, size * SENT_SHARES[kind](max(group, 1)), group, instruction.name, instruction.name)
 
 
-def _key(instruction: Instruction, inner: Instruction) -> str:
+def _make_key(instruction: Instruction, inner: Instruction) -> str:
     """Returns a key that all parts of a collective share. In `shard_map`, several collectives may share a channel."""
     channel = inner.find(r'channel_id=(\d+)')
     in_parts = instruction.opcode == 'fusion' and channel
     return f'{channel} {inner.find(_CHAIN)}' if in_parts else inner.name
 
 
-def _continues(instruction: Instruction, inner: Instruction) -> bool:
+def _continues_chain(instruction: Instruction, inner: Instruction) -> bool:
     """Returns whether a fusion continues a chain that another computation started, before the loop of the fusion."""
     chained = instruction.opcode == 'fusion' and inner.find(_CHAIN)
     return bool(chained) and not any('"AsyncCollectiveStart"' in other.attributes for other in instruction.inside())
 
 
-def _between_slices(computation: Computation) -> Iterator[Collective]:
+def _find_between_slices(computation: Computation) -> Iterator[Collective]:
     """Yields the parts of collectives that cross slices: libtpu's "megascale" transfers through the hosts."""
     rendezvous = r'_xla_host_transfer_rendezvous="([^"]+)".*_xla_megascale_target'
     ends = {
@@ -122,7 +122,7 @@ def _between_slices(computation: Computation) -> Iterator[Collective]:
         yield Collective(kind, size * SENT_SHARES[kind](slices), slices, send.name, done.name, network=True)
 
 
-def _group_size(instruction: Instruction, chips: int) -> int:
+def _parse_group_size(instruction: Instruction, chips: int) -> int:
     """Parses the size of groups such as `{{0,1},{2,3}}`, `[8,2]<=[16]`, `mesh['axis_0'=4,'axis_1'=4] {'axis_1'}`."""
     if instruction.opcode.startswith('collective-permute'):
         return 2

@@ -126,7 +126,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
             end_times[id(collective)] = free_at[collective.network] = (
                 max(free_at[collective.network], now) + collective.seconds
             )
-        cost = _execution(instruction, rates, chips)
+        cost = _estimate_instruction(instruction, rates, chips)
         total.add(cost)
         now += cost.seconds()
         for collective in (x for x in collectives if x.last == instruction.name):
@@ -137,7 +137,7 @@ def estimate(entry: Computation, rates: Rates, chips: int) -> Estimate:
     return total
 
 
-def _execution(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
+def _estimate_instruction(instruction: Instruction, rates: Rates, chips: int) -> Estimate:
     """Estimates one instruction and the computations that it calls."""
     total = Estimate()
     if instruction.opcode == 'while':
@@ -210,11 +210,11 @@ def part_of(instruction: Instruction) -> str:
     ):
         return 'stacks'
     inner_names = (product or instruction.op_name, *(inner.op_name for inner in work))
-    names = itertools.chain(inner_names, _operand_names(instruction))
+    names = itertools.chain(inner_names, _iterate_operand_names(instruction))
     return next(filter(None, map(_part_of_name, names)), 'other')
 
 
-def _operand_names(instruction: Instruction) -> Iterator[str]:
+def _iterate_operand_names(instruction: Instruction) -> Iterator[str]:
     """Yields the op names of the operands, recursively, the nearest operands first."""
     queue = [instruction]
     for other in queue:

@@ -142,23 +142,23 @@ def trip_count(loop: Instruction) -> int | None:
     if count := loop.find(r'"known_trip_count":\{"n":"(\d+)"\}'):
         return int(count)
     compare = loop.called('condition')[0].root
-    counter, bound = _operands_outside(compare)
+    counter, bound = _find_operands(compare)
     if counter is None or counter.opcode != 'get-tuple-element':
         return None
     direction = next(
         (instruction.find(r'direction=(\w+)') for instruction in compare.inside() if instruction.opcode == 'compare'),
         None,
     )
-    start = _number(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
-    step = _step(loop.called('body')[0], counter.index)
-    bound = _number(bound)
+    start = _constant_value(loop.inputs[0].inputs[counter.index]) if loop.inputs[0].opcode == 'tuple' else None
+    step = _loop_step(loop.called('body')[0], counter.index)
+    bound = _constant_value(bound)
     if None in (start, step, bound) or direction not in ('LT', 'LE', 'GT', 'GE', 'NE') or not step:
         return None
     distance = (bound - start) * (1 if step > 0 else -1) + (direction in ('LE', 'GE'))
     return max(-(-distance // abs(step)), 0)
 
 
-def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
+def _find_operands(instruction: Instruction) -> tuple[Instruction | None, Instruction | None]:
     """Returns the two operands of a comparison or an addition, looking through a fusion that computes it."""
     root = instruction.called('calls')[0].root if instruction.opcode == 'fusion' else instruction
     sides = [side.source() for side in root.inputs]
@@ -169,20 +169,20 @@ def _operands_outside(instruction: Instruction) -> tuple[Instruction | None, Ins
     return (sides[0], sides[1]) if len(sides) == 2 else (None, None)
 
 
-def _step(body: Computation, index: int) -> int | None:
+def _loop_step(body: Computation, index: int) -> int | None:
     """Returns the constant that the body adds to the loop's value at `index`; None if it adds no constant."""
     if body.root.opcode != 'tuple':
         return None
     value = body.root.inputs[index].source()
     root = value.called('calls')[0].root if value.opcode == 'fusion' else value
-    counter, added = _operands_outside(value)
-    if _number(counter) is not None:
+    counter, added = _find_operands(value)
+    if _constant_value(counter) is not None:
         counter, added = added, counter
     adds = root.opcode == 'add' and counter is not None and counter.opcode == 'get-tuple-element'
-    return _number(added) if adds and counter.index == index else None
+    return _constant_value(added) if adds and counter.index == index else None
 
 
-def _number(instruction: Instruction | None) -> int | None:
+def _constant_value(instruction: Instruction | None) -> int | None:
     instruction = instruction and instruction.source()
     constant = (
         instruction is not None and instruction.opcode == 'constant' and re.fullmatch(r'-?\d+', instruction.operands)

@@ -150,8 +150,11 @@ class MemorySearch:
                 any_fits |= trial['fits']
                 yield plan, trial
         if not any_fits:
-            most: MemoryPlan = {'grad_accum_steps': phase.grad_accum_steps * self._rows(phase), 'model.remat': 'full'}
-            yield from self._compile_until_fit(phase, [most, *({**most, **mesh} for mesh in self._meshes()[-1:])])
+            most: MemoryPlan = {
+                'grad_accum_steps': phase.grad_accum_steps * self._rows_per_step(phase),
+                'model.remat': 'full',
+            }
+            yield from self._compile_until_fit(phase, [most, *({**most, **mesh} for mesh in self._mesh_plans()[-1:])])
 
     def _compile_until_fit(
         self, phase: PretrainingPhase, plans: Sequence[MemoryPlan]
@@ -164,9 +167,9 @@ class MemorySearch:
 
     def _accumulation_plans(self, phase: PretrainingPhase, result: CompileResult) -> list[MemoryPlan]:
         """Returns plans with more accumulation steps, starting one divisor below the number that should suffice."""
-        rows, fixed, available = self._rows(phase), _fixed_bytes(result), result['hbm_bytes_available']
+        rows, fixed, available = self._rows_per_step(phase), _fixed_bytes(result), result['hbm_bytes_available']
         counts = [n for n in range(2, rows + 1) if rows % n == 0]
-        enough = [i for i, n in enumerate(counts) if fixed + (_needed(result) - fixed) / n <= available]
+        enough = [i for i, n in enumerate(counts) if fixed + (_needed_bytes(result) - fixed) / n <= available]
         first = max(min(enough, default=len(counts) - 1) - 1, 0)
         return [{'grad_accum_steps': phase.grad_accum_steps * n} for n in counts[first:]]
 
@@ -177,21 +180,21 @@ class MemorySearch:
 
     def _fsdp_plans(self, result: CompileResult) -> list[MemoryPlan]:
         """Returns plans that split the weights and the optimiser state over more chips, if that could suffice."""
-        fixed, axis = _fixed_bytes(result), self._axis('fsdp')
-        rest = _needed(result) - fixed
-        plans = self._meshes()
+        fixed, axis = _fixed_bytes(result), self._axis_size('fsdp')
+        rest = _needed_bytes(result) - fixed
+        plans = self._mesh_plans()
         return [plan for plan in plans if rest + fixed * axis / plan['mesh.fsdp'] <= result['hbm_bytes_available']]
 
-    def _rows(self, phase: PretrainingPhase) -> int:
+    def _rows_per_step(self, phase: PretrainingPhase) -> int:
         """Returns the rows per chip and accumulation step."""
         return phase.batch_size // phase.grad_accum_steps // row_shards(self.setup({}).mesh)
 
-    def _axis(self, name: str) -> int:
+    def _axis_size(self, name: str) -> int:
         return self.setup({}).mesh.shape[name]
 
-    def _meshes(self) -> list[MemoryPlan]:
+    def _mesh_plans(self) -> list[MemoryPlan]:
         """Returns meshes that move chips from the data to the fsdp axis, by powers of two, with equal row shards."""
-        fsdp, data, width = self._axis('fsdp'), self._axis('data'), self.settings.model.width
+        fsdp, data, width = self._axis_size('fsdp'), self._axis_size('data'), self.settings.model.width
         factors = [2**i for i in range(1, 11) if data % 2**i == 0 and width % (fsdp * 2**i) == 0]
         rest = self.settings.mesh_axes['data'] == -1  # -1: all remaining devices
         return [{'mesh.fsdp': fsdp * n, **({} if rest else {'mesh.data': data // n})} for n in factors]
@@ -206,7 +209,7 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
     (lowered,) = lower_steps(setup, phase, phase.batches).values()
     if setup.mesh.devices.flat[0].platform != 'tpu':
         compiled = lowered.compile({**FLAGS, **UNTIMED})
-        return {'fits': True, **_analyses(compiled), 'text': compiled.as_text()}
+        return {'fits': True, **_analyze(compiled), 'text': compiled.as_text()}
     with tempfile.TemporaryDirectory() as folder:
         try:
             compiled = lowered.compile({'xla_dump_to': folder, 'xla_dump_hlo_as_text': True})
@@ -215,10 +218,10 @@ def compile_step(setup: Setup, phase: PretrainingPhase) -> dict[str, Any]:
                 raise
             return {'fits': False, **_parse_memory_error(str(error)), 'temporary_bytes': None}
         (text,) = Path(folder).glob('*.after_codegen.txt')
-        return {'fits': True, **_analyses(compiled), 'text': text.read_text(encoding='utf-8')}
+        return {'fits': True, **_analyze(compiled), 'text': text.read_text(encoding='utf-8')}
 
 
-def _analyses(compiled: jax.stages.Compiled) -> dict[str, float | None]:
+def _analyze(compiled: jax.stages.Compiled) -> dict[str, float | None]:
     memory, cost = compiled.memory_analysis(), compiled.cost_analysis()
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
@@ -236,7 +239,7 @@ def format_flags(plan: MemoryPlan, settings: PretrainingSettings, phase: Pretrai
     return ' '.join(f"'{flag}'" if '[' in flag else flag for flag in flags)
 
 
-def _needed(result: CompileResult) -> int:
+def _needed_bytes(result: CompileResult) -> int:
     """Returns the bytes per chip; twice the available memory if the compiler does not state them."""
     return result['hbm_bytes_per_chip'] or 2 * result['hbm_bytes_available']
 

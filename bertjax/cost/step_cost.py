@@ -46,11 +46,11 @@ def step_cost(text: str, topology: str, flops: float, peak_flops: float) -> dict
             'silent_kernels': step.silent_kernels,
         },
         'groups': [{'group': part, 'seconds': seconds} for part, seconds in step.parts()],
-        'sent': _sent(step),
+        'sent': _sum_sent(step),
     }
 
 
-def _sent(step: Estimate) -> list[dict[str, Any]]:
+def _sum_sent(step: Estimate) -> list[dict[str, Any]]:
     """Returns the totals of the collectives for each kind, group size and network, by descending seconds."""
     rows: dict[tuple, collections.Counter] = collections.defaultdict(collections.Counter)
     for collective in step.collectives:
@@ -89,11 +89,11 @@ def cost_tables(result: dict[str, Any]) -> list[Table]:
     step = result.get('estimated_step_s')
     if not step:
         return []
-    parts = _table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
+    parts = _make_table('where the time goes (estimated)', 'part of the step', 'ms', 'share')
     for row in result['groups']:
         parts.add_row(row['group'], f'{1e3 * row["seconds"]:.2f}', f'{100 * row["seconds"] / step:.1f} %')
     names = ('collective', 'chips', 'a step', 'async', 'MB sent', 'ms alone', 'ms exposed')
-    sent = _table('between the chips (estimated)', *names)
+    sent = _make_table('between the chips (estimated)', *names)
     for row in result['sent']:
         figures = (row['bytes'] / 1e6, 1e3 * row['seconds'], 1e3 * row['exposed_s'])
         counts = (row['chips'], row['count'], row['async'])
@@ -102,7 +102,7 @@ def cost_tables(result: dict[str, Any]) -> list[Table]:
     return [table for table in (parts, sent) if table.row_count]
 
 
-def _table(title: str, *columns: str) -> Table:
+def _make_table(title: str, *columns: str) -> Table:
     table = Table(title=title, title_justify='left', box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name, justify='left' if name == columns[0] else 'right')

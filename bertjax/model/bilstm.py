@@ -9,7 +9,7 @@ from bertjax.model.dropout import Dropout, Site, drop, fold_in
 from bertjax.parallel.partition import with_axes
 
 
-def _uniform(units: int) -> nn.initializers.Initializer:
+def _uniform_init(units: int) -> nn.initializers.Initializer:
     bound = units**-0.5
     return lambda key, shape, dtype: jax.random.uniform(key, shape, dtype, -bound, bound)
 
@@ -34,7 +34,7 @@ class Lstm(nn.Module):
     def __call__(self, x: jax.Array, attention_mask: jax.Array) -> jax.Array:
         """Maps x [B, S, D] and mask [B, S] to [B, S, U]. Padding does not change the state, and its output is 0."""
         dtype, param_dtype = jnp.dtype(self.config.dtype), jnp.dtype(self.config.param_dtype)
-        U, init = self.units, _uniform(self.units)
+        U, init = self.units, _uniform_init(self.units)
         kernel = self.param('kernel', with_axes(init, 'embed', None, 'norm'), (x.shape[-1], 4, U), param_dtype)
         recurrent = self.param('recurrent', with_axes(init, 'norm', None, None), (U, 4, U), param_dtype).astype(dtype)
         bias = self.param('bias', with_axes(_bias_init, None, 'norm'), (4, U), param_dtype)

@@ -33,7 +33,7 @@ def resolve_remat(config: BertConfig, platform: str) -> str:
     return automatic if config.remat == 'auto' else config.remat
 
 
-def _hidden(x: jax.Array) -> jax.Array:
+def _constrain_hidden(x: jax.Array) -> jax.Array:
     return constrain(x, 'act_batch', 'act_length', 'act_embed')
 
 
@@ -80,7 +80,7 @@ class Embeddings(nn.Module):
             )
         # An id outside the table gives NaN, which is visible in the loss. Clipping would silently use the last row.
         lookup = sorted_lookup if platform() == 'gpu' else functools.partial(jnp.take, axis=0, mode='fill')
-        x = _hidden(lookup(self.token(), input_ids))  # [B, S, D]
+        x = _constrain_hidden(lookup(self.token(), input_ids))  # [B, S, D]
         if self.config.position == 'learned':
             positions = self.position()[:length]  # [S, D], packed [B, S, D]
             if layout is not None:
@@ -95,7 +95,7 @@ class Embeddings(nn.Module):
             segment = self.segment()  # [N, D]
             one_hot = jax.nn.one_hot(segment_ids, self.config.num_segments, dtype=segment.dtype)  # [B, S, N]
             x = x + jnp.einsum('BSN,ND->BSD', one_hot, segment, precision='highest')
-        return _hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
+        return _constrain_hidden(drop(self.norm(x), self.config.dropout_elsewhere, dropout, Site.EMBEDDINGS))
 
     def table(self) -> jax.Array:
         """Returns the token embedding [V, D], which the MLM head shares."""
@@ -165,7 +165,7 @@ class EncoderBlock(nn.Module):
             )
         attention, mlp = SelfAttention(c, name='attention'), Mlp(c, name='mlp')
         attention_norm, mlp_norm = Norm(c, name='attention_norm'), Norm(c, name='mlp_norm')
-        x = _hidden(x)
+        x = _constrain_hidden(x)
         select = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
         rotary = None
         if rotations is not None:
@@ -188,7 +188,7 @@ class EncoderBlock(nn.Module):
         else:
             x = attention_norm(save_residual(select(x) + attend(x)))
             x = mlp_norm(save_residual(x + transform(x)))
-        x = _hidden(x)
+        x = _constrain_hidden(x)
         return x, x if self.keep_output else None
 
 

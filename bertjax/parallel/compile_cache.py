@@ -32,7 +32,7 @@ def enable_compile_cache() -> None:
         return
     try:
         caches = os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache'
-        folder = pathlib.Path(caches) / 'bertjax' / 'compiled' / _machine()
+        folder = pathlib.Path(caches) / 'bertjax' / 'compiled' / _machine_name()
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             return
@@ -42,7 +42,7 @@ def enable_compile_cache() -> None:
     jax.config.update('jax_compilation_cache_dir', str(folder))
 
 
-def _machine() -> str:
+def _machine_name() -> str:
     """Returns a name for all machines with the same CPU instructions.
 
     A program for a CPU uses all instructions of that CPU, and machines with other CPUs may share the home directory.

@@ -115,7 +115,7 @@ def topology_devices(name: str) -> list[Any]:
         raise UserError('config.topology', repr(name), example, 'for example --config.topology=v5e:4x4')
     slices, generation, shape = parse_topology(name)
     if generation in GPUS:
-        return _gpus(name, example)
+        return _make_gpus(name, example)
     if slices > 1 and not GENERATIONS[generation].network_bandwidth:
         generations = ', '.join(key for key, spec in GENERATIONS.items() if spec.network_bandwidth)
         raise UserError(
@@ -142,7 +142,7 @@ def topology_devices(name: str) -> list[Any]:
     return list(topology.devices)
 
 
-def _gpus(name: str, example: str) -> list[Any]:
+def _make_gpus(name: str, example: str) -> list[Any]:
     machines, gpu, count = parse_topology(name)
     if machines > 1 or 'x' in count:
         raise UserError('config.topology', repr(name), example, f'give the number of GPUs of one machine: {gpu}:8')

@@ -78,8 +78,8 @@ def _split_axes(entry: str | tuple[str, ...] | None, mesh: Mesh) -> tuple[str, .
 
 def unshard(params: Any) -> Any:
     """Gathers the arrays that are sharded over the data axis; returns the same tree if there are none."""
-    split = any(AXIS in _spec(x) for x in jax.tree.leaves(params))
-    return jax.device_put(params, jax.tree.map(_unsharded, params)) if split else params
+    split = any(AXIS in _get_spec(x) for x in jax.tree.leaves(params))
+    return jax.device_put(params, jax.tree.map(_remove_data_axis, params)) if split else params
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,7 +116,7 @@ class GradientExchange:
     @property
     def specs(self) -> Any:
         """The PartitionSpec of each parameter."""
-        return jax.tree.map(_spec, self.params)
+        return jax.tree.map(_get_spec, self.params)
 
     @property
     def is_sharded(self) -> bool:
@@ -186,13 +186,13 @@ def _as_matrix(send: Callable[[jax.Array], jax.Array], x: jax.Array, split: int)
     return sent.reshape(*sent.shape[: split + 1], *x.shape[split + 1 :])
 
 
-def _spec(x: Any) -> PartitionSpec:
+def _get_spec(x: Any) -> PartitionSpec:
     """Returns the PartitionSpec of an array, which may be abstract or on the host."""
     sharding = getattr(x, 'sharding', None)
     return sharding.spec if isinstance(sharding, NamedSharding) else PartitionSpec()
 
 
-def _unsharded(x: Any) -> Sharding | None:
-    if AXIS not in _spec(x):
+def _remove_data_axis(x: Any) -> Sharding | None:
+    if AXIS not in _get_spec(x):
         return getattr(x, 'sharding', None)
     return x.sharding.update(spec=PartitionSpec(*(None if axis == AXIS else axis for axis in x.sharding.spec)))

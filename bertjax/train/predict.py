@@ -133,12 +133,12 @@ class Predictor:
         lengths = features.lengths
         return {
             name: [
-                _cut(row[name], length, lead) if name in self._per_token else row[name]
+                _cut_padding(row[name], length, lead) if name in self._per_token else row[name]
                 for row, length in zip(row_outputs, lengths, strict=True)
             ]
             for name in row_outputs[0]
         }
 
 
-def _cut(x: np.ndarray, length: int, lead: int) -> np.ndarray:
+def _cut_padding(x: np.ndarray, length: int, lead: int) -> np.ndarray:
     return x[:, :length] if lead else x[:length]

@@ -65,14 +65,14 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     Args:
       until: The step from which the run will continue, so that later steps are lost too; None if all steps count.
     """
-    rows = _rows(folder / TIMES)
+    rows = _read_rows(folder / TIMES)
     seconds: dict[str, float] = {}
     spans: list[tuple[int, int, float]] = []  # (after, step, seconds) of the steps that the state contains
     processes = 0
 
     def lose_after(step: int) -> None:
         nonlocal spans
-        retained = [_until(span, step) for span in spans]
+        retained = [_truncate_span(span, step) for span in spans]
         lost = sum(span[2] for span in spans) - sum(span[2] for span in retained)
         seconds[LOST] = seconds.get(LOST, 0.0) + lost
         spans = retained
@@ -97,7 +97,7 @@ def read_goodput(folder: pathlib.Path, until: int | None = None) -> Goodput | No
     return goodput if goodput.total > 0 and processes else None
 
 
-def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
+def _truncate_span(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
     """Returns the part of a span of steps up to step `end`."""
     after, step, seconds = span
     if step <= end:
@@ -106,7 +106,7 @@ def _until(span: tuple[int, int, float], end: int) -> tuple[int, int, float]:
     return min(after, end), end, seconds * share
 
 
-def _rows(path: pathlib.Path) -> list[dict[str, Any]]:
+def _read_rows(path: pathlib.Path) -> list[dict[str, Any]]:
     """Reads the undamaged rows."""
     try:
         lines = path.read_bytes().splitlines()

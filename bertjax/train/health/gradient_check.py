@@ -70,7 +70,7 @@ def check_gradients() -> None:
             computed = summarize_gradient(jax.device_get(jax.jit(jax.grad(loss))(arguments(np.float32))))
     finally:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', before)
-    wrong = [name for name, right in EXPECTED.items() if not _near(computed[name], right)]
+    wrong = [name for name, right in EXPECTED.items() if not _is_near(computed[name], right)]
     if wrong:
         backend = jax.devices()[0].device_kind
         name = wrong[0]
@@ -113,7 +113,7 @@ def loss(inputs: dict[str, jax.Array]) -> jax.Array:
     return jnp.sum(jax.nn.logsumexp(y, axis=-1) - y[..., 0])
 
 
-def _near(computed: tuple[float, float], right: tuple[float, float]) -> bool:
+def _is_near(computed: tuple[float, float], right: tuple[float, float]) -> bool:
     bound = TOLERANCE * right[0]
     # A comparison with NaN is false.
     return all(abs(a - b) <= bound for a, b in zip(computed, right, strict=True))

@@ -73,7 +73,7 @@ def _watch(
 
 
 def _report(error: HungError, folder: pathlib.Path) -> None:
-    stacks = _stacks()
+    stacks = _dump_stacks()
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(f'{stacks}\n{error}', file=sys.stderr, flush=True)
     writing = threading.Thread(target=_write, args=(folder / HANG, f'{error}\n\n{stacks}'), daemon=True)
@@ -81,7 +81,7 @@ def _report(error: HungError, folder: pathlib.Path) -> None:
     writing.join(_WRITE_TIMEOUT)
 
 
-def _stacks() -> str:
+def _dump_stacks() -> str:
     """Returns the stacks of all threads, with the innermost call first."""
     with tempfile.TemporaryFile() as file:
         faulthandler.dump_traceback(file, all_threads=True)
