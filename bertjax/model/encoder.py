@@ -138,7 +138,7 @@ class EncoderBlock(nn.Module):
     def __call__(
         self,
         x: jax.Array,
-        number: int | jax.Array | None,
+        layer: int | jax.Array | None,
         mask: AttentionMask,
         rotations: tuple[Rotary, Rotary] | None,
         dropout: Dropout | None,
@@ -146,7 +146,7 @@ class EncoderBlock(nn.Module):
         """Maps x [B, S, D] to [B, S, D], or to [B, 1, D] with `first_only`.
 
         Args:
-          number: The index of the block, from 0; None only if all blocks are alike and nothing is dropped.
+          layer: The index of the block, from 0; None only if all blocks are alike and there is no dropout.
           mask: The keys that each query may see, apart from the window.
           rotations: The rotations of positions for blocks that attend globally and for blocks with a window, or None.
           dropout: The dropout of the model, or None.
@@ -155,7 +155,7 @@ class EncoderBlock(nn.Module):
           The output; and the output again if `keep_output`, else None.
         """
         c = self.config
-        block_dropout = fold_in(dropout, number)
+        block_dropout = fold_in(dropout, layer)
         output_dropout = block_dropout  # the dropout of the output positions
         if self.first_only and mask.layout and block_dropout is not None:
             gather = mask.layout.gather_cls
@@ -169,11 +169,11 @@ class EncoderBlock(nn.Module):
         select = functools.partial(_gather_cls, layout=mask.layout) if self.first_only else lambda x: x
         rotary = None
         if rotations is not None:
-            rotary = _choose(c.attends_globally(number), *rotations)
+            rotary = _choose(c.attends_globally(layer), *rotations)
             rotary = jax.tree.map(select, rotary), rotary
 
         def attend(x: jax.Array) -> jax.Array:
-            y = attention(x, select(x), number, mask, rotary, block_dropout)
+            y = attention(x, select(x), layer, mask, rotary, block_dropout)
             return drop(y, c.dropout, output_dropout, Site.ATTENTION_OUTPUT)
 
         def transform(x: jax.Array) -> jax.Array:
@@ -182,7 +182,7 @@ class EncoderBlock(nn.Module):
         if c.pre_norm:
             y = attention_norm(x)
             # The first block has the norm's parameters even if it does not use them, because a scan stacks all blocks.
-            y = y if c.first_attention_norm else _choose(number == 0, x, y)
+            y = y if c.first_attention_norm else _choose(layer == 0, x, y)
             x = save_residual(select(x) + attend(y))
             x = x + transform(mlp_norm(x))
         else:
