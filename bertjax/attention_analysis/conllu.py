@@ -80,7 +80,7 @@ def _add_line(
         ranges[last] = line
         return
     if identifier != str(next_number):
-        raise UserError(where, f'the word {identifier!r}', f'{next_number}, the next word of the sentence', _FIX)
+        raise UserError(where, f'the word {identifier!r}', f'word {next_number}, the next word of the sentence', _FIX)
     if not columns[1]:
         raise UserError(where, 'an empty form', 'a word', _FIX)
     rows[next_number] = (line, columns[1], columns[6], columns[7])
