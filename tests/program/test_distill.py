@@ -254,7 +254,7 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
         assert '192 augmented rows in addition to 96' in out
         assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
         # Before step 18 the head has learned nothing, and answers as well as it will at first.
-        best = re.search(r'the best on dev of what was saved is step (\d+)', out)
+        best = re.search(r'the saved step with the best dev score is (\d+)', out)
         assert best is None or int(best[1]) > 18
         assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
     first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))
