@@ -1,4 +1,4 @@
-"""run=compile: compile the train step for a TPU slice that need not be attached; print whether the step fits."""
+"""run=compile: compile the train step for a TPU slice that need not be attached; print whether it fits in memory."""
 
 import json
 import math
@@ -33,7 +33,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     Args:
       config: The config of a pre-training.
       workdir: The folder for compile.json.
-      flag_keys: The config keys that flags set.
+      flag_keys: The config keys that the user set, see `config.verb.Verb`.
 
     Raises:
       UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
@@ -79,7 +79,7 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
 
 
 def _print_cost(result: dict[str, Any], console: Console) -> None:
-    """Prints the estimated time and traffic of a step; nothing for a step that does not fit."""
+    """Prints the estimated time and memory traffic of a step, if the step fits."""
     if result['fits']:
         for line in cost_lines(result):
             console.print(line, markup=False)
@@ -108,7 +108,7 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
     if fitting_ways:
         fix = f'each of these was compiled and fits: {"; or ".join(fitting_ways)}'
     else:
-        fix = 'of the other ways that were compiled, none fits: use more chips, or a smaller model'
+        fix = 'none of the other ways that were compiled fits: use more chips, or a smaller model'
     return UserError(
         f'config.topology={search.topology}',
         f'phase {phase.number} with batch {phase.batch_size} x {phase.seq_len}, which needs '

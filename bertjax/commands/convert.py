@@ -1,4 +1,4 @@
-"""run=convert: write a finished model in other formats; WORKDIR/export."""
+"""run=convert: write a finished model to WORKDIR/export in other formats."""
 
 import pathlib
 

@@ -37,8 +37,8 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Colle
     Args:
       config: The config of the run, a pre-training (general distillation) or a task.
       workdir: The workdir of the run.
-      recipe: The value of --config. The run prints it in the commands that the user can run next.
-      flag_keys: The config keys that flags set.
+      recipe: The recipe as the command line names it. The run prints it in the commands to run next.
+      flag_keys: The config keys that the user set, see `config.verb.Verb`.
 
     Raises:
       UserError: See docs/distillation.md.
@@ -107,7 +107,7 @@ def _distil_task(config: ConfigDict, distill: DistillationSettings, folder: path
     with lock_workdir(folder):
         with primary_first():
             data = distillation_data(settings, distill, folder)
-            teacher = task_teacher(data, distill, mesh)  # Checked before the augmentation, which may take hours.
+            teacher = task_teacher(data, distill, mesh)  # Raises before the augmentation, which may take hours.
         settings.check_memory(data.encoder, mesh, training=True)
         if distill.augment:
             add_augmented(data, distill, folder, mesh)

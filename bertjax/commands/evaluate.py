@@ -21,13 +21,13 @@ from bertjax.workdir.lock import exported_trial, lock_workdir
 
 VERB = Verb(needs='task', processes=True)
 
-_MAX_WIDTH = 4096  # The maximal width of a table in characters, which is the length of the longest possible path.
+_MAX_WIDTH = 4096  # The maximal width of a table, which is the maximal length of a path.
 
 
 def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = ()) -> None:
     """Evaluates the workdir's model, or the model of config.init, on config.split ('dev', or several: 'dev,test').
 
-    With config.ensemble it evaluates the models of several workdirs, together and alone. config.step and
+    With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
     config.use_checkpoint choose the checkpoint; the run need not be finished. The figures are added to
     WORKDIR/results.json. WORKDIR/predictions gets one line per record and the benchmark's files.
 

@@ -1,4 +1,4 @@
-"""run=export: write a checkpoint of WORKDIR in each format of config.export_formats, WORKDIR/export."""
+"""run=export: write a checkpoint of WORKDIR to WORKDIR/export in each format of config.export_formats."""
 
 import pathlib
 from collections.abc import Collection
@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Exports the checkpoint of config.step.
 
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
-    The model and the tokenizer come from the workdir, and the recipe must be that of its training.
+    The model and the tokenizer come from the workdir. The recipe must be the one that trained the model.
 
     Args:
       config: The config of the recipe.

@@ -31,7 +31,7 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     Args:
       config: The config of the run.
       workdir: The workdir of the run.
-      recipe: The recipe as the command line names it, for the commands to run next.
+      recipe: The recipe as the command line names it. The run prints it in the commands to run next.
 
     Raises:
       UserError: See docs/finetuning.md.

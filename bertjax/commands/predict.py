@@ -38,8 +38,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     at most config.eval_batch_size. A batch is predicted when it is full, or when no more input is waiting.
 
     Without config.input, all records of config.split ('test', or several: 'test,test_mismatched') are predicted. The
-    files that the benchmark asks for, or files in the format of the input, are written next to the JSON lines, also
-    zipped.
+    submission files of the benchmark, or files in the format of the input, are written next to the JSON lines, also
+    as a zip.
 
     The model is chosen as in run=evaluate; config.ensemble predicts with several models together.
 
@@ -86,11 +86,11 @@ def _predict_file(request: EnsembleRequest, folder: pathlib.Path) -> None:
     predictions = tuned.predictions(tuned.splits[''])
     blank = sum(isinstance(item, Blank) for item in items)
     if blank:
-        print(f'{settings.input}: {blank:,} lines or records are blank, and their lines of the predictions say so')
+        print(f'{settings.input}: {blank:,} lines or records are blank; the predictions mark them as skipped')
     path = pathlib.Path(settings.input)
     name = pathlib.Path(path.stem).stem if has_compression_suffix(path.name) else path.stem
     task, split = tuned.data.task, tuned.splits['']
-    # This folder is not the folder of the splits, because a file may have the name of a split, such as dev.
+    # A file may have the name of a split, such as dev, so the folder differs from that of the splits.
     for path in write_predictions(folder / 'predictions' / 'input', task, name, split, predictions, items):
         print(path)
 

@@ -25,7 +25,7 @@ VERB = Verb(devices=False, workdir=False, bucket='look')
 
 
 def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
-    """Prints the config and its differences; computes, writes and locks nothing.
+    """Prints the config and its differences, without computing, writing or locking anything.
 
     Each key has a line, in alphabetical order, so that `diff` can compare two outputs.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from bertjax.errors import UserError
 
-# The upper limit of sizes: larger than today's machines can hold, and far below an overflow.
+# The upper limit of sizes. It is more than the memory of today's machines, and far below an overflow.
 MANY = 2**20
 COUNT = 2**31 - 1  # the upper limit of steps and examples, which a checkpoint counts in int32
 
@@ -95,7 +95,7 @@ def special(value: Any, why: str) -> Range:
 
 
 def duration(*relative: str) -> Range:
-    """Allows numbers of steps, and durations in the units of `relative`: '%' for percentages of the run, 'epochs'."""
+    """Allows numbers of steps, and durations in the units of `relative`: '%' (percent of the run) and 'epochs'."""
     forms = {'%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}
 
     def holds(value: Any) -> bool:
@@ -130,7 +130,7 @@ _SECONDS = {'s': 1, 'm': 60, 'h': 3600, 'd': 86400}
 
 
 def parse_budget(text: str) -> tuple[float, float]:
-    """Parses a value of config.budget, a time such as '25m' or a number of operations such as '3e15'.
+    """Parses a value of config.budget: a time such as '25m', or a number of floating-point operations such as '3e15'.
 
     Returns:
       (seconds, infinity) or (infinity, operations).

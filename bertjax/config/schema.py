@@ -79,7 +79,7 @@ def key(
     Args:
       default: The value in a base config.
       allowed: The range; None allows True and False if the default is a bool, and any text if it is a string.
-      about: One line of documentation; '' means the entry of the field in the docstring of its class.
+      about: One line of documentation; '' means the field's entry in the docstring of its class.
       change, trained: See Key; None means the value that the group of the key declares.
       **metadata: Further entries of the field's metadata.
     """
@@ -88,7 +88,7 @@ def key(
 
 
 def group(default: Any, *, record: type | None = None, entry: type | None = None, **metadata: Any) -> Any:
-    """Returns a dataclass field that holds a group of keys.
+    """Returns a dataclass field for a group of keys.
 
     Args:
       default: A dataclass with the default of each key; None if only some recipes have the group; () with `entry`.
