@@ -2,14 +2,14 @@
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
-formats are .tsv, .jsonl and .json, each also gzipped as .gz, .parquet, .arrow, and folders that `datasets` saved. DIR
-can also be a single file. Without a dev file, a tenth of the training records is dev.
+DIR has train.csv and, if available, dev.csv (or val.csv …) and test.csv, with the columns `text` and `label`. Other
+formats are .tsv, .jsonl and .json (also gzipped, as .gz), .parquet, .arrow, and folders that `datasets` saved. DIR can
+also be a single file. If there is no dev file, a tenth of the training records becomes dev.
 For other column names: --config.task.text_a=message --config.task.label=category. To predict texts, one per line:
 
     python -m bertjax.main --config=configs/classify.py --workdir=out/spam --config.run=predict --config.input=FILE
 
-Your own recipe has ten lines. This one classifies spam, from a table without a header:
+A recipe of your own has ten lines. This recipe classifies spam, from a table without a header:
 
     from bertjax.config.recipes import finetuning_config
 
@@ -33,8 +33,8 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 |            | in overlapping windows whose outputs are averaged                                                      |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores, and with a base
-model a minute on one accelerator (not run here). The results depend on the data: the run first prints the frequency of
-the most frequent label, and at its end a confusion table.
+model a minute on one accelerator (not run here). The results depend on the data. The run prints the frequency of the
+most frequent label at its start, and a confusion table at its end.
 """
 
 from ml_collections import ConfigDict

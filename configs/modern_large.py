@@ -2,11 +2,12 @@
 
     python -m bertjax.main --config=configs/modern_large.py --workdir=out/modern_large --config.corpus=PATH
 
-arXiv 2412.13663: as `configs/modern_base.py`, with 900 billion tokens at 5e-4 and 800 billion at 5e-5, and 5e-5 for the
-rows of 8,192. The original started from base's weights; this recipe starts from random ones.
+The phases are those of arXiv 2412.13663, as in `configs/modern_base.py`. The learning rate is 5e-4 for 900 billion
+tokens, then 5e-5 for 800 billion tokens and for the rows of 8,192. The original started from the weights of the base
+model; this recipe starts from random weights.
 
-Hardware: the 4.9e21 FLOPs take 64 chips of TPU v5e 9 days in bfloat16 at 52 % of their peak (computed from a compile of
-four layers, see docs/performance.md; not run).
+Hardware: 4.9e21 FLOPs, which take 9 days on 64 chips of TPU v5e in bfloat16 at 52 % of their peak (computed from a
+compile of four layers, see docs/performance.md; not run).
 """
 
 from ml_collections import ConfigDict

@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/ner.py --workdir=out/ner --config.data=DIR --config.init=CHECKPOINT
 
-DIR holds train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb) with one word per line. Spaces or tabs
+DIR has train.txt, dev.txt and test.txt (or eng.train, eng.testa, eng.testb) with one word per line. Spaces or tabs
 separate the columns, and the last column has the tags (IOB1, IOB2, BIOES …). A blank line ends a sentence, and
--DOCSTART- begins a document. DIR can also hold train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet
+-DOCSTART- begins a document. DIR can also have train.jsonl … with {"tokens": [words], "ner_tags": [tags]}, or Parquet
 or Arrow files of the same form. Without --config.data the data is CoNLL-2003, prepared by tensorflow-datasets.
 CHECKPOINT should be a cased model.
 
@@ -15,7 +15,7 @@ Arguments, as in --config=configs/ner.py:context or :features=sum_last_four,unit
 
 | argument       | meaning                                                                                            |
 |----------------|----------------------------------------------------------------------------------------------------|
-| context        | fill rows with the surrounding sentences, as in the paper: better and slower                       |
+| context        | fill rows with the surrounding sentences, as in the paper; more accurate and slower                |
 | plain          | tags other than entities, such as parts of speech; scored by accuracy                              |
 | features=NAME  | the paper's feature-based approach: a two-layer BiLSTM on layers of a frozen encoder: embeddings,  |
 |                | second_to_last, last, sum_last_four, concat_last_four, sum_all                                     |

@@ -39,7 +39,7 @@ def get_config(argument: str = '') -> ConfigDict:
         raise UserError('--config=FILE:size', repr(chosen.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
     config = pretraining_config(chosen.size, phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     config.model.causal = chosen.ltr
     config.vocab.lowercase = not chosen.cased
     if chosen.no_nsp or chosen.ltr:

@@ -18,5 +18,5 @@ from bertjax.config.recipes import pretraining_config, two_phases
 def get_config() -> ConfigDict:
     config = pretraining_config('large', phases=two_phases())
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     return config

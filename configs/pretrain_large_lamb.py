@@ -19,7 +19,7 @@ from bertjax.config.recipes import phase, pretraining_config
 def get_config() -> ConfigDict:
     config = pretraining_config('large')
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     config.optimizer.name = 'lamb'
     config.schedule.name = 'polynomial'
     config.schedule.power = 0.5

@@ -2,9 +2,9 @@
 
     python -m bertjax.main --config=configs/relation.py --workdir=out/tacred --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds train.json, dev.json and test.json in TACRED's format: rows with `token`, `subj_start`, `subj_end`,
-`obj_start`, `obj_end`, `subj_type`, `obj_type` and `relation`. Or it holds train.jsonl (dev, test) in the format of
-SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], and a `label`.
+DIR has train.json, dev.json and test.json in TACRED's format: rows with `token`, `subj_start`, `subj_end`,
+`obj_start`, `obj_end`, `subj_type`, `obj_type` and `relation`. Or DIR has train.jsonl, dev.jsonl and test.jsonl in the
+format of SciBERT's ChemProt: a `text` with the two entities between << >> and [[ ]], and a `label`.
 
 Arguments, as in --config=configs/relation.py:starts,markers=typed
 

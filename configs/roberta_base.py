@@ -20,7 +20,7 @@ from bertjax.config.recipes import pretraining_config
 def get_config() -> ConfigDict:
     config = pretraining_config('base')
     config.model.dtype = 'bfloat16'
-    config.model.scan_layers = False  # by the compiler's estimate faster on TPU: docs/performance.md
+    config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
     config.model.num_segments = 1
     config.pairs.mode = 'full_sentences'
     config.pairs.short_probability = 0.0

@@ -2,7 +2,7 @@
 
     python -m bertjax.main --config=configs/sick.py:e --workdir=out/sick_e --config.init=CHECKPOINT --config.data=DIR
 
-DIR holds SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated.txt of SemEval-2014, task 1, with the columns
+DIR has SICK_train.txt, SICK_trial.txt (dev) and SICK_test_annotated.txt of SemEval-2014, task 1, with the columns
 pair_ID, sentence_A, sentence_B, relatedness_score and entailment_judgment, separated by tabs.
 
 Arguments: e, three labels, scored by accuracy; r, a score from 1 to 5, scored by Pearson's correlation.

@@ -2,10 +2,10 @@
 
     python -m bertjax.main --config=configs/swag.py --workdir=out/swag --config.data=DIR --config.init=CHECKPOINT
 
-DIR holds train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument selects another layout, as in
+DIR has train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument selects another layout, as in
 --config=configs/swag.py:codah
 
-| argument | DIR holds                                                                                              |
+| argument | DIR has                                                                                                |
 |----------|--------------------------------------------------------------------------------------------------------|
 | codah    | full_data.tsv of github.com/Websail-NU/CODAH, or one .tsv in its format; dev and test get a tenth each |
 | jsonl    | train.jsonl and dev.jsonl with lines {"prompt": text, "endings": [texts], "label": number}; or .parquet |
@@ -31,7 +31,7 @@ def get_config(argument: str = '') -> ConfigDict:
     if chosen.layout not in LAYOUTS:
         found, expected = repr(chosen.layout), 'one of ' + ', '.join(LAYOUTS)
         raise UserError('--config=FILE:layout', found, expected, 'choose one of them')
-    # The shares split a single .tsv of CODAH, whose official splits are five folds.
+    # The shares apply to a single .tsv of CODAH, whose official splits are five folds.
     config = finetuning_config('multiple_choice', layout=chosen.layout, dev_share=0.1, test_share=0.1)
     config.batch_size = 16
     config.eval_batch_size = 32
