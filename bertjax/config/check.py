@@ -73,7 +73,7 @@ def check_recorded(config: Mapping[str, Any], where: str, fix: str) -> None:
     """
     known, values = config_keys(config), flatten(config)
     for name, value in values.items():
-        if name in known and not known[name].allowed.holds(value):
+        if name in known and not known[name].allowed.contains(value):
             raise UserError(f'{where}: {name}', format_value(value), known[name].allowed.words, fix)
         if name not in known and not name.startswith(COMPUTED_KEYS):
             below = [other for other in known if other.startswith(f'{name}.')]

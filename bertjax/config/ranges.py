@@ -19,11 +19,11 @@ class Range:
 
     Attributes:
       words: A description of the values, such as 'a whole number from 1 to 100'.
-      holds: A function that takes a value of any type, and returns whether the value is allowed.
+      contains: A function that takes a value of any type, and returns whether the value is allowed.
     """
 
     words: str
-    holds: Callable[[Any], bool]
+    contains: Callable[[Any], bool]
 
 
 def integer(least: int, most: int) -> Range:
@@ -38,14 +38,14 @@ def number(least: float, most: float, *, above: bool = False, below: bool = Fals
     """Allows finite numbers from `least` to `most`; `above` excludes `least`, and `below` excludes `most`."""
     words = f'a number {"above" if above else "from"} {least:,g}{"," if above else ""} to {"below " * below}{most:,g}'
 
-    def holds(value: Any) -> bool:
+    def contains(value: Any) -> bool:
         if (
             not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most
         ):  # nan fails the comparison
             return False
         return not (above and value == least) and not (below and value == most)
 
-    return Range(words, holds)
+    return Range(words, contains)
 
 
 def flag() -> Range:
@@ -65,10 +65,10 @@ def one_of(names: Iterable[str]) -> Range:
 def text(*, empty: bool = True) -> Range:
     """Allows text that can be a path or a name; '' is allowed if `empty` is true."""
 
-    def holds(value: Any) -> bool:
+    def contains(value: Any) -> bool:
         return isinstance(value, str) and (empty or bool(value.strip())) and _writable(value)
 
-    return Range('text' if empty else 'text that is not empty', holds)
+    return Range('text' if empty else 'text that is not empty', contains)
 
 
 def word(pattern: str, words: str) -> Range:
@@ -80,13 +80,13 @@ def list_of(items: Range) -> Range:
     """Allows lists whose entries are all in the range `items`."""
     return Range(
         f'a list, each entry {items.words}',
-        lambda value: isinstance(value, list | tuple) and all(map(items.holds, value)),
+        lambda value: isinstance(value, list | tuple) and all(map(items.contains, value)),
     )
 
 
 def either(first: Range, second: Range) -> Range:
     """Allows a value that is in at least one of two ranges."""
-    return Range(f'{first.words}, or {second.words}', lambda value: first.holds(value) or second.holds(value))
+    return Range(f'{first.words}, or {second.words}', lambda value: first.contains(value) or second.contains(value))
 
 
 def special(value: Any, why: str) -> Range:
@@ -98,14 +98,14 @@ def duration(*relative: str) -> Range:
     """Allows numbers of steps, and durations in the units of `relative`: '%' (percent of the run) and 'epochs'."""
     forms = {'%': 'a percentage like 10%', 'epochs': 'epochs like 2epochs'}
 
-    def holds(value: Any) -> bool:
+    def contains(value: Any) -> bool:
         try:
             amount, unit = parse_duration(value)
         except ValueError:
             return False
         return unit in ('', *relative) and 0 <= amount <= COUNT and (unit != '' or amount == int(amount))
 
-    return Range(', or '.join([f'a number of steps up to {COUNT:,}', *(forms[unit] for unit in relative)]), holds)
+    return Range(', or '.join([f'a number of steps up to {COUNT:,}', *(forms[unit] for unit in relative)]), contains)
 
 
 def parse_duration(value: int | float | str) -> tuple[float, str]:
@@ -181,7 +181,7 @@ def check_value(key: str, value: Any, allowed: Range, example: Any) -> None:
     Raises:
       UserError: The value is outside its range. The fix shows the value `example` as a flag.
     """
-    if not allowed.holds(value):
+    if not allowed.contains(value):
         several = isinstance(example, list | tuple)
         fix = f"--config.{key}='(VALUE,)', or () for none" if several else f'--config.{key}={example!r}'
         raise UserError(f'config.{key}', format_value(value), allowed.words, f'for example {fix}')

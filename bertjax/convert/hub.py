@@ -24,7 +24,7 @@ _WEIGHTS = (
     r'.*\.ckpt.*|checkpoint',
 )
 _MODULE = r'\d+_\w+/[^/]+'  # A file of a sentence-transformers module, such as 1_Pooling/config.json.
-# A push removes these files of an earlier model, unless it overwrites them, because readers would mix both models.
+# A push removes these files of an earlier model if it does not overwrite them. Readers would mix the two models.
 _STALE = ['model.safetensors', 'model.safetensors.index.json', 'model-?????-of-?????.safetensors']
 _STALE += ['pytorch_model.bin', 'pytorch_model.bin.index.json', 'pytorch_model-?????-of-?????.bin']
 _STALE += ['tf_model.h5', 'flax_model.msgpack', 'task.json', 'generation_config.json', 'tokenizer.json']
@@ -41,8 +41,10 @@ def hub_name(name: str) -> tuple[str, str | None] | None:
 
 
 def moved_name(name: str) -> str:
-    """Returns the full name of a model with a short name, such as 'google-bert/bert-base-uncased' for
-    'bert-base-uncased'; '' for other names. transformers resolves the same short names."""
+    """Returns the full name of a model that has a short name; '' for other names.
+
+    An example is 'google-bert/bert-base-uncased' for 'bert-base-uncased'. transformers knows the same short names.
+    """
     owner = next((owner for pattern, owner in _MOVED.items() if re.fullmatch(pattern, name)), '')
     return f'{owner}/{name}' if owner else ''
 
@@ -100,10 +102,10 @@ def pull(name: str, where: str) -> str:
 
 
 def check_push(name: str) -> None:
-    """Checks that the user of the hub's token may push to a name.
+    """Checks that the owner of the hub's token may push to a repository.
 
     Args:
-      name: The value of config.push_to.
+      name: The repository, the value of config.push_to.
 
     Raises:
       UserError: The token is missing or rejected, the network is not available, or the user has no access to the

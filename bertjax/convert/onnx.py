@@ -28,7 +28,7 @@ from bertjax.model.heads import BertForTask
 from bertjax.model.stacking import unstack_layers
 from bertjax.text.tokenizer import Tokenizer
 
-OPSET = 21  # onnxruntime supports this opset since 1.18.
+OPSET = 21  # onnxruntime supports this opset since version 1.18.
 _MAX_WEIGHT_BYTES = 2**31 - 2**24  # A protocol buffer is smaller than 2 GiB, and the graph needs some space.
 _KEY, _FIX = 'config.export_formats', 'remove onnx from config.export_formats'
 _README = 'README.md'
@@ -122,7 +122,7 @@ def _convert(
 
     shape = export.symbolic_shape(dimensions(model), constraints=[f's <= {model.config.max_positions}'])
     inputs = [jax.ShapeDtypeStruct(shape, np.int32)] * len(INPUTS)
-    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # The order of the leaves of a pytree.
+    outputs = dict(sorted(jax.eval_shape(bound, *inputs).items()))  # Sorted like the leaves of a pytree.
     graph = jax2onnx.to_onnx(
         bound, inputs, model_name=name, opset=OPSET, input_names=INPUTS, output_names=list(outputs)
     )
@@ -130,7 +130,7 @@ def _convert(
     for value, x in zip(graph.graph.output, outputs.values(), strict=True):
         for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
             if not isinstance(size, int):
-                dimension.dim_param = str(size)  # jax2onnx uses a generated name for sizes in the graph.
+                dimension.dim_param = str(size)  # Without this, sizes have generated names.
     return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
 
 
@@ -147,7 +147,7 @@ def _number_constants(graph: Any) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences warnings about unused parts of jax2onnx and about values without a declared type."""
+    """Silences warnings about parts of jax2onnx that are not used, and about values without a declared type."""
     loggers = [logging.getLogger(name) for name in ('jax2onnx', 'onnx_ir')]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

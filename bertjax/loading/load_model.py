@@ -82,7 +82,7 @@ class LoadedModel:
       unused: The names of tensors in the files that the module does not use.
       summary: One or two lines about the loaded, newly initialized and unused parameters.
       origin: The content of the model's files other than the parameters.
-      sentence_modules: The modules of a sentence-transformers folder, or of a task that trains vectors of texts;
+      sentence_modules: The modules of a sentence-transformers folder, or of a task that trains embeddings of texts;
         None for other models.
     """
 
@@ -156,7 +156,9 @@ def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedMo
         PathKind.NO_MODEL_YET,
     ):
         fix = 'name a model with --config.init, or give the --workdir of a training'
-        raise UserError('config.init', f'nothing, and no model in {workdir}', 'a model in one of the two', fix)
+        raise UserError(
+            'config.init', f'nothing, and no model in {workdir}', 'a model in config.init or in the workdir', fix
+        )
     key = 'config.init' if settings.init else '--workdir'
     return _print_summary(load_model(settings.init or workdir, step=settings.step, dtype=settings.dtype, key=key))
 
@@ -285,7 +287,7 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
         run = load_pretraining(pretraining_settings(config), folder)
         where, module, task = f'{folder}, step {run.saved.position.step}', BertForPreTraining(run.config), None
         tokenizer, params, mesh, task_text = run.tokenizer, run.params, run.mesh, ''
-    summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; freshly drawn: nothing'
+    summary = f'using {where}; its {len(flat_paths(params))} parameters loaded; newly initialized: nothing'
     origin = Origin(module.config.param_dtype, task_text)
     modules = task.sentence_modules() if task else None
     return LoadedModel(

@@ -94,7 +94,7 @@ def test_the_kind_of_a_directory(exported):
     family, directory = exported
     said = load_pretraining_model(directory).describe('HERE')
     kind = {'distilbert': 'DistilBertForMaskedLM', 'roberta': 'RobertaForMaskedLM'}[family]
-    assert re.fullmatch(rf'starting from HERE; \d+ tensors of its {kind} loaded; freshly drawn: nothing', said)
+    assert re.fullmatch(rf'starting from HERE; \d+ tensors of its {kind} loaded; newly initialized: nothing', said)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ FIELDS = (
     ('layer_norm_eps', 'layer_norm_eps'),
     ('init_stddev', 'initializer_range'),
 )
-# Older files may lack these keys; the defaults of transformers, which equal ours, then apply. Sizes have no default.
+# Older files may lack these keys. Our defaults, which equal those of transformers, then apply. Sizes have no default.
 _OPTIONAL = {'type_vocab_size', 'hidden_dropout_prob', 'attention_probs_dropout_prob'}
 _OPTIONAL |= {'layer_norm_eps', 'initializer_range', 'max_position_embeddings'}
 
@@ -42,7 +42,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model; None for a pre-trained model.
 
     Raises:
-      UserError: The model has choices that BERT lacks and differs from ModernBERT, has no segments but differs from
+      UserError: The model has features that BERT lacks but is not a ModernBERT, has no segments but is not a
         DistilBERT, or has a pooler that no class of transformers has.
     """
     fix = 'set --config.export_formats=orbax to train it anyway'
@@ -51,7 +51,7 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
         if different is not None:
             name = config.modern_fields[0]
             found = f'{getattr(config, name)!r} with config.export on'
-            expected = f'the choice of BERT, or a ModernBERT in all, which has {different[0]}={different[1]}'
+            expected = f'the choice of BERT, or a complete ModernBERT, which has {different[0]}={different[1]}'
             raise UserError(f'config.model.{name}', found, expected, fix)
         return
     if not config.num_segments:
@@ -186,7 +186,7 @@ def from_json(
     other = 'give a directory of a BERT'
     classes = values.get('architectures')
     kind = str(classes[0]) if isinstance(classes, list) and classes else ''
-    # Old files and some programs leave out the model_type; the class then names the family.
+    # Old files and files of some programs have no model_type. The class then shows the family.
     if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
         known = [name for family in FAMILIES for name in (family.name, *family.variants)]
         fix = f'{other}: {kind} computes another function' if kind else f'{other}: others compute other functions'

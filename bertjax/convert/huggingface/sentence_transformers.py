@@ -1,7 +1,7 @@
 """Reads and writes the modules of a sentence-transformers model, which compute the vector of a text.
 
-The modules are defined by modules.json and the files that it names. The formats are those of sentence-transformers 2
-to 6 (base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
+modules.json and the files that it names define the modules. The formats are those of sentence-transformers 2 to 6
+(base/modules/transformer.py and dense.py, sentence_transformer/modules/pooling.py, base/model.py).
 """
 
 import dataclasses
@@ -89,7 +89,7 @@ class SentenceModules:
 def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
     """Reads the modules of a directory; returns None if it has no modules.json.
 
-    An error is not raised, but stored as `refusal` of the result.
+    An error is not raised but stored as `refusal` in the result.
     """
     folder = epath.Path(directory)
     if not (folder / MODULES).exists():
@@ -104,7 +104,7 @@ def read_sentence_modules(directory: epath.PathLike) -> SentenceModules | None:
 
 
 def module_files(modules: SentenceModules, width: int) -> dict[str, bytes]:
-    """Returns the files that make a folder of transformers a folder of sentence-transformers: {relative path: content}.
+    """Returns the files that a folder of transformers needs for sentence-transformers: {relative path: content}.
 
     The form is that of versions before 6, which all versions read.
 
@@ -158,7 +158,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
             raise UserError(module, kind, 'Dense, Normalize or Dropout of sentence embeddings', _NAME_POOL)
         if kind == 'Dense':
             if 'Normalize' in kinds[:number]:
-                raise UserError(module, 'Dense after Normalize', 'Normalize as the last', _NAME_POOL)
+                raise UserError(module, 'Dense after Normalize', 'Normalize as the last module', _NAME_POOL)
             dense.append(_dense(folder / settings[number]['path'], settings[number]))
     pool, (prompt, prompts) = _pool(where, settings[1]), _read_prompts(folder)
     if prompt and settings[1].get('include_prompt') is False:

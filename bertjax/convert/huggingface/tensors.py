@@ -44,7 +44,7 @@ def read_tensors(
       directory: The directory of the files.
       to_bert_names: A function that converts a name in the file, with or without prefix, to the name in BERT, or to the
         names of the equal parts of the tensor along its first axis.
-      tied: Whether the output embedding is the input embedding, and not a separate tensor.
+      tied: Whether the output embedding is the input embedding. If not, it is read as a separate tensor.
 
     Returns:
       Three dicts whose keys are the names in BERT: the tensors, their names in the file, and the NumPy names of their
@@ -66,7 +66,7 @@ def read_tensors(
                 fix = 'save it in float32: quantised weights cannot start a run'
                 raise UserError(f'{file}: {theirs}', f'type {kind}', 'one of ' + ', '.join(_DTYPES), fix)
             if x.ndim == 0 or len(x) % len(parts):
-                parts = (theirs,)  # It is reported as a tensor of another shape, or as unused.
+                parts = (theirs,)  # Reported later, as a tensor of another shape or as unused.
             for name, part in zip(parts, np.split(x, len(parts)) if len(parts) > 1 else [x], strict=True):
                 if name in tensors:  # Some classes save an unused pooler and the layer that replaces it.
                     if 'pooler' in theirs:
