@@ -1,4 +1,4 @@
-"""Merges finished shards into one store, in memory that does not grow with the text."""
+"""Merges finished shards into one store. The memory does not grow with the text."""
 
 import dataclasses
 import pathlib
@@ -69,7 +69,7 @@ def _extremes(shards: list[Shard], number: int) -> tuple[list[int], list[int]]:
 
 
 def heldout_threshold(shards: list[Shard], heldout: float) -> int:
-    """Returns the hash threshold: documents with smaller hashes, the share `heldout` of all documents, are held out.
+    """Returns the hash below which documents are held out, so that the share of held-out documents is `heldout`.
 
     In a small corpus, the threshold is moved so that each split has two documents, because a NotNext pair needs two. If
     there are fewer than four documents, a split may have only one. With one document, or heldout=0, nothing is held
@@ -154,7 +154,7 @@ class _Split:
         self._segments: AtomicFile | None = None
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Counts documents of a shard. Writes the offsets of documents and sentences, and the segment types if any."""
+        """Counts documents of a shard, and writes their offsets, those of their sentences, and any segment types."""
         if segments is not None:
             self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
             self._segments.write(segments)

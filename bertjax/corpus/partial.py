@@ -40,7 +40,7 @@ class BuildPlan:
         return {
             'identity': self.store_identity,
             'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
-            # 'units' is an old name of shards.
+            # 'units' is an old name for the shards.
             'units': [[list(dataclasses.astuple(part)) for part in parts] for parts in self.shards],
             'strict': self.strict,
         }
@@ -103,7 +103,7 @@ def _work(facts: dict) -> dict:
 def _find_finished_shards(
     directory: pathlib.Path, plan: BuildPlan, old_inputs: list[list], log: LogFunction
 ) -> set[int]:
-    """Returns the shards whose files are complete and whose text is unchanged. Removes the records of changed text."""
+    """Returns the numbers of complete shards with unchanged text. Removes the records of shards with changed text."""
     changed = {
         source.path
         for source, (_, *facts) in zip(plan.sources, old_inputs, strict=True)

@@ -1,8 +1,8 @@
 """Decides whether blank lines in a file end documents, or end paragraphs because the file is one document.
 
-The name of a file does not show which is true: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each
-line, a blank line between documents) or a collection of books. So some files of each component are inspected, and the
-majority decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
+The name of a file does not show this: 'texts/*.txt' may be in BERT's format (one sentence or paragraph on each line, a
+blank line between documents) or a collection of books. So some files of each component are inspected, and the majority
+decides how all files of the component are read. A directory, a glob and a list of paths give the same result.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Reading:
 
 
 def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], list[Reading]]:
-    """Decides the field `single` of each source by content.
+    """Sets the field `single` of each source by the content of files.
 
     Returns:
       The sources with this field, and the decision for each component.

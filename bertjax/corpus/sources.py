@@ -40,9 +40,9 @@ class CorpusOptions:
     Attributes:
       format: The format of the files. 'text' has blank lines between documents, 'files' one document in each file.
         'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
-        WikiExtractor and JSON lines in each file, and makes one decision for all other files of a component.
-      text_key: The field of a JSON line, or the feature of a tfds dataset, that holds the text.
-      segments: The number of segment types in the field `segments` of sequences; 0 for none.
+        WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
+      text_key: The field of a JSON line, or the feature of a tfds dataset, with the text.
+      segments: The number of segment types in the field `segments` of sequences; 0: no such field.
       strict: Whether to stop at the first broken input, instead of dropping and counting the document.
       heldout: The share of documents that training never sees, chosen by the hash of their text.
       split_sentences: Whether to split text into sentences; False if each line is a sentence.
@@ -95,7 +95,7 @@ class TextSource:
       single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory,
         as in the first versions. `reading.choose_readings` then decides by content.
       inode: The inode of a local file.
-      component: The directory or glob that matched the file; '' if the file was named by its path.
+      component: The directory or glob that matched the file; '' if the corpus names the file itself.
       old_name: The name of the source in stores of the first versions.
     """
 
@@ -220,7 +220,9 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
             for file in walk_files(path)
         ]
         if not sources:
-            raise UserError(_WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there or change it')
+            raise UserError(
+                _WHERE, f'an empty directory {spec!r}', 'files of text', 'put files there, or give another directory'
+            )
         return sources
     if kind := unusual_kind(path):
         fix = 'write its text into a file first: a corpus is read more than once'
@@ -241,7 +243,7 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
 
 
 def _old_name(name: str, root: epath.Path) -> str:
-    """Returns the name in the first versions. They dropped its first letter for a glob in the working directory."""
+    """Returns the name in the first versions, which dropped its first letter for globs in the working directory."""
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
@@ -262,7 +264,7 @@ def resolve_sources(spec: str | Sequence[str], text_key: str = 'text') -> list[T
 
 
 def _check_not_sparse(source: TextSource) -> None:
-    """Checks that a file is not sparse. Its unwritten zeros are not text and could take hours to read.
+    """Checks that a file is not sparse. The unwritten zeros are not text, and reading them could take hours.
 
     Raises:
       UserError: The file is sparse.

@@ -43,7 +43,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         arguments = shlex.split(flags)
         with contextlib.redirect_stderr(stderr), contextlib.redirect_stdout(io.StringIO()), silence_beam_logs():
             options = PipelineOptions(arguments)
-            # The runner comes first: Beam knows only the options of imported modules.
+            # This must come first, because Beam knows only the options of imported modules.
             runner = _create_runner(options.view_as(StandardOptions).runner or 'DirectRunner')
             known = options.get_all_options()
             unknown = options.get_all_options(retain_unknown_options=True).keys() - known.keys()
@@ -52,7 +52,7 @@ def parse_flags(flags: str, elements: int = 1) -> tuple[PipelineRunner, Pipeline
         raise UserError(KEY, message or f'{flags!r}, which asks for help', _EXPECTED, _FIX) from None
     except ValueError as error:
         raise UserError(KEY, f'{flags!r} ({error})', _EXPECTED, _FIX) from None
-    if isinstance(runner, PortableRunner):  # its job server has more flags
+    if isinstance(runner, PortableRunner):  # the job server knows more flags
         unknown = set()
     pairs = zip(arguments, ['', *arguments], strict=False)
     loose = [argument for argument, previous in pairs if _is_loose(argument, previous)]
