@@ -31,7 +31,7 @@ _PATH = (str, os.PathLike)
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A recipe with the changes of a user, made by `bertjax.recipe` or from the command line.
+    """A recipe with the changes of the user, made by `bertjax.recipe` or by the command line.
 
     Attributes:
       name: The recipe as the user spells it.
@@ -93,7 +93,7 @@ class Recipe:
         return keys
 
     def describe_default_argument(self) -> str:
-        """Describes the default that an omitted argument stands for, as in `glue` for `glue:rte`; else ''."""
+        """Describes the default argument of a recipe whose argument was omitted (`glue` means `glue:rte`); else ''."""
         inner = self.name.partition(':')[2] if 'distill' in self.config else self.name
         if 'task' not in self.config or ':' in inner:
             return ''

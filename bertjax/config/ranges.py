@@ -54,7 +54,7 @@ def flag() -> Range:
 
 
 def one_of(names: Iterable[str]) -> Range:
-    """Allows these words."""
+    """Allows the words in `names`."""
     names = tuple(names)
     return Range(
         'one of ' + ', '.join(name or "''" for name in names),

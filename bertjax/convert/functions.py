@@ -25,8 +25,8 @@ def make_functions(
         of other parts. Without the part 'mlm' there is no function `mlm`.
 
     Returns:
-      {name: function}. The arguments of a function are the weights by path and the three int32 arrays of
-      `data.features.INPUTS`. It returns the outputs by name.
+      {name: function}. Each function takes the weights by path and the three int32 arrays of `data.features.INPUTS`,
+      and returns the outputs by name.
     """
     # The export must run on any platform and with symbolic sizes.
     model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))

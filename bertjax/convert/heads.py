@@ -13,7 +13,7 @@ class Head:
 
     Attributes:
       module: The Flax module of the whole model, including the encoder.
-      per_token: The names of the outputs with one value per token. Their padding can be removed.
+      per_token: The names of the outputs with one value per token, whose padding can be removed.
       architecture: The equivalent class of transformers. If there is none, it is '', and the model cannot be exported
         to Hugging Face.
       pipeline: The pipeline tag on the hub.
@@ -32,7 +32,7 @@ class Head:
 
     @property
     def name(self) -> str:
-        """The class name in the `architectures` of a saved model: that of transformers, or ours if there is none."""
+        """The entry in `architectures` of a saved model: the class of transformers or, if there is none, of bertjax."""
         return self.architecture or self.module.__name__
 
 

@@ -58,10 +58,10 @@ def pull(name: str, where: str) -> str:
 
     Args:
       name: The name 'org/name' or 'org/name@revision', which must not be a local path.
-      where: The config key, for error messages.
+      where: The config key with the name, for error messages.
 
     Raises:
-      UserError: The model does not exist, is not accessible, or the network is not available.
+      UserError: The model does not exist or is not accessible, or the network is not available.
     """
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.errors import (
@@ -91,7 +91,7 @@ def pull(name: str, where: str) -> str:
     except RepositoryNotFoundError:
         fix = f'check the path or the name; for a private model, {_LOG_IN}'
         raise make_error('unknown or private', fix) from None
-    except Exception as error:  # Network errors have the class of huggingface_hub's HTTP library.
+    except Exception as error:  # The class of a network error depends on huggingface_hub's HTTP library.
         cached = _cached(repository, revision)
         if cached is None:
             raise make_error(f'not available: {_reason(error)}', _LATER) from None
@@ -185,7 +185,7 @@ def _cached(repository: str, revision: str | None) -> str | None:
 
     try:
         folder = snapshot_download(repository, revision=revision, local_files_only=True)
-    except Exception as error:  # The cache lacks the model, or has only the downloaded files.
+    except Exception as error:  # The cache lacks the model, or has only the files that `pull` selected.
         folder = getattr(error, 'snapshot_path', None)
     return folder if folder and any(map(_is_weights, os.listdir(folder))) else None
 

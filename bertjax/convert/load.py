@@ -87,8 +87,8 @@ def load_pretraining_model(
       directory: The directory, in any format of formats.py.
       scan_layers: Whether the layers of the parameter tree are stacked.
       seed: The seed of the parameters that the directory lacks.
-      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). If `nsp` is not
-        passed, the model has a pair head if the directory has a pooler.
+      **changes: Fields of the BertConfig that replace those of the directory (dropout, dtype, nsp ...). Without
+        `nsp`, the model has a pair head if the directory has a pooler.
 
     Raises:
       UserError: The model is not a BERT, a file is damaged, the encoder is incomplete, or shapes differ.

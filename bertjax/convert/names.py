@@ -29,7 +29,7 @@ class TensorKind:
 
 
 def _kernel(in_dims: int) -> TensorKind:
-    """Returns the kind of a kernel, which is [in..., out...] in bertjax and [out, in], flattened, in PyTorch."""
+    """Returns the kind of a kernel: [in..., out...] in bertjax, and [out, in] with flattened axes in PyTorch."""
 
     def to_theirs(x: np.ndarray, vocab_size: int) -> np.ndarray:
         return x.reshape(int(np.prod(x.shape[:in_dims])), -1).T
@@ -141,7 +141,7 @@ def entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> I
 
 
 def named_entries(config: BertConfig, ours: Mapping[str, object], head: str = '') -> list[Entry]:
-    """Returns the entries of a model, all of which have names in transformers.
+    """Returns the entries of a model whose paths all have names in transformers.
 
     Raises:
       KeyError: A path has no name in transformers, so an export would lose its tensor.

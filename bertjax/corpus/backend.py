@@ -32,7 +32,7 @@ class Backend(Protocol):
         """Writes the files of the shards; see `encode.encode_shard`."""
 
     def compare(self, shards: list[Shard]) -> tuple[np.ndarray, int]:
-        """Returns `duplicates.find_repeats` and `duplicates.count_distinct_lines` of all shards."""
+        """Returns the results of `duplicates.find_repeats` and `duplicates.count_distinct_lines` for all shards."""
 
     def prepare_rewrite(
         self, shards: list[Shard], destinations: list[np.ndarray], itemsize: int

@@ -47,10 +47,10 @@ def build_store(
       directory: The local directory of the store.
       tokenizer: A tokenizer, or the path of a tokenizer.
       options: See `CorpusOptions`.
-      progress: Whether to show a progress bar (on a terminal) or print occasional lines.
+      progress: Whether to report progress: with a bar on a terminal, with occasional lines elsewhere.
       replace: Whether to replace a finished store of other text or settings. If False, such a store is an error.
-      other_fix: Another fix that this error suggests.
-      log: A function that logs a line: how the files are read, or which files are compared with a finished store.
+      other_fix: Another fix that the error for such a store suggests.
+      log: A function that logs how files are read, and which files are compared with those of a finished store.
       beam: The flags of Apache Beam, which builds the same bytes; '' builds on this machine.
 
     Returns:
@@ -63,7 +63,7 @@ def build_store(
     backend = make_backend(beam)
     if is_remote(directory):
         found, fix = f'the remote path {os.fspath(directory)!r}', 'give a directory on a local disk'
-        raise UserError('store', found, 'a local directory: a store is memory-mapped', fix)
+        raise UserError('store', found, 'a local directory, because a store is memory-mapped', fix)
     text_sources = sources.resolve_sources(sources.list_unweighted(spec), options.text_key)
     check_outside(spec, directory)
     tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer

@@ -21,13 +21,13 @@ def bucket_edges(count: int) -> list[int]:
 
 
 def sorted_runs(shard: Shard) -> list[np.ndarray]:
-    """Returns the hashes of a shard's lines, uint64, as sorted runs."""
+    """Returns the hashes of a shard's lines as sorted runs: a list of uint64 arrays."""
     lines, ends = shard.lines, itertools.accumulate(shard.record['runs'], initial=0)
     return [lines[a:b] for a, b in itertools.pairwise(ends)]
 
 
 def slice_runs(runs: Sequence[np.ndarray], low: int, high: int) -> np.ndarray:
-    """Returns the hashes of sorted runs that are in [low, high)."""
+    """Returns the hashes in [low, high) from sorted runs."""
     pieces = [np.empty(0, '<u8')]
     for run in runs:
         a = np.searchsorted(run, np.uint64(low))

@@ -31,7 +31,7 @@ LogFunction = Callable[[str], None]
 
 
 def new_digest():
-    """Returns a new hash object. All digests of this module use it."""
+    """Returns a new object of the hash function that all digests of this module use."""
     return hashlib.blake2b(digest_size=16)
 
 
@@ -115,7 +115,7 @@ def read_record(directory: pathlib.Path, content: str) -> dict[str, Any] | None:
 
 
 def write_record(directory: pathlib.Path, content: str, known: Sequence[KnownText], readings: Sequence[str]) -> None:
-    """Writes inputs.json. Unlike the manifest, it depends on the place and the time of the reading."""
+    """Writes inputs.json. Unlike the manifest, the file depends on the paths and the dates of the text."""
     facts = {'content': content, 'readings': list(readings), 'files': to_json(known)}
     write_atomic(directory / RECORD, json.dumps(facts) + '\n')
 

@@ -154,7 +154,7 @@ class _Split:
         self._segments: AtomicFile | None = None
 
     def add(self, table: np.ndarray, lengths: np.ndarray, segments: np.ndarray | None) -> None:
-        """Counts documents of a shard, and writes their offsets, those of their sentences, and any segment types."""
+        """Adds documents to the counts, and writes the offsets of documents and sentences, and any segment types."""
         if segments is not None:
             self._segments = self._segments or AtomicFile(self.directory / f'{self.name}.segments')
             self._segments.write(segments)

@@ -36,7 +36,7 @@ class BuildPlan:
     strict: bool
 
     def facts(self) -> dict:
-        """The content of plan.json."""
+        """Returns the content of plan.json."""
         return {
             'identity': self.store_identity,
             'inputs': [[source.path, *identity.file_facts(source)] for source in self.sources],
@@ -66,7 +66,7 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging
       log: A function that logs which files are read.
 
     Returns:
-      The plan, and the numbers of the finished shards. If an older build continues, the plan has its source names.
+      The plan, and the numbers of the finished shards. If an older build is continued, they have its source names.
     """
     partial, done = directory / 'partial', set()
     old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)
@@ -127,7 +127,7 @@ def _find_finished_shards(
 
 
 def read_record(directory: pathlib.Path, shard: int, parts: Sequence[TextPart]) -> dict | None:
-    """Reads the record of shard number `shard`, which reads `parts`. Returns None if the shard is not complete."""
+    """Reads the record of shard number `shard`, which has `parts`. Returns None if the shard is not complete."""
 
     def parse(record: dict) -> dict | None:
         known = {key: record[key] for key in _FIELDS}

@@ -38,7 +38,7 @@ class CorpusOptions:
     """The options for reading text and building a store.
 
     Attributes:
-      format: The format of the files. 'text' has blank lines between documents, 'files' one document in each file.
+      format: The format of the files. 'text' has blank lines between documents; 'files' has one document in each file.
         'ids' and 'symbols' are JSON lines of sequences that are not text (see `sequences`). 'auto' recognises
         WikiExtractor and JSON lines in each file, and chooses 'text' or 'files' for all other files of a component.
       text_key: The field of a JSON line, or the feature of a tfds dataset, with the text.
@@ -110,7 +110,7 @@ class TextSource:
     old_name: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`. 'auto' becomes 'auto/files' or 'auto/text', the default of `formats.sniff`."""
+        """Returns `format_option`. 'auto' becomes 'auto/' with the default for `formats.sniff`, 'files' or 'text'."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 
@@ -129,7 +129,7 @@ class TextPart:
 
 
 def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
-    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]. '=auto' means AUTO.
+    """Splits 'A=0.7,B=0.3' into [('A', 0.7), ('B', 0.3)], and 'A,B' into [('A,B', None)]. The weight 'auto' is AUTO.
 
     Each component with a weight becomes a separate store. Components without weights become one store.
 

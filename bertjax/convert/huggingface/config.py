@@ -174,7 +174,7 @@ def from_json(
     Args:
       values: The values, see `CheckpointSource`.
       where: The path of the file, for error messages.
-      format_names: The names in the file of the keys that differ, for error messages: {key: name in the file}.
+      format_names: The keys that have another name in the file, for error messages: {key: name in the file}.
 
     Raises:
       UserError: The model is not a BERT, or it has features that our model lacks.

@@ -87,7 +87,7 @@ class Family:
         return (_rename(name, tuple((theirs, ours) for ours, theirs in rows)),)
 
     def to_family_name(self, name: str, architecture: str) -> str:
-        """Returns the name in the family of a tensor of BERT, for one of the family's classes."""
+        """Returns the name in the family of a tensor of BERT. `architecture` is the class of the family."""
         fused = tuple((part, theirs) for theirs, ours in self.fused for part in ours)
         return _rename(name, (*fused, *self._of_class(architecture), *self.tensors))
 

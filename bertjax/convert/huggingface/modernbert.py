@@ -79,7 +79,7 @@ def _is_plain(facts: Any) -> bool:
 
 
 def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Returns the fields of a BertConfig that a BERT's config.json does not have.
+    """Returns the fields of a BertConfig that have no key in the config.json of a BERT.
 
     Args:
       values: The content of a config.json.
@@ -110,7 +110,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def write_values(config: BertConfig) -> dict[str, Any]:
-    """Returns the keys of a config.json that a BERT's does not have."""
+    """Returns the keys of config.json that a BERT does not have, with their values."""
     every = config.global_every if config.attention_window else 1
     values = {theirs: getattr(config, ours) for ours, theirs, _ in _FIELDS}
     if not config.attention_window:

@@ -36,7 +36,7 @@ _DIRECTORY_KEYS = {'dtype', 'torch_dtype', 'auto_map', 'quantization_config', '_
 
 
 class TokenizerProtocol(Protocol):
-    """The interface of a tokenizer that the export needs (text/tokenizer.py)."""
+    """The part of a tokenizer's interface that the export needs (text/tokenizer.py)."""
 
     vocab_size: int
     pad_id: int
@@ -144,7 +144,7 @@ def export_huggingface(
 
 
 def _parts(shapes: Mapping[str, object]) -> set[str]:
-    """Returns the set of the paths' first components: 'encoder', 'mlm' ..."""
+    """Returns the first components of the paths: 'encoder', 'mlm' ..."""
     return {path.partition('/')[0] for path in shapes}
 
 

@@ -173,7 +173,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
 
 
 def _modules(folder: epath.Path) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the kind of each module, and its settings, including its `path`."""
+    """Returns the kinds and the settings of the modules. The settings include `path`."""
     kinds, settings = [], []
     for number, module in enumerate(read_json_list(folder / MODULES, _AGAIN)):
         facts = module if isinstance(module, dict) else {}
@@ -201,7 +201,7 @@ def _pool(where: str, settings: Mapping[str, Any]) -> str:
 
 
 def _read_prompts(folder: epath.Path) -> tuple[str, dict[str, str]]:
-    """Returns the default prompt that `SentenceTransformer.encode` prepends to a text, '' for none, and all prompts."""
+    """Returns the default prompt of `SentenceTransformer.encode` ('' if there is none), and all prompts."""
     settings = _object(folder / _PROMPTS)
     prompts, name = settings.get('prompts'), settings.get('default_prompt_name')
     named = {key: x for key, x in prompts.items() if isinstance(x, str)} if isinstance(prompts, dict) else {}

@@ -24,7 +24,7 @@ _DTYPES = {'F64': np.float64, 'F32': np.float32, 'F16': np.float16, 'BF16': jnp.
 _AGAIN = 'copy the directory again'
 # Constant buffers (a range and zeros) that older versions saved with the parameters.
 _BUFFERS = ('bert.embeddings.position_ids', 'bert.embeddings.token_type_ids')
-# Pairs (tensor, the tensor to which it is tied). Some programs save both, which are equal in a BERT.
+# Pairs (tensor, the tensor to which it is tied). Some programs save both tensors, which are equal in a BERT.
 _TIED = (
     ('cls.predictions.decoder.weight', 'bert.embeddings.word_embeddings.weight'),
     ('cls.predictions.decoder.bias', 'cls.predictions.bias'),
@@ -43,7 +43,7 @@ def read_tensors(
     Args:
       directory: The directory of the files.
       to_bert_names: A function that converts a name in the file, with or without prefix, to the name in BERT, or to the
-        names of the equal parts of the tensor along its first axis.
+        names of equally large parts of the tensor along its first axis.
       tied: Whether the output embedding is the input embedding. If not, it is read as a separate tensor.
 
     Returns:
