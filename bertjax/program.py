@@ -175,7 +175,7 @@ class FinishedRun:
     @property
     def _workdir(self) -> str:
         if self.workdir is None:
-            raise UserError('workdir', 'nothing', 'a workdir', 'give one in the call')
+            raise UserError('workdir', 'nothing', 'a workdir', 'give a workdir in the call')
         return os.fspath(self.workdir)
 
     def _file(self, name: str) -> pathlib.Path:

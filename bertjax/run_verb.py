@@ -88,7 +88,7 @@ def _find_verb(recipe: Recipe) -> types.ModuleType:
         raise UserError(f'--config.run={name}', found, 'a recipe with this key', fix)
     if 'distill' in config and not module.VERB.teacher:
         fix = 'leave out --config.run, or give a recipe without a teacher'
-        raise UserError(f'--config.run={name}', 'a recipe with config.distill', 'run=distill', fix)
+        raise UserError(f'--config.run={name}', 'a recipe with config.distill', '--config.run=distill', fix)
     return module
 
 

@@ -51,7 +51,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     source.check()
     streaming = settings.input == STANDARD_INPUT and not options['format']
     if streaming and options['part']:
-        found = f'{options["part"]}, but each text is answered as it arrives'
+        found = f'{options["part"]}, but texts are processed as they arrive'
         raise UserError(
             'config.extract.part', found, '0', 'set config.extract.format to write a file, or leave this key at 0'
         )

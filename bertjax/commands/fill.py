@@ -56,7 +56,7 @@ def run(config: ConfigDict, workdir: str) -> None:
         settings.input, make_columns(options['field'], options['pair_field'] if paired else '', 'config.fill')
     )
     if options['text'] and settings.input:
-        raise UserError('config.fill.text', 'a text and config.input', 'one of the two keys', 'leave one out')
+        raise UserError('config.fill.text', 'a text and config.input', 'only one of the two', 'leave one out')
     if bool(options['second']) != (paired and bool(options['text'])):
         expected = "the text that may follow config.fill.text, with ask='pairs'"
         raise UserError('config.fill.second', repr(options['second']), expected, 'give both texts, or neither')

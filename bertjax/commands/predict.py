@@ -104,7 +104,7 @@ def _read_file(task: Task, path: str) -> Iterator[Any]:
 def _split(data: TaskData, items: Sequence[Any], *, is_stream: bool = False) -> TaskSplit:
     records = [item for item in items if not isinstance(item, Blank)]
     if not records:
-        raise UserError('config.input', 'no record', 'at least one', 'give some input')
+        raise UserError('config.input', 'no record', 'at least one record', 'give some input')
     split = data.tokenise(records, cache=False)  # A user's texts are not cached on disk.
     for note in split.features.notes:
         print(note)

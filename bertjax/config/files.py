@@ -162,7 +162,7 @@ def load_recipe(recipe: str) -> ConfigDict:
     except UserError:
         raise
     except SyntaxError as e:
-        raise UserError(f'{path}:{e.lineno}', e.msg, 'Python', 'correct the recipe') from None
+        raise UserError(f'{path}:{e.lineno}', e.msg, 'valid Python', 'correct the recipe') from None
     except Exception as e:  # a recipe may raise anything
         lines = [frame.lineno for frame in traceback.extract_tb(e.__traceback__) if frame.filename == path]
         where = f'{path}:{lines[-1]}' if lines else path

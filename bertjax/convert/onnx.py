@@ -64,7 +64,9 @@ def check_onnx(config: BertConfig, model: BertForTask | None = None) -> None:
         or the weights do not fit in one file.
     """
     if importlib.util.find_spec('jax2onnx') is None:
-        raise UserError(_KEY, 'onnx without an installed jax2onnx', 'jax2onnx', "pip install 'bertjax[onnx]'")
+        raise UserError(
+            _KEY, 'onnx without an installed jax2onnx', 'the package jax2onnx', "pip install 'bertjax[onnx]'"
+        )
     if model is not None and model.bilstm_units:
         expected = '0, because jax2onnx cannot convert a BiLSTM'
         raise UserError('config.task.bilstm_units', f'{model.bilstm_units} with onnx in {_KEY}', expected, _FIX)

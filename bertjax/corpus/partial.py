@@ -66,7 +66,7 @@ def prepare(directory: pathlib.Path, plan: BuildPlan, log: LogFunction = logging
       log: A function that logs which files are read.
 
     Returns:
-      The plan, and the numbers of the finished shards. If an older build is continued, they have its source names.
+      The plan, with the source names of an older build that is continued, and the numbers of the finished shards.
     """
     partial, done = directory / 'partial', set()
     old, work = read_json_or_none(partial / 'plan.json', lambda facts: (facts, _work(facts))) or (None, None)

@@ -165,7 +165,7 @@ def parse_mixture(spec: str) -> list[tuple[str, float | str | None]]:
         raise UserError(_WHERE, f'weights on some components of {spec!r}', 'weights on all or on none', fix)
     if len({weight == AUTO for _, weight in weighted}) > 1:
         fix = 'give every component a number, or every component =auto'
-        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'one of the two for all components', fix)
+        raise UserError(_WHERE, f'numbers beside =auto in {spec!r}', 'numbers or =auto for all components', fix)
     return weighted
 
 

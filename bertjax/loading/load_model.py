@@ -139,9 +139,10 @@ class LoadedModel:
         is_untrained = any(path.split('/')[0] == part for path in self.missing)
         if is_untrained or part not in self.params:
             names = {'mlm': 'head for masked words', 'nsp': 'head for sentence pairs', 'pooler': 'pooler'}
-            found = f'no {names.get(part, part)}' + (' (a model that was fine-tuned on a task)' if self.task else '')
+            name = names.get(part, part)
+            found = f'no {name}' + (' (a model that was fine-tuned on a task)' if self.task else '')
             fix = 'give a model with this part, such as a workdir of a pre-training'
-            raise UserError(self.where, found, expected=f'one for {feature}', fix=fix)
+            raise UserError(self.where, found, expected=f'a {name} for {feature}', fix=fix)
 
 
 def load_requested_model(settings: ModelKeys, workdir: pathlib.Path) -> LoadedModel:
@@ -206,7 +207,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
             where,
             found=f'{tokenizer.vocab_size:,} pieces in the tokenizer',
             expected=f'at most {config.vocab_size:,}, the rows of the embedding',
-            fix='copy both from one source',
+            fix='copy the tokenizer and the model from the same source',
         )
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
@@ -217,7 +218,7 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
         if any(path.startswith('head/') for path in loaded.missing):
             fix = 'give the directory of a model that was fine-tuned'
-            raise UserError(where, f'no weights of the head for {task.name}', 'those of its config.json', fix)
+            raise UserError(where, f'no weights of the head for {task.name}', 'the head of its config.json', fix)
     params = jax.device_put(loaded.params, replicated(mesh))
     missing, unused, summary = tuple(loaded.missing), tuple(loaded.unused), loaded.describe(where, 'using')
     values, files = {}, {}

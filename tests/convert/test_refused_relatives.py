@@ -86,7 +86,7 @@ def test_an_invalid_tensor_has_the_name_of_the_file(exported):
     word = f'{family}.embeddings.word_embeddings.weight'
     tied = {'distilbert': 'vocab_projector.weight', 'roberta': 'lm_head.decoder.weight'}[family]
     safetensors.numpy.save_file({**whole, tied: whole[word] + 1}, directory / 'model.safetensors')
-    with pytest.raises(UserError, match=f'{tied}: found other values, expected those of {word}'):
+    with pytest.raises(UserError, match=f'{tied}: found other values, expected the values of {word}'):
         load_pretraining_model(directory)
 
 

@@ -82,7 +82,7 @@ def find_newest(folder: epath.Path) -> epath.Path:
     if len(names) == 1:
         return folder / names[0]
     found = f'{len(names)} checkpoints, {", ".join(names[:4])}' if names else f'no {NAME}{INDEX}'
-    fix = 'give the path of one, without .index' if names else _AGAIN
+    fix = 'give the path of one checkpoint, without .index' if names else _AGAIN
     raise UserError(str(folder), found, 'one checkpoint of TensorFlow', fix)
 
 

@@ -39,7 +39,7 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
     """
     for name in config.modern_fields:
         found = f'{getattr(config, name)} with google in {_KEY}'
-        raise UserError(f'config.model.{name}', found, "BERT's choice: google-research/bert has no other", _FIX)
+        raise UserError(f'config.model.{name}', found, "BERT's choice, because google-research/bert has no other", _FIX)
     for name, theirs in _FIXED.items():
         value = getattr(config, name)
         if value != theirs:
@@ -48,7 +48,7 @@ def check_google(config: BertConfig, head: Head | None = None) -> None:
     if not config.num_segments:
         raise UserError('config.model.num_segments', f'0 with google in {_KEY}', 'at least 1', _FIX)
     if head is not None and head.architecture not in _architectures():
-        expected = 'a classification or question answering model, as in its run_classifier.py and run_squad.py'
+        expected = 'a model for classification or question answering, as in run_classifier.py and run_squad.py'
         raise UserError(_KEY, f'google for {head.module.__name__}', expected, _FIX)
 
 

@@ -189,7 +189,7 @@ def from_json(
     # Old files and files of some programs have no model_type. The class then shows the family.
     if values.get('model_type', 'bert' if kind.startswith('Bert') or not kind else None) != 'bert':
         known = [name for family in FAMILIES for name in (family.name, *family.variants)]
-        fix = f'{other}: {kind} computes another function' if kind else f'{other}: others compute other functions'
+        fix = f'{other}: {kind} computes another function' if kind else f'{other}: other models compute other functions'
         fail('model_type', 'one of ' + ', '.join(known), fix)
     if values.get('hidden_act', 'gelu') not in tuple(ACTIVATIONS_READ):
         fail('hidden_act', 'one of ' + ', '.join(ACTIVATIONS_READ), other)

@@ -52,7 +52,7 @@ def _global_every(values: Mapping[str, Any], where: str) -> int:
     found = next((n for n in range(num_layers + 1) if types == _layer_types(num_layers, n)), None) if fits else None
     if found is None:
         expected = (
-            f'{num_layers} names, {_FULL!r} for every n-th layer from the first on and {_SLIDING!r} for the others'
+            f'{num_layers} names, {_FULL!r} for every n-th layer, from the first, and {_SLIDING!r} for the others'
         )
         raise UserError(where, f'layer_types {types!r}', expected, _FIX)
     return found
@@ -98,7 +98,7 @@ def read_fields(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     biases = [values.get(key, False) for key in _BIASES]
     if any(bias != biases[0] for bias in biases):
         found = ', '.join(f'{key} {bias!r}' for key, bias in zip(_BIASES, biases, strict=True))
-        raise UserError(where, found, 'one value for all', _FIX)
+        raise UserError(where, found, 'the same value for all', _FIX)
     fields = {ours: values.get(theirs, default) for ours, theirs, default in _FIELDS}
     if fields['attention_window'] == 0:
         raise UserError(where, 'local_attention 0', 'at least 1', _FIX)

@@ -149,7 +149,7 @@ def _read_pooling(folder: epath.Path, encoder: Mapping[str, Any]) -> dict[str, A
         raise UserError(where, f'the modules {", ".join(kinds)}', 'Transformer, then Pooling', _NAME_POOL)
     task, output = encoder.get('transformer_task'), encoder.get('module_output_name')
     if task not in (None, 'feature-extraction') or output not in (None, 'token_embeddings'):
-        raise UserError(where, f'an encoder for {task}, {output}', 'one for token_embeddings', _NAME_POOL)
+        raise UserError(where, f'an encoder for {task}, {output}', 'an encoder for token_embeddings', _NAME_POOL)
     dense: list[Dense] = []
     for number, kind in enumerate(kinds[2:], 2):
         module = f'{where}: module {number}'
@@ -222,5 +222,7 @@ def _dense(folder: epath.Path, settings: Mapping[str, Any]) -> Dense:
         or bias.shape != weight.shape[:1]
         or not (np.isfinite(weight).all() and np.isfinite(bias).all())
     ):
-        raise UserError(str(folder), f'the tensors {format_value(sorted(tensors))}', 'those of a linear layer', _AGAIN)
+        raise UserError(
+            str(folder), f'the tensors {format_value(sorted(tensors))}', 'the tensors of a linear layer', _AGAIN
+        )
     return Dense(np.ascontiguousarray(weight.T), bias, activation)

@@ -146,8 +146,8 @@ def _check_scheduler(options: PipelineOptions) -> None:
         address = dask.config.get('scheduler-address', None)  # DASK_SCHEDULER_ADDRESS, in a pod of a DaskJob
     if not (address or file):
         return  # the runner starts a scheduler and workers on this machine
-    expected = f'one that answers within {dask_options.timeout} s'
-    fix = 'start one (launch/dask.sh), or give --dask_connection_timeout=SECONDS'
+    expected = f'a scheduler that answers within {dask_options.timeout} s'
+    fix = 'start a scheduler (launch/dask.sh), or give --dask_connection_timeout=SECONDS'
     if file:  # a client would wait forever for a missing file
         address = read_json_or_none(pathlib.Path(file), lambda facts: facts['address'])
         if not isinstance(address, str):
