@@ -44,11 +44,11 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, long='truncate', regression=False, seq=128)
+    args = parse_argument(argument, long='truncate', regression=False, seq=128)
     config = finetuning_config(
         'classification',
-        regression=chosen.regression,
-        long=chosen.long,
+        regression=args.regression,
+        long=args.long,
     )
-    config.seq_len = chosen.seq
+    config.seq_len = args.seq
     return config

@@ -45,12 +45,12 @@ _TRAINING = {
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, data='', pool='auto', seq=128)
-    if chosen.data not in _TRAINING:
+    args = parse_argument(argument, data='', pool='auto', seq=128)
+    if args.data not in _TRAINING:
         expected = ', '.join(filter(None, _TRAINING))
-        raise UserError('--config=FILE:data', repr(chosen.data), expected, 'for example configs/embed.py:stsb')
-    config = finetuning_config('embed', pool=chosen.pool, **_COLUMNS.get(chosen.data, {}))
-    config.seq_len = chosen.seq
-    for key, value in _TRAINING[chosen.data].items():
+        raise UserError('--config=FILE:data', repr(args.data), expected, 'for example configs/embed.py:stsb')
+    config = finetuning_config('embed', pool=args.pool, **_COLUMNS.get(args.data, {}))
+    config.seq_len = args.seq
+    for key, value in _TRAINING[args.data].items():
         config[key] = value
     return config

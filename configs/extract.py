@@ -29,10 +29,10 @@ from bertjax.config.recipes import inference_config, parse_argument
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, sentences=False, last_four=False)
+    args = parse_argument(argument, sentences=False, last_four=False)
     config = inference_config('extract')
-    if chosen.sentences:
+    if args.sentences:
         config.extract.normalize = True
-    if chosen.last_four:
+    if args.last_four:
         config.extract.layers, config.extract.combine, config.extract.pool = (-4, -3, -2, -1), 'concat', 'none'
     return config

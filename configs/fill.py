@@ -27,8 +27,8 @@ from bertjax.config.recipes import inference_config, parse_argument
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, ask='masks')
+    args = parse_argument(argument, ask='masks')
     return inference_config(
         'fill',
-        ask=chosen.ask,  # masks, score, pairs, continue
+        ask=args.ask,  # masks, score, pairs, continue
     )

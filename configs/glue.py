@@ -49,15 +49,15 @@ from bertjax.errors import UserError
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
-    config = finetuning_config('glue', task=chosen.task)
-    config.seq_len = chosen.seq
-    if chosen.task == 'all':
+    args = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
+    config = finetuning_config('glue', task=args.task)
+    config.seq_len = args.seq
+    if args.task == 'all':
         config.run = 'benchmark'
-    if chosen.seeds < 0:
-        raise UserError('--config=FILE:seeds', str(chosen.seeds), 'the number of seeds', 'for example seeds=5')
-    values = {'seeds': tuple(range(chosen.seeds))}
-    if chosen.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
+    if args.seeds < 0:
+        raise UserError('--config=FILE:seeds', str(args.seeds), 'the number of seeds', 'for example seeds=5')
+    values = {'seeds': tuple(range(args.seeds))}
+    if args.grid:  # section 4.1 of the paper, and the smaller batch of its appendix A.3
         values |= {'learning_rate': (5e-5, 4e-5, 3e-5, 2e-5), 'batch_size': (16, 32)}
     config.sweep = sweep(**values)
     return config

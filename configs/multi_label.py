@@ -29,10 +29,10 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, long='truncate', seq=128)
+    args = parse_argument(argument, long='truncate', seq=128)
     config = finetuning_config(
         'multi_label',
-        long=chosen.long,
+        long=args.long,
     )
-    config.seq_len = chosen.seq
+    config.seq_len = args.seq
     return config

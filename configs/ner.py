@@ -45,23 +45,23 @@ LAYERS = ('embeddings', 'second_to_last', 'last', 'sum_last_four', 'concat_last_
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, features='', units=768, context=False, plain=False)
-    if chosen.features and chosen.features not in LAYERS:
-        found, expected = repr(chosen.features), 'one of ' + ', '.join(LAYERS)
+    args = parse_argument(argument, features='', units=768, context=False, plain=False)
+    if args.features and args.features not in LAYERS:
+        found, expected = repr(args.features), 'one of ' + ', '.join(LAYERS)
         raise UserError('--config=FILE:features', found, expected, 'for example features=concat_last_four')
-    if chosen.units != 768 and not chosen.features:
+    if args.units != 768 and not args.features:
         fix = 'for example features=last,units=256; for a BiLSTM on a fine-tuned encoder set config.task.bilstm_units'
-        raise UserError('--config=FILE:units', str(chosen.units), 'features as well', fix)
+        raise UserError('--config=FILE:units', str(args.units), 'features as well', fix)
     config = finetuning_config(
         'tagging',
-        scheme='plain' if chosen.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2
-        context=chosen.context,
-        layers=chosen.features or 'last',
-        bilstm_units=chosen.units if chosen.features else 0,
-        frozen=bool(chosen.features),
+        scheme='plain' if args.plain else 'auto',  # or iob1, iob2, bioes, bilou, bmes, ioe1, ioe2
+        context=args.context,
+        layers=args.features or 'last',
+        bilstm_units=args.units if args.features else 0,
+        frozen=bool(args.features),
     )
     config.learning_rate = 5e-5
-    if chosen.features:
+    if args.features:
         config.trainable = 'head'
         config.learning_rate = 1e-3
         config.epochs = 10.0

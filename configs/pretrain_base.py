@@ -34,17 +34,17 @@ from bertjax.model.config import SIZES
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
-    if chosen.size not in SIZES:
-        raise UserError('--config=FILE:size', repr(chosen.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
-    config = pretraining_config(chosen.size, phases=two_phases())
+    args = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
+    if args.size not in SIZES:
+        raise UserError('--config=FILE:size', repr(args.size), 'one of ' + ', '.join(SIZES), 'choose one of them')
+    config = pretraining_config(args.size, phases=two_phases())
     config.model.dtype = 'bfloat16'
     config.model.scan_layers = False  # faster on TPU by the compiler's estimate: docs/performance.md
-    config.model.causal = chosen.ltr
-    config.vocab.lowercase = not chosen.cased
-    if chosen.no_nsp or chosen.ltr:
+    config.model.causal = args.ltr
+    config.vocab.lowercase = not args.cased
+    if args.no_nsp or args.ltr:
         config.pairs.mode = 'doc_sentences'
-    config.masking.mask, config.masking.random = _masking(chosen.masking)
+    config.masking.mask, config.masking.random = _masking(args.masking)
     return config
 
 

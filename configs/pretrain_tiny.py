@@ -20,7 +20,7 @@ from bertjax.config.recipes import parse_argument, pretraining_config
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the argument."""
-    chosen = parse_argument(argument, adam=False)
+    args = parse_argument(argument, adam=False)
     config = pretraining_config('tiny')
     config.vocab.size = 2048
     config.corpus_options.heldout = 0.1
@@ -33,7 +33,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config.warmup_fraction = 0.1
     config.model.dropout = 0.0
     config.model.attention_dropout = 0.0
-    if not chosen.adam:
+    if not args.adam:
         config.optimizer.name = 'muon'
         config.optimizer.b2 = 0.98
         config.learning_rate = 1e-2

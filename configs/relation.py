@@ -35,13 +35,13 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, starts=False, markers='entity', seq=128)
+    args = parse_argument(argument, starts=False, markers='entity', seq=128)
     config = finetuning_config(
         'relation',
-        markers=chosen.markers,
-        pool='starts' if chosen.starts else 'cls',
+        markers=args.markers,
+        pool='starts' if args.starts else 'cls',
     )
-    config.seq_len = chosen.seq
+    config.seq_len = args.seq
     config.learning_rate = 3e-5
-    config.export = not chosen.starts
+    config.export = not args.starts
     return config

@@ -21,10 +21,10 @@ from bertjax.errors import UserError
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, part='e')
-    if chosen.part not in ('e', 'r'):
-        raise UserError('--config=FILE:part', repr(chosen.part), 'e or r', 'for example configs/sick.py:e')
-    scores = chosen.part == 'r'
+    args = parse_argument(argument, part='e')
+    if args.part not in ('e', 'r'):
+        raise UserError('--config=FILE:part', repr(args.part), 'e or r', 'for example configs/sick.py:e')
+    scores = args.part == 'r'
     return finetuning_config(
         'classification',
         text_a='sentence_A',

@@ -27,12 +27,12 @@ LAYOUTS = ('swag', 'codah', 'jsonl')
 
 def get_config(argument: str = '') -> ConfigDict:
     """See the module's docstring for the arguments."""
-    chosen = parse_argument(argument, layout='swag')
-    if chosen.layout not in LAYOUTS:
-        found, expected = repr(chosen.layout), 'one of ' + ', '.join(LAYOUTS)
+    args = parse_argument(argument, layout='swag')
+    if args.layout not in LAYOUTS:
+        found, expected = repr(args.layout), 'one of ' + ', '.join(LAYOUTS)
         raise UserError('--config=FILE:layout', found, expected, 'choose one of them')
     # The shares apply to a single .tsv of CODAH, whose official splits are five folds.
-    config = finetuning_config('multiple_choice', layout=chosen.layout, dev_share=0.1, test_share=0.1)
+    config = finetuning_config('multiple_choice', layout=args.layout, dev_share=0.1, test_share=0.1)
     config.batch_size = 16
     config.eval_batch_size = 32
     config.learning_rate = 2e-5

@@ -39,14 +39,14 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
     """
     values, defaults = to_plain(config), to_plain(load_recipe(find_recipe(recipe)))
     path = pathlib.Path(workdir or '.') / 'config.json'
-    saved = read_recorded_config(path, values) if workdir and path.exists() else None
+    run_config = read_recorded_config(path, values) if workdir and path.exists() else None
     _print(align_columns((key, format_literal(value)) for key, value in comparable_keys(values).items()))
     _print_differences(f'the recipe {recipe}', find_differences(defaults, values))
-    if saved is not None:
+    if run_config is not None:
         if goodput := read_goodput(path.parent):
             _print(['', f'goodput {goodput}'])
         _print_differences(
-            f'the run in {display_path(path.parent)}', find_differences(saved, resolve_like(values, saved))
+            f'the run in {display_path(path.parent)}', find_differences(run_config, resolve_like(values, run_config))
         )
 
 

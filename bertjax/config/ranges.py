@@ -26,24 +26,26 @@ class Range:
     contains: Callable[[Any], bool]
 
 
-def integer(least: int, most: int) -> Range:
-    """Allows ints from `least` to `most`, but not True or 2.0."""
+def integer(minimum: int, maximum: int) -> Range:
+    """Allows ints from `minimum` to `maximum`, but not True or 2.0."""
     return Range(
-        f'a whole number from {least:,} to {most:,}',
-        lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most,
+        f'a whole number from {minimum:,} to {maximum:,}',
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and minimum <= value <= maximum,
     )
 
 
-def number(least: float, most: float, *, above: bool = False, below: bool = False) -> Range:
-    """Allows finite numbers from `least` to `most`; `above` excludes `least`, and `below` excludes `most`."""
-    words = f'a number {"above" if above else "from"} {least:,g}{"," if above else ""} to {"below " * below}{most:,g}'
+def number(minimum: float, maximum: float, *, above: bool = False, below: bool = False) -> Range:
+    """Allows finite numbers from `minimum` to `maximum`; `above` excludes `minimum`, and `below` excludes `maximum`."""
+    words = (
+        f'a number {"above" if above else "from"} {minimum:,g}{"," if above else ""} to {"below " * below}{maximum:,g}'
+    )
 
     def contains(value: Any) -> bool:
         if (
-            not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most
+            not isinstance(value, int | float) or isinstance(value, bool) or not minimum <= value <= maximum
         ):  # nan fails the comparison
             return False
-        return not (above and value == least) and not (below and value == most)
+        return not (above and value == minimum) and not (below and value == maximum)
 
     return Range(words, contains)
 

@@ -63,8 +63,8 @@ def check_resume(
 
 def without(config: Mapping[str, Any], group: str, *changes: Change) -> dict[str, Any]:
     """Returns a plain config without `group`, and without each top-level key whose `change` is one of `changes`."""
-    left_out = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
-    return {name: value for name, value in config.items() if name not in (group, *left_out)}
+    excluded = {name.partition('.')[0] for name, key in config_keys(config).items() if key.change in changes}
+    return {name: value for name, value in config.items() if name not in (group, *excluded)}
 
 
 def place_of(name: str) -> str:

@@ -37,8 +37,8 @@ _AGAIN = 'copy the directory again, or export the model again'
 
 def head_facts(model: BertForTask) -> dict[str, Any]:
     """Returns the class name of a task's model and its arguments, except `config` and `packing`."""
-    left_out = ('config', 'packing', 'parent', 'name')
-    fields = [field.name for field in dataclasses.fields(model) if field.name not in left_out]
+    excluded = ('config', 'packing', 'parent', 'name')
+    fields = [field.name for field in dataclasses.fields(model) if field.name not in excluded]
     return {'class': type(model).__name__, **{name: getattr(model, name) for name in fields}}
 
 

@@ -159,7 +159,7 @@ def _build(
         saving = describe_fast_saving(workers.text_bytes(itertools.chain.from_iterable(remaining.values())))
         if saving and tokenizer.family == WordPieceTokenizer.family and isinstance(backend, LocalBackend):
             log(f'{saving}: {INSTALL_FAST}')
-        with workers.Progress(total, shown=progress, in_bytes=in_bytes) as bar:
+        with workers.Progress(total, enabled=progress, in_bytes=in_bytes) as bar:
             backend.encode(directory, remaining, tokenizer, options, bar)
     finished = [
         merge.Shard(number, read_record(directory, number, parts), directory)

@@ -108,15 +108,15 @@ def choose_destinations(shards: list[Shard], repeats: np.ndarray, threshold: int
     return result
 
 
-def _copy_documents(shard: Shard, table: np.ndarray, chosen: np.ndarray, itemsize: int, target: AtomicFile) -> None:
-    """Appends to `target` the tokens of the documents where `chosen` (bool) is true, in the order of `table`."""
+def _copy_documents(shard: Shard, table: np.ndarray, mask: np.ndarray, itemsize: int, target: AtomicFile) -> None:
+    """Appends to `target` the tokens of the documents where `mask` (bool) is true, in the order of `table`."""
     begins = np.empty(len(table), np.int64)
     for flag in (0, 1):  # a document is in the train file or the held-out file of its shard
         in_file = table['heldout'] == flag
         sizes = table['tokens'][in_file].astype(np.int64) * itemsize
         begins[in_file] = np.cumsum(sizes) - sizes
     with open(shard.train, 'rb') as train, open(shard.heldout, 'rb') as heldout:
-        for index in np.flatnonzero(chosen).tolist():
+        for index in np.flatnonzero(mask).tolist():
             file, remaining = heldout if table['heldout'][index] else train, int(table['tokens'][index]) * itemsize
             file.seek(int(begins[index]))
             while remaining:

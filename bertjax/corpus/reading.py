@@ -68,7 +68,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
     Returns:
       The sources with this field, and the decision for each component.
     """
-    decided, readings = {}, []
+    by_path, readings = {}, []
     files = [source for source in sources if source.kind == 'file']
     ordered = sorted(files, key=lambda source: source.component)
     for component, group in itertools.groupby(ordered, key=lambda source: source.component):
@@ -76,7 +76,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
         inspected = [_inspect(source) for source in _sample_files(members)]
         labels = [label for _, label in inspected]
         single = _are_documents(labels, len(members))
-        decided |= {source.path: dataclasses.replace(source, single=single) for source in members}
+        by_path |= {source.path: dataclasses.replace(source, single=single) for source in members}
         known = [format for format, _ in inspected if format]
         if known:
             format = statistics.mode(known)
@@ -84,7 +84,7 @@ def choose_readings(sources: Sequence[TextSource]) -> tuple[list[TextSource], li
             name = component or ', '.join([source.name for source in members[:3]] + ['…'] * (len(members) > 3))
             against = labels.count('text' if single else 'files')
             readings.append(Reading(name, len(members), format, len(inspected), against))
-    return [decided.get(source.path, source) for source in sources], readings
+    return [by_path.get(source.path, source) for source in sources], readings
 
 
 def _sample_files(members: Sequence[TextSource]) -> list[TextSource]:

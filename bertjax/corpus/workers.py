@@ -84,17 +84,17 @@ class Progress:
 
     Args:
       total: The total number of bytes or records.
-      shown: Whether to show the bar or print the lines.
+      enabled: Whether to show the bar or print the lines.
       in_bytes: Whether sizes are in bytes; the sizes of datasets are in records.
       title: The description of the work.
     """
 
-    def __init__(self, total: int, *, shown: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
-        self._total, self._shown, self._in_bytes, self._title = max(total, 1), shown, in_bytes, title
+    def __init__(self, total: int, *, enabled: bool, in_bytes: bool = True, title: str = 'reading the corpus'):
+        self._total, self._enabled, self._in_bytes, self._title = max(total, 1), enabled, in_bytes, title
         self._documents = self._size = 0
         self._start_time = self._logged = time.monotonic()
         self._bar = None
-        if shown and sys.stderr.isatty():
+        if enabled and sys.stderr.isatty():
             columns = [
                 rich_progress.TextColumn('{task.fields[documents]}'),
                 rich_progress.DownloadColumn(table_column=Column(no_wrap=True)),
@@ -125,7 +125,7 @@ class Progress:
         counted = f'{documents:,} document{"s"[: documents != 1]}' if documents else ''
         if self._bar:
             self._bar.update(self._task, completed=size, documents=counted)
-        elif self._shown and now - self._logged > LOG_EVERY:
+        elif self._enabled and now - self._logged > LOG_EVERY:
             self._logged = now
             rate = size / (now - self._start_time)
             remaining_time = f'about {(self._total - size) / rate:,.0f} s left' if rate else ''

@@ -211,21 +211,21 @@ def _from_directory(directory: str, where: str, mesh: Mesh, dtype: str) -> Loade
         )
     task, task_text = _read_task(pathlib.Path(directory), config)
     if task is None:
-        loaded = load_pretraining_model(directory, dtype=dtype)
-        module = BertForPreTraining(loaded.config)
+        imported = load_pretraining_model(directory, dtype=dtype)
+        module = BertForPreTraining(imported.config)
     else:
         module = task.build_module(config)
-        loaded = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
-        if any(path.startswith('head/') for path in loaded.missing):
+        imported = load_task_model(directory, module, task.head, id2label=task.huggingface().get('id2label'))
+        if any(path.startswith('head/') for path in imported.missing):
             fix = 'give the directory of a model that was fine-tuned'
             raise UserError(where, f'no weights of the head for {task.name}', 'the head of its config.json', fix)
-    params = jax.device_put(loaded.params, replicated(mesh))
-    missing, unused, summary = tuple(loaded.missing), tuple(loaded.unused), loaded.describe(where, 'using')
+    params = jax.device_put(imported.params, replicated(mesh))
+    missing, unused, summary = tuple(imported.missing), tuple(imported.unused), imported.describe(where, 'using')
     values, files = {}, {}
     if huggingface.recognises(epath.Path(directory)):
         values = read_json_object(epath.Path(directory, CONFIG), _RESTORE)
         files = huggingface.read_further_files(epath.Path(directory))
-    origin = Origin(loaded.dtype, task_text, values, files)
+    origin = Origin(imported.dtype, task_text, values, files)
     modules = read_sentence_modules(directory)
     summary += f'\nfrom its {MODULES}: {modules.describe()}' if modules else ''
     modules = modules or (task.sentence_modules() if task else None)
@@ -274,9 +274,9 @@ def _from_checkpoints(folder: pathlib.Path, step: int, dtype: str) -> LoadedMode
     from bertjax.pretrain.settings import pretraining_settings
 
     path = folder / CONFIG
-    saved = read_json_object(path, 'restore the file from a copy, or name the export')
-    is_finetuning = 'task' in saved
-    recipe = finetuning_config(_task_options(saved, path)['kind']) if is_finetuning else pretraining_config()
+    run_config = read_json_object(path, 'restore the file from a copy, or name the export')
+    is_finetuning = 'task' in run_config
+    recipe = finetuning_config(_task_options(run_config, path)['kind']) if is_finetuning else pretraining_config()
     config = from_plain(read_recorded_config(path, to_plain(recipe)))
     config.mesh, config.step, config.model.dtype = from_plain(_DATA_MESH), step, dtype
     if is_finetuning:
