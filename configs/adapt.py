@@ -2,8 +2,8 @@
 
     python -m bertjax.main --config=configs/adapt.py --workdir=out/adapted --config.init=CHECKPOINT --config.corpus=PATH
 
-CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. The run uses its
-architecture and its vocabulary. --config.vocab.add=FILE, with one word per line, adds words as pieces.
+CHECKPOINT is the workdir of a pre-training, a Hugging Face directory, or org/name on the hub. The run uses the
+architecture and the vocabulary of CHECKPOINT. --config.vocab.add=FILE, with one word per line, adds words as pieces.
 With --config.run=vocab --config.vocab.candidates=1000, the same command lists words of the corpus that the vocabulary
 splits into pieces. --config.heldout_texts=wiki=FILE also evaluates on other text, to show how much the model forgets.
 

@@ -28,9 +28,9 @@ Arguments, as in --config=configs/classify.py:long=windows,seq=512
 |------------|--------------------------------------------------------------------------------------------------------|
 | regression | the label is a number; scored by Spearman's correlation                                                |
 | seq=N      | tokens of the longest sequence, 128                                                                    |
-| long=HOW   | how to shorten longer texts: truncate; head_tail, a quarter of the tokens from the start and the rest  |
-|            | from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows, the whole text  |
-|            | in overlapping windows whose outputs are averaged                                                      |
+| long=HOW   | how to read longer texts. truncate: the start; head_tail: a quarter of the tokens from the start, the  |
+|            | rest from the end (arXiv 1905.05583: 128 and 382 tokens, the best of its table 2); windows: the whole  |
+|            | text in overlapping windows, whose outputs are averaged                                                |
 
 Hardware: any; 4,000 sentences with a model of 6 layers and width 384 take minutes on 2 CPU cores, and with a base
 model a minute on one accelerator (not run here). The results depend on the data. The run prints the frequency of the

@@ -44,7 +44,7 @@ def get_config(argument: str = '') -> ConfigDict:
     config = modern_config(size, learning_rate=rate, weight_decay=decay)
     config.grad_accum_steps = 9 if size == '1b' else 3
     config.steps = 423_855
-    # Percentages, so that --config.steps scales all phases: 360,277, 52,982 and 10,596 steps.
+    # Percentages (360,277, 52,982 and 10,596 steps), so that --config.steps scales all phases.
     config.phases = (
         modern_phase(1024, steps='85%', warmup_fraction=0.0024),
         modern_phase(8192, steps='12.5%', batch_size=576),

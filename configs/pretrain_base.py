@@ -2,12 +2,12 @@
 
     python -m bertjax.main --config=configs/pretrain_base.py --workdir=out/pretrain_base --config.corpus=PATH
 
-arXiv 1810.04805, appendix A.2 and google-research/bert: 1,000,000 steps of 256 sequences, 90 % of them at 128
-positions.
+As in arXiv 1810.04805, appendix A.2, and google-research/bert, there are 1,000,000 steps of 256 sequences, and 90 % of
+the steps have 128 positions.
 
-Hardware: 16 chips of TPU v5e, in bfloat16; by the compiler's estimate of a step (docs/scaling.md) 4.4 hours for the
-first 90 % of the steps and 1.2 for the rest, not run here. Expected: held-out perplexity 3.99 (paper, table 6), MNLI
-84.6.
+Hardware: 16 chips of TPU v5e, in bfloat16. The compiler's estimate of a step (docs/scaling.md) gives 4.4 hours for the
+first 90 % of the steps and 1.2 hours for the rest; not run here. Expected: held-out perplexity 3.99 (paper, table 6),
+MNLI 84.6.
 
 Arguments, as in --config=configs/pretrain_base.py:ltr or :size=l6_d768_h3,masking=100/0/0
 

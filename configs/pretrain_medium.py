@@ -3,9 +3,9 @@
     python -m bertjax.main --config=configs/pretrain_medium.py --workdir=out/pretrain_medium --config.corpus=PATH
 
 Hardware: 4 chips of TPU v5e, in bfloat16, with two accumulation steps per batch in the long phase; or one large GPU
-(not tried). BERT's 1,000,000 steps of 256 sequences are more than this size needs. With
---config.steps=100000 the recipe keeps its proportions. Expected: a GLUE score of 73.5 from arXiv 1908.08962 (as its
-authors give it in google-research/bert's README); not run here.
+(not tried). BERT's 1,000,000 steps of 256 sequences are more than this size needs. With --config.steps=100000 the
+recipe keeps its proportions. Expected: a GLUE score of 73.5 from arXiv 1908.08962 (as its authors give it in
+google-research/bert's README); not run here.
 """
 
 from ml_collections import ConfigDict

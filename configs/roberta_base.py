@@ -2,7 +2,8 @@
 
     python -m bertjax.main --config=configs/roberta_base.py --workdir=out/roberta_base --config.corpus=PATH
 
-500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, 24,000 steps of warm-up.
+The run has 500,000 steps of 8,192 sequences of 512, Adam with b2 0.98 and bias correction, no clipping, and a warm-up
+of 24,000 steps.
 
 The vocabulary is that of config.vocab or config.tokenizer. With the default, WordPiece, the model is exported as a
 BertForMaskedLM. With RoBERTa's byte-level pieces (--config.vocab.family=bpe --config.vocab.lowercase=False

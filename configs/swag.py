@@ -10,7 +10,7 @@ DIR has train.csv, val.csv and test.csv of github.com/rowanz/swagaf. An argument
 | codah    | full_data.tsv of github.com/Websail-NU/CODAH, or one .tsv in its format; dev and test get a tenth each |
 | jsonl    | train.jsonl and dev.jsonl with lines {"prompt": text, "endings": [texts], "label": number}; or .parquet |
 
-Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions, each four sequences. Not
+Hardware: one accelerator; SWAG (73,546 questions, 3 epochs) is 13,791 steps of 16 questions of four sequences each. Not
 run here at that size; CODAH with a small model takes minutes on 2 CPU cores (docs/performance.md).
 
 Learning rate, batch and epochs are the paper's (arXiv 1810.04805, section 4.4). Expected accuracy on SWAG dev: base

@@ -54,7 +54,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     The texts come from config.input or config.attention.texts.
 
     Raises:
-      UserError: There is no model or no text, a file is malformed, or config.attention.compare has another shape.
+      UserError: There is no model or no text, a file is malformed, or the compared model has another shape.
     """
     settings, folder = inference_settings(config, 'attention'), pathlib.Path(workdir)
     options, path = settings.options, settings.input
@@ -102,7 +102,7 @@ def run(config: ConfigDict, workdir: str) -> None:
 
 
 def _inspect(source: InputSource, num_texts: int) -> tuple[list[str], int | None]:
-    """Returns the syntactic relations in the input, and the number of texts; None as the number for a pipe.
+    """Returns the syntactic relations in the input, and the number of texts, which is None for a pipe.
 
     A file is read to its end, so that mistakes are reported before anything is computed. If there is no input, the
     number is `num_texts`.

@@ -55,7 +55,11 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
             console.print(_format_result(result), markup=False)
             _print_cost(result, console)
         # The result for the largest batch that fits, or for the batch of the config if none fits.
-        result = max((result for result in compiled if result['fits']), key=_batch_size, default=compiled[0])
+        result = max(
+            (result for result in compiled if result['fits']),
+            key=lambda result: result['batch_size'],
+            default=compiled[0],
+        )
         if settings.find_batch and result['fits']:
             console.print(f'  the largest batch that fits is {result["batch_size"]}', markup=False)
         if not result['fits']:
@@ -116,10 +120,6 @@ def _error(search: MemorySearch, phase: PretrainingPhase, result: dict[str, Any]
         f'at most {_gib(result["hbm_bytes_available"])}',
         fix,
     )
-
-
-def _batch_size(result: dict[str, Any]) -> int:
-    return result['batch_size']
 
 
 def _fits(result: dict[str, Any]) -> str:

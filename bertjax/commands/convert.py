@@ -27,7 +27,7 @@ def run(config: ConfigDict, workdir: str) -> None:
       workdir: A new folder; without config.init, the workdir of the model.
 
     Raises:
-      UserError: There is no model, a format cannot hold the model, or a folder would be replaced.
+      UserError: There is no model, a format cannot represent the model, or a folder would be replaced.
     """
     settings, folder = inference_settings(config, 'convert'), pathlib.Path(workdir)
     formats = split_formats(settings.options['formats'])

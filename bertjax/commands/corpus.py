@@ -13,7 +13,7 @@ VERB = Verb(needs='corpus', teacher=False, devices=False)
 
 
 def run(config: ConfigDict, workdir: str) -> None:
-    """Writes the token store WORKDIR/store, which --config.data reads; first trains a vocabulary if there is none.
+    """Writes the token store WORKDIR/store, which --config.data reads. Trains a vocabulary first if there is none.
 
     Raises:
       UserError: There is no text, the text is broken (if config.corpus_options.strict), or the store was made with

@@ -35,7 +35,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
       command_line_keys: The config keys that the command line sets, see `merge_run_config`.
 
     Raises:
-      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot hold the model.
+      UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent it.
     """
     return_freed_memory()
     folder = pathlib.Path(workdir)

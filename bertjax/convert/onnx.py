@@ -132,7 +132,7 @@ def _convert(
     for value, x in zip(graph.graph.output, outputs.values(), strict=True):
         for dimension, size in zip(value.type.tensor_type.shape.dim, x.shape, strict=True):
             if not isinstance(size, int):
-                dimension.dim_param = str(size)  # Without this, sizes have generated names.
+                dimension.dim_param = str(size)  # Otherwise the size would have a generated name.
     return graph, {output: f'{x.dtype}[{", ".join(map(str, x.shape))}]' for output, x in outputs.items()}
 
 

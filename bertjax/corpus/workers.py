@@ -184,7 +184,7 @@ def encode_shards(
 
     Args:
       directory: The directory of the store.
-      shards: {number: parts} of the shards.
+      shards: The shards, {number: parts}.
       tokenizer: The tokenizer.
       options: The options; `workers` is the number of processes, including this one.
       progress: The `Progress` that receives the counts.
