@@ -151,7 +151,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 def with_z_loss(objective: Objective, factor: float) -> Objective:
-    """Adds `factor` · mean of (log Σ exp(logits))² over the predicted positions (PaLM, arXiv 2204.02311, section 5).
+    """Adds a loss: `factor` · mean of (log Σ exp(logits))² over predicted positions (arXiv 2204.02311, section 5).
 
     The new loss is `z_loss`. Its reported mean does not include the factor. If `factor` is 0, nothing is added.
     """

@@ -25,7 +25,7 @@ from typing import Any
 if __name__ == '__main__' and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(
         signal.SIGINT, signal.SIG_DFL
-    )  # Until all imports are done, because JAX swallows a KeyboardInterrupt during garbage collection.
+    )  # During the imports Ctrl-C ends the process, because JAX may swallow a KeyboardInterrupt.
 
 from absl import app, flags, logging
 
@@ -107,7 +107,7 @@ class _PlainFormatter(std_logging.Formatter):
 
 
 def _print_unraisable(fault: Any) -> None:
-    """Prints an unraisable exception, unless tensorstore's threads raised it after a failed save, which is reported."""
+    """Prints an unraisable exception, unless it follows a failed save in tensorstore's threads, which is reported."""
     if str(fault.exc_value) != 'Event loop is closed':
         sys.__unraisablehook__(fault)
 

@@ -2,7 +2,7 @@
 
     recipe = bertjax.recipe('glue:rte', learning_rate=3e-5, **{'optimizer.b2': 0.98})
     run = bertjax.train(recipe, 'out/rte')           --config=glue:rte --config.learning_rate=3e-5 … --workdir=out/rte
-    run.metrics('dev'), run.summary, run.model       the figures, and the model as `bertjax.load` gives it
+    run.metrics('dev'), run.summary, run.model       the figures, and the model that `bertjax.load` returns
     bertjax.run('predict', recipe, 'out/rte', split='test')                                       --config.run=predict
 
 The same recipe in the same workdir gives the same checks, bits and files as on the command line. Each of the two can

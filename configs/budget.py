@@ -24,5 +24,4 @@ from bertjax.config.recipes import budget_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the argument."""
     return budget_config(parse_argument(argument, budget='10m').budget)

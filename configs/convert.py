@@ -16,5 +16,4 @@ from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
-    """Returns the defaults."""
     return inference_config('convert', formats='hf')  # some of hf, orbax, google, stablehlo, onnx, separated by commas

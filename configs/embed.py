@@ -44,7 +44,6 @@ _TRAINING = {
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, data='', pool='auto', seq=128)
     if args.data not in _TRAINING:
         expected = ', '.join(filter(None, _TRAINING))

@@ -28,7 +28,6 @@ from bertjax.config.recipes import inference_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, sentences=False, last_four=False)
     config = inference_config('extract')
     if args.sentences:

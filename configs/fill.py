@@ -26,7 +26,6 @@ from bertjax.config.recipes import inference_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, ask='masks')
     return inference_config(
         'fill',

@@ -48,7 +48,6 @@ from bertjax.errors import UserError
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, task='rte', seq=128, grid=False, seeds=0)
     config = finetuning_config('glue', task=args.task)
     config.seq_len = args.seq

@@ -22,5 +22,4 @@ from bertjax.config.recipes import inference_config
 
 
 def get_config() -> ConfigDict:
-    """See the module's docstring."""
     return inference_config('minimal_pairs')

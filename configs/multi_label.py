@@ -28,7 +28,6 @@ from bertjax.config.recipes import finetuning_config, parse_argument
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, long='truncate', seq=128)
     config = finetuning_config(
         'multi_label',

@@ -44,7 +44,6 @@ LAYERS = ('embeddings', 'second_to_last', 'last', 'sum_last_four', 'concat_last_
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, features='', units=768, context=False, plain=False)
     if args.features and args.features not in LAYERS:
         found, expected = repr(args.features), 'one of ' + ', '.join(LAYERS)

@@ -33,7 +33,6 @@ from bertjax.model.config import SIZES
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, size='base', no_nsp=False, ltr=False, masking='80/10/10', cased=False)
     if args.size not in SIZES:
         raise UserError('--config=FILE:size', repr(args.size), 'one of ' + ', '.join(SIZES), 'choose one of them')

@@ -19,7 +19,6 @@ from bertjax.config.recipes import parse_argument, pretraining_config
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the argument."""
     args = parse_argument(argument, adam=False)
     config = pretraining_config('tiny')
     config.vocab.size = 2048

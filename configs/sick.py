@@ -20,7 +20,6 @@ from bertjax.errors import UserError
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, part='e')
     if args.part not in ('e', 'r'):
         raise UserError('--config=FILE:part', repr(args.part), 'e or r', 'for example configs/sick.py:e')

@@ -26,7 +26,6 @@ LAYOUTS = ('swag', 'codah', 'jsonl')
 
 
 def get_config(argument: str = '') -> ConfigDict:
-    """See the module's docstring for the arguments."""
     args = parse_argument(argument, layout='swag')
     if args.layout not in LAYOUTS:
         found, expected = repr(args.layout), 'one of ' + ', '.join(LAYOUTS)

@@ -1,1 +1,1 @@
-"""The verbs of the program, one in each file. config.run names the verb to run."""
+"""The verbs of the program, one in each file. `config.verb.Verb` describes the arguments of their `run`."""

@@ -32,12 +32,7 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Trains simple methods on the training records and scores them on every labelled split.
 
     The figures are written to WORKDIR/baseline.json, and printed next to the figures of the workdir's model, if there
-    is one. The verb needs neither a model nor config.init.
-
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
+    is one. The verb needs neither a model nor config.init. The workdir is that of a fine-tuning, or a new folder.
 
     Raises:
       UserError: Records are malformed, the kind of task has no baselines, or scikit-learn is missing.

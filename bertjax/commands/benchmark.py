@@ -34,10 +34,7 @@ VERB = Verb(needs='task', trains=True)
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
     """Fine-tunes on each task of config.task.task in its folder WORKDIR/TASK; skips finished tasks.
 
-    Args:
-      config: The config of all tasks; config.benchmark overrides keys of single tasks.
-      workdir: The workdir of the benchmark.
-      recipe: The recipe as the command line names it.
+    config.benchmark overrides keys of single tasks.
 
     Raises:
       UserError: The kind of task is not GLUE, there is no data, or the settings of a task are wrong. These errors are

@@ -30,11 +30,6 @@ def run(config: ConfigDict, workdir: str, flag_keys: Collection[str] = ()) -> No
     With config.find_batch the verb searches for the largest batch that fits, once for each phase. If a phase does not
     fit, the verb also compiles other ways to compute the same step.
 
-    Args:
-      config: The config of a pre-training.
-      workdir: The folder for compile.json.
-      flag_keys: The config keys that the user set, see `config.verb.Verb`.
-
     Raises:
       UserError: The topology is unknown, libtpu is missing, or the mesh or the batch does not fit the number of chips.
         After the file is written: a phase does not fit the memory of a chip.

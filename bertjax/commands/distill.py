@@ -32,13 +32,9 @@ VERB = Verb(needs='distill', trains=True, processes=True)
 
 
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
-    """Trains a student by distillation. The same call in the same workdir continues an interrupted run.
+    """Trains a student by distillation, in a pre-training (general distillation) or on a task.
 
-    Args:
-      config: The config of the run, a pre-training (general distillation) or a task.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it. The run prints it in the commands to run next.
-      flag_keys: The config keys that the user set, see `config.verb.Verb`.
+    The same call in the same workdir continues an interrupted run.
 
     Raises:
       UserError: See docs/distillation.md.

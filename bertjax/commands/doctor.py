@@ -26,11 +26,7 @@ VERB = Verb(bucket='inspect')
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
     """Prints a line for each check. The verb writes no files and does not disturb a run in progress.
 
-    Args:
-      config: The config of the run in the workdir, or of a run that will start.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it.
-      flag_keys: The config keys that the user set, see `config.verb.Verb`.
+    The config is that of the run in the workdir, or of a run that will start.
 
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.

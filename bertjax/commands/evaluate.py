@@ -28,16 +28,12 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     """Evaluates the workdir's model, or the model of config.init, on config.split ('dev', or several: 'dev,test').
 
     With config.ensemble the verb evaluates the models of several workdirs, together and individually. config.step and
-    config.use_checkpoint choose the checkpoint; the run need not be finished. The figures are added to
-    WORKDIR/results.json. The predictions and the benchmark's files are written to WORKDIR/predictions.
+    config.use_checkpoint choose the checkpoint; the run need not be finished. The workdir is that of a fine-tuning, or
+    a new folder. The figures are added to WORKDIR/results.json. The predictions and the benchmark's files are written
+    to WORKDIR/predictions.
 
     A task may have thresholds, such as the null threshold of SQuAD 2.0. The thresholds of a finished run are used
     unchanged. The thresholds of any other model are tuned on dev, if config.split has dev.
-
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
 
     Raises:
       UserError: There is no model, or a split does not exist or has no labels.

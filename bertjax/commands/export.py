@@ -29,11 +29,6 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     Step 0 means the newest checkpoint, or with config.use_checkpoint='best' the checkpoint with the best score on dev.
     The model and the tokenizer come from the workdir. The recipe must be the one that trained the model.
 
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a training.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
-
     Raises:
       UserError: The checkpoint does not exist, the recipe is for another model, or a format cannot represent it.
     """

@@ -37,9 +37,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     the run, and NAME is stdin. If the format is not set, the features are written as JSON lines to standard output as
     the texts arrive.
 
-    Args:
-      config: The config of the recipe `extract`.
-      workdir: The workdir of the model, or a new folder.
+    The workdir is that of the model, or a new folder.
 
     Raises:
       UserError: There is no model or no such file, the model lacks a layer, a record is malformed, or the features of

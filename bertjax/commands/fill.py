@@ -40,9 +40,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     the input, and for ask='score' contains the scores of the whole file. For standard input, '-', the answers are
     printed as the texts arrive: as tables on a terminal, otherwise as JSON lines.
 
-    Args:
-      config: The config of the recipe `fill`.
-      workdir: The workdir of the model, or a new folder.
+    The workdir is that of the model, or a new folder.
 
     Raises:
       UserError: There is no model or no such file, the model lacks the head, a text has no mask, an option has no

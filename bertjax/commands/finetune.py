@@ -28,11 +28,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
     The same call in the same workdir continues an interrupted run.
 
-    Args:
-      config: The config of the run.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it. The run prints it in the commands to run next.
-
     Raises:
       UserError: See docs/finetuning.md.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.

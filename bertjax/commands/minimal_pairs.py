@@ -38,9 +38,7 @@ def run(config: ConfigDict, workdir: str) -> None:
     `metrics.minimal_pairs.pair_accuracies`. NAME.jsonl has the records with the scores of their pairs. All input is
     checked before anything is computed. After a kill, the same command continues after the last saved part.
 
-    Args:
-      config: The config of the recipe `minimal_pairs`.
-      workdir: The workdir of the model, or a new folder.
+    The workdir is that of the model, or a new folder.
 
     Raises:
       UserError: There is no model or no such file, the model lacks the head, a record is malformed, a sentence is

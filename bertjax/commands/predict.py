@@ -41,12 +41,8 @@ def run(config: ConfigDict, workdir: str, command_line_keys: Collection[str] = (
     submission files of the benchmark, or files in the format of the input, are written next to the JSON lines, also
     as a zip.
 
-    The model is chosen as in run=evaluate; config.ensemble predicts with several models together.
-
-    Args:
-      config: The config of the recipe.
-      workdir: The workdir of a fine-tuning, or a new folder.
-      command_line_keys: The config keys that the command line sets, see `merge_run_config`.
+    The model is chosen as in run=evaluate; config.ensemble predicts with several models together. The workdir is that
+    of a fine-tuning, or a new folder.
 
     Raises:
       UserError: There is no model, no such file or split, or a record is malformed.

@@ -29,12 +29,6 @@ VERB = Verb(needs='corpus', teacher=False, trains=True, processes=True)
 def run(config: ConfigDict, workdir: str, recipe: str = 'FILE', flag_keys: Collection[str] = ()) -> None:
     """Pre-trains a model. The same call in the same workdir continues an interrupted run.
 
-    Args:
-      config: The config of the run.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it. The run prints it in the commands to run next.
-      flag_keys: The config keys that the user set, see `config.verb.Verb`.
-
     Raises:
       UserError: See docs/pretraining.md.
       PreemptedError: SIGTERM or Ctrl-C stopped the run, after a checkpoint was saved.

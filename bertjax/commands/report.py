@@ -27,10 +27,8 @@ def run(config: ConfigDict, workdir: str, recipe: str) -> None:
     For a benchmark the verb writes one page about all tasks, and a page about each task. A page names its missing
     parts.
 
-    Args:
-      config: The config of the command line. It is used if the workdir has no run, only a corpus or an evaluation.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it. The page compares the run's config with this recipe.
+    The page compares the config of the run with the recipe. `config` is used if the workdir has no run, only a corpus
+    or an evaluation.
 
     Raises:
       UserError: The workdir has no files of a run, its config.json is damaged, or Plotly is not installed.

@@ -29,11 +29,6 @@ def run(config: ConfigDict, workdir: str | None, recipe: str) -> None:
 
     Each key has a line, in alphabetical order, so that `diff` can compare two outputs.
 
-    Args:
-      config: The config with the changes of the command line.
-      workdir: The workdir of a run, or None.
-      recipe: The recipe as the command line names it.
-
     Raises:
       UserError: The config.json of the workdir is damaged, or its run is of another kind.
     """
