@@ -11,7 +11,7 @@ continue a run that the other one started. Errors are exceptions; `bertjax.UserE
 Ctrl-C (SIGINT) or SIGTERM saves the training and raises `bertjax.PreemptedError`; the same call continues the training.
 The third signal raises KeyboardInterrupt at once. In a thread other than the main thread, signals do not affect the
 training. config.hang_minutes ends the whole process, as on the command line. Runs of several processes need the command
-line. On a GPU, call `train` before JAX computes anything else, because XLA reads the flags that bertjax sets only once.
+line. On a GPU, call `train` before JAX computes anything else, because XLA reads the flags set by bertjax only once.
 """
 
 import contextlib

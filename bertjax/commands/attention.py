@@ -129,7 +129,6 @@ def _load_reference(settings: TextKeys, model: LoadedModel) -> LoadedModel | Non
 
 
 def _print_findings(findings: Findings) -> None:
-    """Prints the most informative figures."""
     print(describe_findings(findings))
     console = Console()
     console.print(_extremes_table(findings))

@@ -86,7 +86,6 @@ def run(config: ConfigDict, workdir: str, recipe: str = 'FILE') -> None:
 
 
 def _task_config(config: ConfigDict, task: str, overrides: Mapping[str, Any], folder: pathlib.Path) -> ConfigDict:
-    """Returns the config of the fine-tuning of one task."""
     values, overrides = to_plain(config), dict(overrides)
     seeds = overrides.pop('seeds', None)
     if seeds is not None:

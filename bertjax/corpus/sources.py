@@ -89,7 +89,7 @@ class TextSource:
       kind: 'file', 'pydoc' or 'tfds'.
       path: The path or specification for reading the source on this machine.
       name: The name in reports. It has no absolute path, so that builds on different machines are equal.
-      size: The bytes of a file, or the records of a dataset.
+      size: The number of bytes of a file, or of records of a dataset.
       stamp: A value that changes if the content may have changed: a file's modification time in ns, or a dataset's
         version.
       single: Whether a file of unknown format is one document. `resolve_sources` sets it for all files of a directory,
@@ -110,7 +110,7 @@ class TextSource:
     old_name: str = ''
 
     def format(self, format_option: str) -> str:
-        """Returns `format_option`. 'auto' becomes 'auto/' with the default for `formats.sniff`, 'files' or 'text'."""
+        """Returns `format_option`, but 'auto/files' or 'auto/text' for 'auto'; `formats.sniff` reads these values."""
         return format_option if format_option != 'auto' else 'auto/files' if self.single else 'auto/text'
 
 

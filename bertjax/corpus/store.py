@@ -43,7 +43,7 @@ class StoreSplit:
       sentence_offsets: int64 [num_sentences + 1], token offsets; the last is num_tokens.
       document_offsets: int64 [num_documents + 1], sentence indices; the last is num_sentences.
       segments: uint8 [num_sentences], the segment type of each sentence; None for text, whose segments are A and B.
-      sha: The sha256 (hex) of the split's entry in the manifest, which has the checksums of its files.
+      sha: The sha256 (hex) of the split's entry in the manifest. The entry has the checksums of the split's files.
     """
 
     def __init__(self, directory: pathlib.Path, name: str, entry: dict, dtype: np.dtype):

@@ -97,7 +97,7 @@ class Family:
         return self.classifier if architecture.endswith('ForSequenceClassification') else ()
 
     def to_bert_values(self, values: Mapping[str, Any], where: str) -> dict[str, Any]:
-        """Converts a config.json of the family to one of BERT.
+        """Converts a config.json of the family to a config.json of BERT.
 
         Raises:
           UserError: The padding id is not a valid number, or the encoder's activation differs from the head's.
@@ -120,7 +120,7 @@ class Family:
         return result
 
     def to_family_values(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Converts the config.json of a BERT to one of the family."""
+        """Converts a config.json of BERT to a config.json of the family."""
         family_keys = dict(self.keys)
         result = {family_keys.get(key, key): value for key, value in values.items() if key not in dict(self.fixed)}
         result['model_type'] = self.name

@@ -72,11 +72,9 @@ class Step(beam.DoFn):
         self._work, self._make_job = work, job
 
     def setup(self) -> None:
-        """Makes the job."""
         self._job = self._make_job()
 
     def process(self, element: Any) -> Iterator:
-        """Processes one element."""
         error_file = self._job.folder / _ERROR
         if error_file.exists():
             return
