@@ -20,7 +20,7 @@ Arguments, as in --config=configs/relation.py:starts,markers=typed
 The score is micro F1 without the label no_relation, as in TACRED's scorer. For data without that label it equals the
 accuracy. For ChemProt, papers also report macro F1 (--config.task.metric=macro_f1).
 
-Hardware: one accelerator; TACRED's 68,124 sentences, 3 epochs of a base model, are 6,387 steps of 32. Not run here.
+Hardware: one accelerator; 3 epochs of TACRED's 68,124 sentences are 6,387 steps of 32. Not run here.
 4,169 sentences of ChemProt with a model of 6 layers and width 384 take minutes on 2 CPU cores.
 
 Expected results (not run here): on TACRED's test set F1 of 70.1 with BERT-large and entity starts (arXiv 1906.03158;

@@ -127,7 +127,7 @@ def read_readings(store: TokenStore) -> list[str]:
 
 
 def find_stale(known: Sequence[KnownText], sources: Sequence[TextSource]) -> list[int]:
-    """Returns the indices of the sources that may have changed; both lists have the same length."""
+    """Returns the indices of the sources that may have changed. `known` has the record of each source."""
     return [i for i, (text, source) in enumerate(zip(known, sources, strict=True)) if text.facts != file_facts(source)]
 
 

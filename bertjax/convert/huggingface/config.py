@@ -42,8 +42,8 @@ def check_exportable(config: BertConfig, head: Head | None = None) -> None:
       head: The head of a task's model; None for a pre-trained model.
 
     Raises:
-      UserError: The model has features that BERT lacks but is not a ModernBERT, has no segments but is not a
-        DistilBERT, or has a pooler that no class of transformers has.
+      UserError: The model has features that BERT lacks and is not a ModernBERT, it has no segments and is not a
+        DistilBERT, or no class of transformers has its pooler.
     """
     fix = 'set --config.export_formats=orbax to train it anyway'
     if config.modern_fields:
