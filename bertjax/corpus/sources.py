@@ -243,7 +243,7 @@ def _resolve_one(spec: str, text_key: str) -> list[TextSource]:
 
 
 def _old_name(name: str, root: epath.Path) -> str:
-    """Returns the name in the first versions, which dropped its first letter for globs in the working directory."""
+    """Returns the name in the first versions. For globs in the working directory they dropped the first letter."""
     return name[1:].lstrip('/') if os.fspath(root) == '.' else name
 
 
