@@ -1,4 +1,4 @@
-"""Losses and accuracies as sums and weights, which are divided once for the full batch."""
+"""Losses and accuracies as pairs (sum, weight). Sums are divided by weights once, for the full batch."""
 
 import dataclasses
 import functools
@@ -107,8 +107,8 @@ class Objective:
         means. The weights depend only on the batch.
       distill_loss: The loss on the outputs of a teacher; None if there is none for this head.
       factors: {name: factor} of the minimised losses; the default factor is 1.
-      capture: The intermediate values to capture (model/capture.py). `losses` gets them among the outputs.
-      teacher_fn: (teacher parameters, batch) -> teacher outputs. `losses` gets them as `batch['teacher']`.
+      capture: The intermediate values to capture (model/capture.py). They are passed to `losses` among the outputs.
+      teacher_fn: (teacher parameters, batch) -> teacher outputs. They are passed to `losses` as `batch['teacher']`.
       init_aux: key -> boxed parameters of the objective. They are trained with the parameters of the model, stored
         beside them under AUX, and passed to `losses` among the outputs.
       keywords: The batch arrays that the model takes as keyword arguments.
@@ -128,7 +128,7 @@ class Objective:
     whole_batch: bool = False
 
 
-AUX = 'objective'  # the key of the objective's parameters among those of the model
+AUX = 'objective'  # the key of the objective's parameters beside the parameters of the model
 
 
 def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax.Array:
@@ -151,7 +151,7 @@ def divergence(logits: jax.Array, teacher: jax.Array, temperature: float) -> jax
 
 
 def with_z_loss(objective: Objective, factor: float) -> Objective:
-    """Adds `factor` · mean of (log Σ exp(logits))² over the predicted positions (PaLM, arXiv 2204.02311, section 5).
+    """Adds a loss: `factor` · mean of (log Σ exp(logits))² over predicted positions (arXiv 2204.02311, section 5).
 
     The new loss is `z_loss`. Its reported mean does not include the factor. A factor of 0 adds no loss.
     """
@@ -190,7 +190,7 @@ PACKED_PRETRAINING = dataclasses.replace(
 def classification_losses(
     outputs: Mapping[str, jax.Array], batch: Mapping[str, jax.Array]
 ) -> dict[str, tuple[jax.Array, jax.Array]]:
-    """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B], classes or indices of endings."""
+    """Computes the cross entropy of `logits` [B, C] with int32 `labels` [B] (classes or indices of endings)."""
     losses = classification_sums(outputs['logits'], batch['labels'], batch['weights'], 'label')
     return {'loss': losses['label_loss'], 'accuracy': losses['label_accuracy']}
 
@@ -198,7 +198,7 @@ def classification_losses(
 def build_class_weighted(class_weights: Sequence[float]) -> Objective:
     """Builds CLASSIFICATION with a weight per class: Σ w ℓ / Σ w, as in torch's CrossEntropyLoss(weight=w).
 
-    The accuracy does not use the class weights. Only their ratios matter, so they are scaled to a minimum of 1.
+    The accuracy does not use the class weights. Only the ratios of the weights matter, so their minimum is scaled to 1.
     """
     table = tuple(weight / min(class_weights) for weight in class_weights)
 
@@ -300,7 +300,7 @@ def _distill_choices(student: Any, teacher: Any, batch: Mapping[str, jax.Array],
 
 
 def _distill_labels(student: Any, teacher: Any, batch: Mapping[str, jax.Array], temperature: float) -> jax.Array:
-    """Treats each label as a choice between two logits, x and 0, and averages over the labels -> [B]."""
+    """Computes the divergence [B] of the binary decisions, with logits x and 0, averaged over the labels."""
     pairs = (jnp.stack([x['logits'], jnp.zeros_like(x['logits'])], -1) for x in (student, teacher))
     return divergence(*pairs, temperature).mean(-1)
 

@@ -44,7 +44,7 @@ The same command in the same workdir continues the run. --helpfull lists all fla
 
 
 def verbs() -> list[str]:
-    """Returns the names of the verbs, each a file in bertjax/commands/."""
+    """Returns the names of the verbs, which are the names of the files in bertjax/commands/."""
     return sorted(module.name for module in pkgutil.iter_modules(commands.__path__))
 
 
@@ -74,7 +74,7 @@ def _purpose(verb: str) -> str:
 
 
 def recipe_help(recipe: str) -> str:
-    """Returns the docstring of `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys with values and ranges.
+    """Returns the docstring of the recipe `NAME[:ARGUMENT]` or `FILE.py[:ARGUMENT]`, and its keys, values and ranges.
 
     Raises:
       UserError: The recipe does not exist, or raises an error.
@@ -86,7 +86,7 @@ def recipe_help(recipe: str) -> str:
     rows = [
         (f'  {name}', format_literal(value), _describe_key(keys.get(name))) for name, value in flatten(config).items()
     ]
-    heading = f'Keys of --config={recipe}, to be changed with --config.KEY=VALUE:'
+    heading = f'Keys of --config={recipe}; change them with --config.KEY=VALUE:'
     return '\n'.join([ast.get_docstring(ast.parse(text)) or '', '', heading, *align_columns(rows), ''])
 
 

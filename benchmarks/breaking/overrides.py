@@ -107,7 +107,7 @@ def _in_range(words: list[str], keys: dict[str, object], rng: random.Random, mos
     known = config_keys(load_recipe(recipe))
     key = rng.choice([key for key in known if key not in LEFT_OUT and (not key.startswith(HARD) or rng.random() < 0.1)])
     allowed = known[key].allowed
-    values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.holds(value)]
+    values = [value for value in (*IN_RANGE, *re.findall(r'[\w.]+', allowed.words)) if allowed.contains(value)]
     values = [value for value in values if not isinstance(value, int | float) or value <= most]
     return _add(words, f'--config.{key}={rng.choice(values or [known[key].default])}')
 

@@ -24,13 +24,9 @@ VERB = Verb(bucket='inspect')
 
 
 def run(config: ConfigDict, workdir: str, recipe: str, flag_keys: Collection[str] = ()) -> None:
-    """Prints a line for each check. The verb leaves no file, and does not disturb a run in progress.
+    """Prints a line for each check. The verb writes no files and does not disturb a run in progress.
 
-    Args:
-      config: The config of a run, which is in the workdir or will be started.
-      workdir: The workdir of the run.
-      recipe: The recipe as the command line names it.
-      flag_keys: The config keys that flags set.
+    The config is that of the run in the workdir, or of a run that will start.
 
     Raises:
       UserError: A check failed, because a run cannot start or its result is unusable.
@@ -67,12 +63,12 @@ def _config_checks(
     *,
     at_work: bool,
 ) -> Iterator[Iterable[Check]]:
-    """Yields the checks of a config that trains a model; nothing for a config that uses a finished model."""
+    """Yields the checks of a config, if it trains a model."""
     if 'distill' in config:
         yield plan.teacher(DistillationSettings(**config.distill), config.init)
     if 'task' in config and not at_work:
         settings = finetuning_settings(config)
-        # A student is not larger than its teacher, so the teacher's size is an upper bound of the cost.
+        # The teacher's size gives an upper bound of the cost, because a student is not larger.
         origin = settings.init or (config.distill.teacher if 'distill' in config else '')
         yield plan.task(dataclasses.replace(settings, init=origin), folder, done)
     elif 'corpus' in config:

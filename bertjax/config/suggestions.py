@@ -1,9 +1,9 @@
-"""Suggest a known name for an unknown one: the most similar, or bertjax's name for an option of another program."""
+"""Suggest a known name for an unknown name: the most similar one, or the equivalent of another program's option."""
 
 import difflib
 from collections.abc import Iterable, Mapping
 
-# {argument in another program: the keys of bertjax for it}. The arguments come from transformers (TrainingArguments,
+# {argument of another program: the keys of bertjax for it}. The arguments come from transformers (TrainingArguments,
 # configs and example scripts), google-research/bert and others. The first key that the recipe has is suggested.
 KEYS: Mapping[str, tuple[str, ...]] = {
     'adam_beta1': ('optimizer.b1',),

@@ -69,7 +69,7 @@ def parse_task_overrides(text: str, tasks: Sequence[str]) -> dict[str, dict[str,
                 parsed = type(_TASK_KEYS[key].default)(value)
             except ValueError:
                 parsed = None
-            if parsed is None or not _TASK_KEYS[key].allowed.holds(parsed):
+            if parsed is None or not _TASK_KEYS[key].allowed.contains(parsed):
                 raise UserError(f'{_KEY}: {task}:{key}', repr(value), _TASK_KEYS[key].allowed.words, 'correct it')
             overrides[task][key] = parsed
     return overrides

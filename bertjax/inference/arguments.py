@@ -73,7 +73,7 @@ def check_value(argument: str, value: Any, allowed: Range, fix: str) -> Any:
       UserError: The value is outside the range `allowed`.
     """
     value = to_python(value)
-    if not allowed.holds(value):
+    if not allowed.contains(value):
         raise UserError(argument, format_value(value), allowed.words, fix)
     return value
 

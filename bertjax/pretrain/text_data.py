@@ -172,7 +172,7 @@ def prepare_stores(settings: PretrainingSettings, workdir: pathlib.Path, tokeniz
             tokenizer,
             settings.corpus_options,
             replace=not has_checkpoints(workdir),
-            instead=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
+            other_fix=f', or continue on this store with --config.data={directory}' if len(parts) == 1 else '',
             log=print_line,
             beam=settings.beam,
         )

@@ -81,7 +81,7 @@ def _show_reading(settings: PretrainingSettings, specs: list[str]) -> Iterator[C
     if saving and settings.run == 'vocab' and settings.vocab.family == 'wordpiece':
         print(f'{saving}: {INSTALL_FAST}')
     total = sum(source.size for source in sources)
-    with Progress(total, shown=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
+    with Progress(total, enabled=True, in_bytes=in_bytes, title='reading the corpus for its vocabulary') as progress:
         yield lambda count: progress.add(0, count)
 
 

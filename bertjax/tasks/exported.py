@@ -92,7 +92,7 @@ def _labels(values: Mapping[str, Any], where: str) -> Sequence[str]:
     if not isinstance(names, Mapping):
         raise _wrong_names(where, names)
     count = values.get('num_labels') or len(names) or 2
-    if not _OUTPUTS.holds(count):
+    if not _OUTPUTS.contains(count):
         raise UserError(where, f'num_labels {format_value(count)}', _OUTPUTS.words, 'take the original file')
     try:
         named = {int(number): str(name) for number, name in names.items()}

@@ -128,7 +128,7 @@ def test_a_modernbert_is_continued(
     workdir = tmp_path / 'run'
     given = (f'--config.init={modernbert}', f'--config.corpus={folder}/new.txt', *QUICK)
     out = program.run(f'--workdir={workdir}', *given, **ADAPT).stdout
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: nothing' in out
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: nothing' in out
     config = json.loads((workdir / 'config.json').read_text())
     assert config['pairs']['mode'] == 'doc_sentences'
     assert f'config.pairs.mode is set to doc_sentences, because the model in {modernbert} has no segment ids' in out

@@ -76,7 +76,7 @@ def _parse(text: str) -> Mapping[str, float]:
             weights = {label.strip(): float(weight) for label, _, weight in pairs}
     except (ValueError, TypeError, OverflowError):
         weights = {}
-    if not weights or not all(map(_WEIGHTS.holds, weights.values())):
+    if not weights or not all(map(_WEIGHTS.contains, weights.values())):
         expected = f"'{BALANCED}', or for each label {_WEIGHTS.words}"
         raise UserError(KEY, format_value(text), expected, f"for example --{KEY}='spam=2.5,ham=1'")
     return weights
