@@ -172,9 +172,12 @@ def parse_marked_text(text: str, where: str) -> tuple[str, tuple[MarkedEntity, M
 
 
 def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int, int, int, int]:
-    """Returns the start and end of the opening and the closing mark, with the white space between mark and entity."""
+    """Returns the start and the end of the opening mark, then those of the closing mark.
+
+    A mark includes the white space between it and the entity.
+    """
     a, b = re.escape(opening), re.escape(closing)
-    # Marks that white space separates from the entity have priority, because the text itself may contain >>.
+    # A mark with white space between it and the entity has priority, because the text itself may contain >>.
     for pattern in (rf'({a}\s+)\S.*?(\s+{b})', rf'({a}\s*)\S.*?(\s*{b})'):
         matches = list(re.finditer(pattern, text))
         if len(matches) == 1:
@@ -184,7 +187,7 @@ def _find_marks(text: str, opening: str, closing: str, where: str) -> tuple[int,
 
 
 def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Relation | Blank]:
-    """Yields records for prediction from an input file of any text format, or of one marked text per line.
+    """Yields records for prediction from an input file in any text format, or with one marked text per line.
 
     Args:
       lines: The lines of the file.

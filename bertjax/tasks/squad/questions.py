@@ -1,4 +1,4 @@
-"""Parsers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with a question each."""
+"""Parsers of SQuAD questions: JSON in the layout of v1.1 and v2.0, or rows with one question each."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from bertjax.tasks.reading.texts import Line, check_text, peek_lines
 _KINDS = {str: 'a string', int: 'a whole number', bool: 'true or false', list: 'a list', dict: 'an object'}
 _FORM = 'the layout of SQuAD, {"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers"}]}]}]}'
 _NUMBER = re.compile(r'\d+(?=]?$)')  # the number at the end of a location such as 'file:3' or 'file[3]'
-_FIX = 'correct the file, or take the original'
+_FIX = 'correct the file, or use the original'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,7 +213,7 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
       line: The number of the line at which the text starts.
 
     Raises:
-      UserError: The text is not JSON. The message has the line and the column.
+      UserError: The text is not JSON. The message names the line and the column.
     """
     try:
         return json.loads(text)

@@ -17,7 +17,7 @@ from bertjax.errors import UserError
 from bertjax.tasks.reading.texts import check_text, read_text
 from bertjax.tasks.squad.questions import load_json
 
-WORDS = 400  # the number of words of a document, from its start, that become its paragraph
+WORDS = 400  # the number of words at the start of a document that become a paragraph
 # {field of a question with a list of documents: folder of the texts of these documents}.
 EVIDENCE = {'EntityPages': 'evidence/wikipedia', 'SearchResults': 'evidence/web'}
 _FIX = 'give the folder of triviaqa-rc, with the original subfolders qa/ and evidence/'
@@ -41,7 +41,7 @@ class Counts:
 
 
 def read_questions(path: epath.Path) -> list[Any]:
-    """Reads the questions of a file, which `convert_to_squad` checks.
+    """Reads the questions of a file. `convert_to_squad` checks the questions.
 
     Raises:
       UserError: The file has another form.
@@ -56,7 +56,7 @@ def read_questions(path: epath.Path) -> list[Any]:
 def convert_to_squad(
     folder: epath.Path, path: epath.Path, questions: Iterable[Any], counts: Counts
 ) -> Iterator[dict[str, Any]]:
-    """Yields the entries of SQuAD's `data`, an entry for each question that has at least one paragraph.
+    """Yields an entry of SQuAD's `data` for each question that has at least one paragraph.
 
     The id of a question is QuestionId--Filename, as in TriviaQA's converter (mandarjoshi90/triviaqa,
     utils/convert_to_squad_format.py). The answers are the first occurrences of its aliases, in the order of the text.

@@ -67,7 +67,7 @@ def window_bounds(length: int, max_tokens: int, stride: int) -> tuple[np.ndarray
 def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndarray:
     """Returns the index of the best window of each token, int64 [T].
 
-    It is the window with the most context on the shorter side of the token.
+    The best window maximises the smaller of the token's left and right contexts.
 
     Args:
       starts, ends: The bounds of the windows, int64 [W].
@@ -75,7 +75,7 @@ def choose_windows(starts: np.ndarray, ends: np.ndarray, length: int) -> np.ndar
     """
     token = np.arange(length)
     left, right = token - starts[:, None], ends[:, None] - 1 - token  # [W, T]
-    context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor of run_squad.py
+    context = np.minimum(left, right) + 0.01 * (ends - starts)[:, None]  # the factor is that of run_squad.py
     return np.where((left >= 0) & (right >= 0), context, -1.0).argmax(0)  # [T], the first of equally good windows
 
 
@@ -115,7 +115,7 @@ def squad_features(
     The notes list these questions and the truncated questions.
 
     If `training` is False, there are two token arrays. `token_first`, int32, is the first character of the piece in the
-    context, or -1 if no answer may start at the piece, for example because it has more context in another window.
+    context, or -1 if no answer may start at the piece, for example if the piece has more context in another window.
     `token_last`, int32, is the end character of the piece, or -1 if no answer may end at the piece.
 
     Args:

@@ -17,8 +17,8 @@ class ColumnOptions:
 
     Attributes:
       word_column, tag_column: the numbers of the columns, from 0, or from the end with -1 for the last column.
-      comment: the prefix of comment lines, which must precede a sentence. If it is '', a line before a sentence is a
-        comment if it starts with # and has another number of columns than the words, as in CoNLL-U.
+      comment: the prefix of comment lines, which must precede a sentence. With '', a line before a sentence is a
+        comment if it starts with # and its number of columns differs from that of the words, as in CoNLL-U.
       scheme: the tag scheme: 'iob1', 'iob2', 'bioes', 'bilou', 'bmes', 'ioe1' or 'ioe2' for entities; 'plain' for
         independent tags, such as parts of speech; 'auto' detects the scheme of entities.
     """
@@ -41,7 +41,7 @@ class ColumnOptions:
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A sentence, with all data that are needed to write it to a column file.
+    """A sentence, with all data that is needed to write it to a column file.
 
     `fields`, `tag_column`, `text` and `offsets` are excluded from repr and equality.
 
@@ -51,7 +51,7 @@ class Sentence:
       tags: the tag of each word, in IOB2 or plain; None if the sentence has no tags.
       document: the number of the document, in ascending order.
       columns: the columns of each word, as in the file.
-      preceding_lines: the lines since the previous sentence; () for a blank line.
+      preceding_lines: the columns of each line since the previous sentence; () for a blank line.
       separator: the separator of the columns.
       scheme: the scheme of the tags in the file: one of schemes.py:ENTITIES, 'plain', or '' if it cannot be detected.
       fields: all fields of the row, if the sentence is read from JSON or Arrow for prediction.
@@ -231,7 +231,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether the scheme of the true tags, or any true tag, marks ends in a way that conlleval cannot read."""
+    """Whether conlleval cannot read the way in which the scheme or a true tag marks the ends of entities."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}

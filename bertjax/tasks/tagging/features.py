@@ -60,9 +60,9 @@ def windows(
     A sentence that is not too long is a single window. The window is filled up with the surrounding words of the
     document, equally on both sides if there are enough words.
 
-    A longer sentence is split into overlapping windows. A word is tagged in the window with the most context on the
-    shorter side of the word. This is the rule of google-research/bert for answers, run_squad.py:_check_is_max_context.
-    Windows start at the start of a word, except inside a word that is longer than `stride`.
+    A longer sentence is split into overlapping windows. A word is tagged in the window that maximises the smaller of
+    its left and right contexts, as in google-research/bert for answers, run_squad.py:_check_is_max_context. Windows
+    start at the start of a word, except inside a word that is longer than `stride`.
 
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].

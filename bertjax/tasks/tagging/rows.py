@@ -62,7 +62,7 @@ def _fits_a_column(cell: str) -> bool:
 
 
 def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: bool) -> Iterator[Sentence | Blank]:
-    """Yields the sentence of each record, with tags as in the file, as soon as the record is read.
+    """Yields the sentence of each record as soon as the record is read. Tags are not converted.
 
     Args:
       records: The records of a file.
@@ -73,7 +73,7 @@ def parse_sentences(records: Iterable[Record], fields: TagFields, *, tagged: boo
       The sentences, and a `Blank` for each record without words, which some datasets have at the end of a file.
 
     Raises:
-      UserError: A record has another form, or differs in its numbers of words and tags.
+      UserError: A record has another form, or its numbers of words and tags differ.
     """
     first = True
     for where, row in records:

@@ -1,4 +1,4 @@
-"""Detects the tagging scheme of a file, and invalid tags."""
+"""Detects the tagging scheme of a file, and checks tags."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _IOB = ('iob2', 'iob1')
 ENTITIES = (*_IOB, *WITH_ENDS, *IOE)
 SCHEMES = ('auto', *ENTITIES, 'plain', *ALIASES)
 _TAG = re.compile(r'O|[BIESLUM](-.+)?')
-_MAX_DEVIATIONS = 0.01  # the maximum share of entities in a file that deviate from its scheme
+_MAX_DEVIATIONS = 0.01  # the maximum share of a file's entities that may deviate from its scheme
 _MAX_PLACES = 10  # the maximum number of deviating entities whose locations are printed
 
 
