@@ -68,7 +68,7 @@ def macro_f1(table: np.ndarray) -> float | None:
 
 
 def matthews(table: np.ndarray) -> float | None:
-    """Returns the Matthews correlation coefficient, for more than two classes R_K of Gorodkin (2004).
+    """Returns the Matthews correlation coefficient. For more than two classes, it is R_K of Gorodkin (2004).
 
     The value is 0 if all records have the same class, or if all predictions are the same class.
     """

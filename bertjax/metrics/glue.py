@@ -10,7 +10,7 @@ mismatched, and no WNLI. Its averages, 79.6 for BERT-base and 82.1 for BERT-larg
 import statistics
 from collections.abc import Mapping
 
-# {task: {split: {metric: value}}}; an entry of a task has the form of `splits` in results.json.
+# {task: {split: {metric: value}}}. The value of a task has the form of `splits` in results.json.
 Figures = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 
 _ACCURACY = ('accuracy',)

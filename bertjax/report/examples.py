@@ -21,7 +21,7 @@ def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) ->
     legend |= {'b': 'segment B'} if mode in _PAIRS else {}
     rows = [(_example_label(batch, row, mode), list(masked_row(batch, row, tokenizer))) for row in range(_ROWS)]
     unit = 'training rows, each of several examples,' if 'sequence_ids' in batch else 'training examples'
-    about = f'The first {_ROWS} {unit}, as the model reads them. The hidden piece is below its position.'
+    about = f'The first {_ROWS} {unit}, as the model reads them. The hidden piece is shown below each mask.'
     title = 'Pairs and masks' if mode in _PAIRS else 'Masks'
     return Section('examples', title, {'legend': legend, 'rows': rows}, about)
 

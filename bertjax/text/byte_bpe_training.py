@@ -1,4 +1,4 @@
-"""Trains a byte-level BPE. Equal texts give equal bytes."""
+"""Trains a byte-level BPE. The same texts always give the same vocabulary."""
 
 import json
 from collections.abc import Iterable

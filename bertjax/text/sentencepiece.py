@@ -109,7 +109,8 @@ class SentencePieceTokenizer:
     def save(self, directory: epath.PathLike) -> None:
         """Writes tokenizer.model, and tokenizer.json with tokenizer_config.json for transformers' AutoTokenizer.
 
-        Both give the same ids, with one exception: in transformers, a special token's name in a text becomes the token.
+        Both files give the same ids, with one exception: in transformers, the name of a special token in a text becomes
+        the token.
         """
         directory = epath.Path(directory)
         config = tokenizer_config(self._names, tokenizer_class='PreTrainedTokenizerFast', do_lower_case=self.lowercase)

@@ -43,11 +43,11 @@ _BYTE_SPACE = 'Ġ'  # the character for a space in byte-level BPE
 class JsonTokenizer:
     """Converts text to ids with a tokenizer.json that has a unigram or BPE model.
 
-    SentencePiece and the models like it (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581, byte-level BPE
-    (RoBERTa's, ModernBERT's) with Ġ. Other models may mark the pieces that continue a word with a prefix; without any
-    of these marks, each piece counts as a word. The file runs in `tokenizers` as it is. The ids equal those of
-    transformers, so the name of a special token in a text becomes the token. In a vocabulary without an unknown token,
-    which can spell any text, [MASK] takes its place.
+    SentencePiece and similar models (XLM-RoBERTa's, Gemma's) mark the start of a word with U+2581. Byte-level BPE
+    (RoBERTa's, ModernBERT's) marks it with Ġ. Other models may mark the pieces that continue a word with a prefix.
+    Without any of these marks, each piece counts as a word. `tokenizers` loads the file unchanged. The ids equal those
+    of transformers, so the name of a special token in a text becomes the token. A vocabulary that can spell any text
+    may lack an unknown token. In this case, [MASK] also serves as the unknown token.
 
     Args:
       settings: The parsed tokenizer.json.
@@ -84,7 +84,7 @@ class JsonTokenizer:
             raise UserError(
                 where, f'settings that cannot be loaded ({error})', 'a tokenizer.json', 'use the original file'
             ) from error
-        # Other code adds the special tokens, and the post-processor of byte-level BPE would shift offsets.
+        # Callers add the special tokens. The post-processor of byte-level BPE would shift offsets.
         self._tokenizer.post_processor = None
         ids_of = self._tokenizer.get_vocab(with_added_tokens=True)
         self.pieces = sort_pieces(ids_of, where)
@@ -117,7 +117,7 @@ class JsonTokenizer:
         self.fingerprint = hash_settings({'family': self.family, **{part: settings.get(part) for part in parts}})
 
     def _prepare(self, word: str) -> str:
-        """Returns the word as the model gets it."""
+        """Returns the word after normalisation and pre-tokenisation."""
         normalizer, splitter = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         text = word if normalizer is None else normalizer.normalize_str(word)
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
@@ -137,7 +137,7 @@ class JsonTokenizer:
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
         """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
-        # `tokenizers` puts a space before the text, and reports the offsets of the first character for it.
+        # `tokenizers` puts a space before the text, and reports the offsets of the first character for this space.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
@@ -228,7 +228,7 @@ def _merges(pieces: Sequence[str], scores: Sequence[float], special: set[int]) -
     """Returns the merges of a BPE model, by descending priority.
 
     A SentencePiece model has no list of merges. Each step joins the neighbours that form the piece with the highest
-    score. So every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
+    score, so every way to cut a piece into two pieces is a merge. If two merges that form the same piece overlap in a
     text, SentencePiece applies the left merge first. A tokenizer.json applies the first merge of the list, which has
     the longer left half. The results differ only in texts such as `ababa`, where the halves overlap.
     """

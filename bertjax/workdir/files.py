@@ -117,7 +117,7 @@ def read_recorded_results(path: pathlib.Path) -> dict[str, Any]:
 
 
 def _check(value: Any, form: Any, where: str) -> None:
-    """Raises a UserError if the type of `value`, or of a nested value, differs from that in `form`."""
+    """Raises a UserError if the type of `value`, or of a nested value, differs from the type in `form`."""
     number = isinstance(form, float) and isinstance(value, int) and not isinstance(value, bool)
     if type(value) is not type(form) and not number:
         raise UserError(where, format_value(value), _KINDS[type(form)], _RESTORE)

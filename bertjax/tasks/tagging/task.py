@@ -67,8 +67,8 @@ class TaggingTask(Task[Sentence, Tags]):
     word_column: int = option(0, _COLUMN, 'the column of the words, from 0; -1 is the last', affects='reading')
     tag_column: int = option(-1, _COLUMN, 'the column of the tags', affects='reading')
     comment: str = option('', about="the prefix of comment lines; '' for CoNLL-U's rule", affects='reading')
-    words: str = option('', about="the field of words in rows; '' for tokens or words", affects='reading')
-    tags: str = option('', about="the field of tags in rows; '' for ner_tags, tags, ner, …", affects='reading')
+    words: str = option('', about="the field of words in JSON and Arrow; '' for tokens or words", affects='reading')
+    tags: str = option('', about="the field of tags in JSON and Arrow; '' for ner_tags, tags, …", affects='reading')
     tag_names: Sequence[str] = option(
         (), list_of(text(empty=False)), 'the names of tags that are numbers', affects='reading'
     )
