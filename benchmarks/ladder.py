@@ -2,16 +2,16 @@
 
     python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=blimp.jsonl.gz --minutes=20
 
-A rung keeps the changes of the rungs below it, except those of side steps, which only apply to themselves. Every rung
-is a run of `python -m bertjax.main` with the number of steps that fits the processor time, computed from two short
-runs. A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
-held-out text with 15 % masks, in nats per piece and in bits per byte (so that vocabularies compare), and the accuracy
-on the minimal pairs.
+A rung keeps the changes of the rungs below it. The change of a side step applies only to this side step. Every rung is
+a run of `python -m bertjax.main`. Its number of steps fits the processor time, and is computed from two short runs. A
+finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
+held-out text with 15 % masks, in nats per piece and in bits per byte (which are comparable across vocabularies), and
+the accuracy on the minimal pairs.
 
     python benchmarks/ladder.py --report
 
-prints the table of what is finished, and a fit of the loss against size and tokens for config.budget. The text and
-the pairs do not come with bertjax.
+prints the table of the finished runs, and a fit of the loss as a function of size and tokens for config.budget. The
+text and the pairs do not come with bertjax.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ from bertjax.pretrain.heldout_texts import split_name
 from bertjax.text.tokenizer import load_tokenizer
 
 _CORPUS = flags.DEFINE_string('corpus', None, 'The text to train on, see config.corpus.')
-_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of other text.')
+_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of held-out text.')
 _PAIRS = flags.DEFINE_string('pairs', '', 'A file of minimal pairs, see configs/minimal_pairs.py; empty: none.')
-_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run.')
+_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run, in minutes.')
 _SEEDS = flags.DEFINE_list('seeds', ['0'], 'The seeds.')
 _ONLY = flags.DEFINE_list('only', [], 'The names of rungs; default: all.')
 _OUT = flags.DEFINE_string('out', 'out/ladder', 'The folder of the runs.')
@@ -48,7 +48,7 @@ REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 Keys = dict[str, Any]
 _PROBE = (10, 60)  # the steps of the two short runs
 
-# BERT's recipe (arXiv 1810.04805) at a size for minutes: 3 layers of width 192.
+# BERT's recipe (arXiv 1810.04805) for a model that trains in minutes: 3 layers of width 192.
 BERT: Keys = {
     'vocab.size': 4096, 'seq_len': 64, 'max_predictions': 10, 'batch_size': 64, 'learning_rate': 1e-3,
     'warmup_fraction': 0.1, 'corpus_options.heldout': 0.02, 'model.num_layers': 3, 'model.width': 192,
@@ -59,7 +59,7 @@ BERT: Keys = {
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """One change: its name, its keys, and whether the next rungs keep it."""
+    """A change of the recipe: its name, its keys, and whether the next rungs keep it."""
 
     name: str
     keys: Keys
@@ -111,9 +111,9 @@ LADDER = (
 
 
 def rung_keys(rung: Rung) -> Keys:
-    """Returns the keys of a rung with those that it builds on: of the kept rungs below it."""
-    below = LADDER[: LADDER.index(rung)]
-    return BERT | {name: value for kept in below if kept.kept for name, value in kept.keys.items()} | rung.keys
+    """Returns the keys of a rung, including those of the kept rungs below it."""
+    below = [other for other in LADDER[: LADDER.index(rung)] if other.kept]
+    return BERT | {name: value for other in below for name, value in other.keys.items()} | rung.keys
 
 
 class Run:
@@ -127,7 +127,7 @@ class Run:
         self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
 
     def train(self, folder: pathlib.Path, steps: int, **more: Any) -> float:
-        """Trains in `folder` unless it is finished, and returns the processor time in seconds."""
+        """Trains in `folder`, unless the run is finished, and returns the used processor time in seconds."""
         vocabulary = pathlib.Path(_OUT.value) / f'text-{self.keys["vocab.size"]}'
         shared = {'tokenizer': vocabulary / 'tokenizer', 'data': vocabulary / 'store'}
         if folder != vocabulary and not (shared['data'] / 'manifest.json').exists():
@@ -147,7 +147,7 @@ class Run:
         return _processor_time([*command, *(f'--config.{key}={value}' for key, value in keys.items())])
 
     def seconds_per_step(self) -> float:
-        """Returns the processor time of a step, the less of two measurements, made once for every seed."""
+        """Returns the processor time of a step in seconds: the smaller of two measurements, which all seeds share."""
         path = self.probe.with_suffix('.json')
         if not path.exists():
             spent = [
@@ -158,7 +158,7 @@ class Run:
         return json.loads(path.read_text())
 
     def finish(self) -> dict[str, Any]:
-        """Trains for the processor time, measures, and writes the result."""
+        """Trains for the given processor time, measures, and writes the result."""
         steps = round(60 * _MINUTES.value / self.seconds_per_step())
         seconds = self.train(self.folder, steps)
         rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]
@@ -250,7 +250,7 @@ def main(_: Any) -> None:
         return
     runs = [Run(rung, int(seed)) for seed in _SEEDS.value for rung in LADDER]
     runs = [run for run in runs if not run.kept.exists() and (not _ONLY.value or run.rung.name in _ONLY.value)]
-    for run in runs:  # first, because a machine that does other work meanwhile needs more processor time per step
+    for run in runs:  # all steps are timed first, close in time, because other work on the machine slows a step down
         print(f'{run.rung.name}: {run.seconds_per_step():.3f} s per step', flush=True)
     for run in runs:
         result = run.finish()

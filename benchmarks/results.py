@@ -1,4 +1,4 @@
-"""Fine-tune every task of docs/performance.md with bertjax and with transformers' Trainer, and keep the figures.
+"""Fine-tunes every task of docs/performance.md with bertjax and with transformers' Trainer, and keeps the figures.
 
     python benchmarks/results.py --data=DATA --kept=out/results
     python benchmarks/results.py --kept=out/results --report
@@ -42,7 +42,7 @@ FLAGS = flags.FLAGS
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 VERSIONS = {name: importlib.metadata.version(name) for name in ('jax', 'flax', 'torch', 'transformers')}
 PROGRAMS = {'bertjax': ['-m', 'bertjax.main'], 'trainer': ['benchmarks/trainer.py']}
-# Flags for bertjax, so that it does not evaluate or save during training, and does not export, like the Trainer.
+# Flags that make bertjax, like the Trainer, neither evaluate nor save during training, nor export.
 SPARE = ['--config.eval_every=0', '--config.checkpoint_every=0', '--config.export=false']
 
 

@@ -1,8 +1,8 @@
-"""Fine-tune with transformers' Trainer and PyTorch, from the same command line as bertjax.
+"""Fine-tunes with transformers' Trainer and PyTorch, from the same command line as bertjax.
 
     python benchmarks/trainer.py --config=configs/glue.py:rte --workdir=out/rte_peer --config.init=DIR --config.data=DIR
 
-By default the batches have rows of similar length, as in bertjax; see --padding. The script writes the figures of
+By default, the batches have rows of similar length, as in bertjax; see --padding. The script writes the metrics of
 bertjax's tasks to WORKDIR/results.json. Needs the extra `bench`.
 """
 

@@ -19,7 +19,7 @@ from bertjax.errors import UserError
 from breaking.world import HANGS, Outcome, World, finite, limited
 
 MODELS = (FIRST, FIRST, 'rte', 'stsb', 'tagging', 'squad', 'choice')
-# {model: the methods that it supports}; these are called more often than the methods of other models.
+# {model: the methods that it supports}. They are called more often than the methods of other models.
 METHODS = {
     FIRST: ('fill', 'score', 'next_sentence', 'extend'),
     'rte': ('classify',),
@@ -30,7 +30,7 @@ METHODS = {
 }
 EVERY = ('encode', 'pieces', 'spans', 'attention', 'batch', 'save', 'with_params', 'load')
 
-# Single texts and pairs of texts; a call gets arguments of one of the two kinds.
+# Single texts and pairs of texts. A call has arguments of only one of these two kinds.
 ONE = ('the red river', 'a bird [MASK] over the old house', '[MASK] [MASK]', '', ' ', 'x' * 9000, 'the ' * 500, '\0')
 ONE += ('\ud800', '\U0001f600 é e\u0301', '[SEP] [CLS] [PAD]', 'a\u2028b\r\nc\td', '[MASK]' * 60, np.str_('a [MASK]'))
 TWO = (
@@ -68,7 +68,7 @@ GOOD: dict[str, tuple[Any, ...]] = {
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Makes one call. It holds if it raises a UserError of one line and leaves no file, or returns finite results."""
+    """Makes one call. It must raise a UserError of one line and write no file, or return finite results."""
     rng = random.Random(f'{seed} api {number}')
     model = rng.choice(MODELS)
     method = rng.choice((*METHODS[model] * 6, *EVERY, rng.choice(sum(METHODS.values(), ()))))

@@ -27,13 +27,13 @@ VALUES = (
     'abc',
 )
 VALUES += ('abc', '()', "('a',)", '(1,2)', '{}', '10%', '-10%', '1e9%', 'nanepochs', '\x1b[31m', '../..', 'ä' * 300)
-# Keys that choose the action or its input, which other kinds of attempts change.
+# Keys that select the action or its input. Other kinds of attempts change them.
 LEFT_OUT = {'run', 'corpus', 'data', 'task.kind'}
 RUNS = (FIRST, 'rte', 'classification', 'tagging', 'squad', 'choice')
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Trains for two steps with one changed key. It holds if it finishes, is refused in one line, or is not finite."""
+    """Trains for two steps with a changed key. The run must finish, refuse in one line, or stop at non-finite steps."""
     rng = random.Random(f'{seed} configs {number}')
     kind = rng.choice(RUNS)
     (recipe,) = (word.removeprefix('--config=') for word in world.arguments(kind, '') if word.startswith('--config='))

@@ -18,7 +18,7 @@ WORDS = GOOD.split()
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Runs `run=corpus` on good and hostile text. It holds if it writes a valid store, or refuses in one line."""
+    """Runs `run=corpus` on good and hostile text. It must write a valid store, or refuse in one line."""
     rng = random.Random(f'{seed} corpora {number}')
     place = world.place(f'corpus-{number}')
     folder = place / 'text'

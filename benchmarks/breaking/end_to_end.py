@@ -10,7 +10,7 @@ from breaking.world import Outcome, World, check_trained
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Pre-trains on hostile text. It holds if it is refused in one line, or exports a model with finite figures."""
+    """Pre-trains on hostile text. The run must refuse in one line, or export a model with finite figures."""
     rng = random.Random(f'{seed} end_to_end {number}')
     place = world.place(f'end_to_end-{number}')
     folder = place / 'text'

@@ -1,4 +1,4 @@
-"""SIGKILL at random moments and at file operations. The same command must then end in the same bits."""
+"""SIGKILL at random moments and at file operations. The same command must then end with the same bits."""
 
 import functools
 import pathlib
@@ -22,7 +22,7 @@ def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
     moments = []
     for _ in range(rng.randint(1, 3)):
         process = world.start(kind, workdir)
-        moment = rng.uniform(0.25, 1.0) * seconds  # earlier, Python is still importing
+        moment = rng.uniform(0.25, 1.0) * seconds  # before 0.25, Python is still importing
         time.sleep(moment)
         process.kill()
         process.wait()
@@ -31,7 +31,7 @@ def kill_at_moment(world: World, seed: int, number: int) -> Outcome:
 
 
 def kill_at_operation(world: World, seed: int, number: int, *, kind: str) -> Outcome | None:
-    """Kills a run before one of its file operations, in an order drawn from the seed; None if all were tried."""
+    """Kills a run before one of its file operations. The seed determines their order. Returns None after the last."""
     operations = _operations(world, kind)
     if number >= operations:
         return None

@@ -11,7 +11,7 @@ from golden_runs import FIRST, SHORT, _keys
 from breaking.mutations import mutate, mutate_lines, mutate_tree
 from breaking.world import Outcome, World, check_trained
 
-# {layout: (recipe, its folder in `data` or '' for files of `_made`, keys of the recipe)}.
+# {layout: (recipe, folder in `data`, keys of the recipe)}. If the folder is '', `_made` makes the files.
 LAYOUTS = {
     'rte': ('glue.py:rte', 'RTE', {}),
     'stsb': ('glue.py:stsb', 'STS-B', {}),
@@ -43,7 +43,7 @@ FULL = 12  # every 12th attempt trains, evaluates and exports
 
 
 def attempt(world: World, seed: int, number: int) -> Outcome:
-    """Fine-tunes on damaged files. It holds if it is refused in one line, or can train; some attempts train."""
+    """Fine-tunes on damaged files. The run must refuse in one line, or be able to train. Some attempts train."""
     rng = random.Random(f'{seed} tasks {number}')
     world.trained('rte')  # and the encoder
     if rng.random() < 0.2:
@@ -78,7 +78,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
 
 
 def _infer(world: World, rng: random.Random, number: int) -> Outcome:
-    """Uses a trained model on a damaged input file. It holds if it is refused in one line, or finishes."""
+    """Uses a trained model on a damaged input file. The run must refuse in one line, or finish."""
     place = world.place(f'task-{number}')
     kind = rng.choice(list(INFERENCE))
     recipe, source, keys = INFERENCE[kind]
