@@ -12,7 +12,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.inference.masked import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
-from bertjax.tasks.minimal_pairs import first_of_equal
+from bertjax.tasks.minimal_pairs import deduplicate
 
 _VERSION = 1  # Increase this number whenever the scores of the same sentences change.
 _PART = 1024  # The number of pairs in a part, which takes some seconds with a small model.
@@ -68,7 +68,7 @@ def score_pairs(
       runner, sequences, advance: As for `PairScores`.
       lengths: The padded lengths, see `choose_score_lengths`.
     """
-    distinct, index = first_of_equal(sequences)
+    distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
     scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
     return np.array([of_pieces.sum(dtype=np.float64) for of_pieces in scores])[index].reshape(-1, 2)

@@ -36,7 +36,7 @@ def cache_folder() -> pathlib.Path:
 
 @functools.lru_cache(maxsize=1 << 16)
 def copy_object(url: str) -> pathlib.Path:
-    """Returns the local copy of an object. Its version is the one that this process found at its first request.
+    """Returns the local copy of an object. All calls in a process return the version of the first call.
 
     Raises:
       UserError: The object does not exist; see also `RemoteFolder` and `fetch`.

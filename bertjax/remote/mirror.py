@@ -22,7 +22,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # .unfinished, which has trials of a sweep, is mirrored
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # all but .unfinished/, which has the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
@@ -94,7 +94,7 @@ class Mirror:
         if _newest_step(name for name in local if unit_of(name) in changed_locally) > _newest_step(objects):
             to_pull = (to_pull - changed_locally) & {
                 unit_of(name) for name in objects
-            }  # other local changes are published again
+            }  # the other local changes are published again
         self._remove_local(unit_of(name) for name in local if unit_of(name) in to_pull and name not in objects)
         targets = {
             source: self.folder / name

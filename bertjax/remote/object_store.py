@@ -30,7 +30,7 @@ _NO_FILE_NAME = re.compile(r'(^|/)\.{0,2}(/|$)')  # names that no local file can
 
 
 def split_address(url: str) -> tuple[str, str, str]:
-    """Returns ('gs' or 's3', the bucket, the path in it without a slash at its ends)."""
+    """Returns ('gs' or 's3', the bucket, the path in the bucket without slashes at its ends)."""
     scheme, bucket, path = _ADDRESS.fullmatch(url).groups()
     return scheme, bucket, path.strip('/')
 
@@ -67,7 +67,7 @@ def _file_system(scheme: str, where: str, attempts: int = 1) -> Any:
     except ImportError as error:
         package = PACKAGES[scheme]
         found = f'{scheme}:// without {package} ({error})'
-        raise UserError(where, found, 'that package', f'pip install {package}') from None
+        raise UserError(where, found, f'the package {package}', f'pip install {package}') from None
     return _connect(scheme, attempts)
 
 

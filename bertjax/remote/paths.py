@@ -60,8 +60,8 @@ def find_objects(address: str, where: str) -> tuple[list[tuple[str, str, RemoteO
       where: The config key, for messages.
 
     Returns:
-      A list with the address, the name and the metadata of each object, and the kind of the address: 'object',
-      'folder' or 'pattern'. Reports use the name like that of a local file.
+      A list with the address, the name for reports and the metadata of each object, and the kind of the address:
+      'object', 'folder' or 'pattern'.
 
     Raises:
       UserError: There is no object; see also `RemoteFolder`.

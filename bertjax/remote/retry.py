@@ -87,8 +87,8 @@ class Requester:
     def with_check(self, check: Callable[[bool], None]) -> Self:
         """Returns a copy that calls a check between requests.
 
-        The copy calls `check(True)` before each attempt, which may wait. It calls `check(False)` after each part of a
-        large file, which must not wait. An exception in the check ends the request, but an OSError ends only the
+        Before each attempt, the copy calls `check(True)`, which may wait. After each part of a large file, it calls
+        `check(False)`, which must not wait. An exception in the check ends the request, but an OSError ends only the
         attempt.
         """
         other = copy.copy(self)

@@ -28,7 +28,7 @@ _TITLES = {
 
 
 def curves_section(run: Run, baselines: ChanceBaselines) -> Section | None:
-    """Returns the section of a run; None for a run without rows, such as a sweep (its trials have the rows)."""
+    """Returns the section with the charts; None for a run without rows, such as a sweep (its trials have the rows)."""
     if not run.rows:
         return None
     charts = {

@@ -29,7 +29,7 @@ def pretraining_examples(examples: Examples, tokenizer: Tokenizer, mode: str) ->
 def _example_label(batch: Mapping[str, np.ndarray], row: int, mode: str) -> str:
     packed = 'sequence_ids' in batch
     label = f'row {row} · examples in it: {batch["sequence_ids"][row].max()}' if packed else f'example {row}'
-    is_pair = np.atleast_1d(batch['nsp_weights'][row]) > 0  # of each example in the row
+    is_pair = np.atleast_1d(batch['nsp_weights'][row]) > 0  # for each example in the row
     if mode in _PAIRS and is_pair.any():
         label += f' · {", ".join(_PAIRS[mode][answer] for answer in np.atleast_1d(batch["nsp_labels"][row])[is_pair])}'
     predictions = int(batch['masked_weights'][row].sum())

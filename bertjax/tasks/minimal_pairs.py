@@ -89,7 +89,7 @@ def encode_pairs(pairs: Sequence[MinimalPair], tokenizer: Tokenizer, max_length:
     return [np.concatenate([cls, ids, sep]) for ids in sentences]
 
 
-def first_of_equal(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
+def deduplicate(sequences: Sequence[np.ndarray]) -> tuple[list[np.ndarray], np.ndarray]:
     """Returns the distinct sequences, and the index of each sequence among them, int64 [N].
 
     If the model scores only the distinct sequences, equal sequences have exactly equal scores. A pair whose sentences

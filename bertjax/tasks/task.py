@@ -35,7 +35,7 @@ class Judgment:
     Attributes:
       texts: the texts of the record, {name: text}.
       true, predicted: the label and the prediction as text.
-      error: the size of the error: 0 for a correct prediction. It grows with the model's confidence in a wrong one.
+      error: the size of the error: 0 for a correct prediction, larger for a wrong prediction with more confidence.
       classes: a pair (true class, predicted class) for each decision, where '' means that there is no such class; empty
         if the task has no classes.
     """

@@ -55,8 +55,8 @@ def trim_spans(
 ) -> PieceOffsets:
     """Returns ids and spans as arrays, without the spaces at both ends of the spans.
 
-    A character that no piece covers is added to the piece before it, unless it is a space or a control character. These
-    characters are combining marks that normalisation removed or composed with the letter before them.
+    A combining mark that normalisation removed or composed with the letter before it is covered by no piece. It is
+    added to the piece before it, like any other such character that is neither a space nor a control character.
 
     Args:
       text: The original text.

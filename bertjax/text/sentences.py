@@ -8,7 +8,8 @@ sentence is worse than a long sentence.
 
 import re
 
-# Increase this version with every change that splits a text differently. A store records it, and old stores stay valid.
+# Increase this version with every change that splits a text differently. A store records the version of its rules. Old
+# stores are not rebuilt.
 RULES_VERSION = 3
 
 _LOOK_BACK = 32  # the maximum number of characters to inspect before a stop, so that the time stays linear

@@ -212,7 +212,7 @@ def _check_case(tokenizer: Tokenizer, where: str, lowercase: bool | None) -> Tok
     if lowercase is not None and lowercase != tokenizer.lowercase:
         kinds = {True: 'lowers', False: 'keeps'}
         raise UserError(
-            where, f'a model that {kinds[tokenizer.lowercase]} case', f'one that {kinds[lowercase]} it',
+            where, f'a model that {kinds[tokenizer.lowercase]} case', f'a model that {kinds[lowercase]} it',
             'the case of a trained vocabulary is fixed: leave lowercase unset, or train one with --config.run=vocab',
         )  # fmt: skip
     return tokenizer

@@ -73,7 +73,7 @@ class JsonTokenizer:
         if kind not in ('Unigram', 'BPE'):
             raise UserError(
                 where, f'a model of the type {kind!r}', 'WordPiece, WordLevel, Unigram or BPE',
-                'use the tokenizer of a BERT, or train one with --config.run=vocab',
+                'use the tokenizer of a BERT model, or train one with --config.run=vocab',
             )  # fmt: skip
         is_bpe = byte_level or (kind == 'BPE' and not marks_words)
         self.family, self._space = ('bpe', _BYTE_SPACE) if is_bpe else ('sentencepiece', SPACE)

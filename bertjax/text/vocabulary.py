@@ -22,8 +22,8 @@ from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# The maximum number of distinct words in memory (about 300 MB). If there are more, only the more frequent half of this
-# number is kept.
+# The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most frequent
+# words are kept.
 MAX_WORDS = 2_000_000
 # The maximum length, in characters, of a cached chunk between ASCII white space. Chinese paragraphs are longer chunks.
 _MAX_CHUNK = 64
@@ -184,7 +184,7 @@ def train_sentencepiece(
 ) -> SentencePieceTokenizer:
     """Trains a SentencePiece model on a random sample of sentences.
 
-    SentencePiece's nmt_nfkc normalises text, or nmt_nfkc_cf, which also folds case, if `lowercase` is True. The special
+    The normalisation is SentencePiece's nmt_nfkc, or nmt_nfkc_cf with case folding if `lowercase` is True. The special
     tokens and [unusedN] slots are control symbols, which no text produces. They are the first pieces, in BERT's order.
     If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
@@ -248,7 +248,7 @@ def build_sentencepiece(
             control_symbols=controls,
             **{f'{key}_id': names.index(name) for key, name in _SENTENCEPIECE_NAMES.items()},
             **{f'{key}_piece': name for key, name in _SENTENCEPIECE_NAMES.items()},
-            # A fixed number, because each thread computes a partial sum, which changes the last digits of the result.
+            # Fixed, because each thread computes a partial sum: their number changes the last digits of the result.
             num_threads=8,
             minloglevel=2,
         )
@@ -275,6 +275,6 @@ def warn_when_small(size: int, requested: int) -> None:
     """Warns if a text gave fewer pieces than requested."""
     if size < requested:
         logging.getLogger(__name__).warning(
-            'vocabulary: %s pieces instead of %s, because no other pieces repeat in the text; give more text for more',
+            'vocabulary: %s pieces instead of %s, because no other pieces repeat in the text; give more text',
             f'{size:,}', f'{requested:,}',
         )  # fmt: skip

@@ -146,7 +146,7 @@ class Command:
 
 
 def print_next_commands(console: Console, commands: Sequence[Command]) -> None:
-    """Prints commands. They start the program in the same way as it was started now."""
+    """Prints commands, each with the invocation that started this program, such as `python -m bertjax.main`."""
     console.print('what to run next', style='bold')
     for command in commands:
         needs = f' (needs the extra {command.extra!r})' if command.extra else ''

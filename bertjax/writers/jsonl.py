@@ -42,10 +42,10 @@ class JsonLines:
     def sync(self) -> None:
         """Flushes the file to disk, so that its lines survive a loss of power.
 
-        If the file was removed or moved, the next line starts a new one.
+        If the file was removed or moved, the next line starts a new file.
 
         Raises:
-          FileNotFoundError: The folder of the file was removed or moved too.
+          FileNotFoundError: The folder of the file was also removed or moved.
         """
         if self._file is None:
             return

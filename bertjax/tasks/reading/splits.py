@@ -28,8 +28,8 @@ def split_files(
     """Returns the files of a split; empty if there are none.
 
     The split is a file such as train.csv, shards such as train-00000-of-00002.parquet, or a folder train/ with Parquet
-    files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched, which repositories of the
-    Hugging Face Hub often have.
+    files or a saved dataset. If `folder` has none of these, its subfolder `data` is searched, where many repositories
+    of the Hugging Face Hub store their files.
 
     Args:
       folder: An existing folder.

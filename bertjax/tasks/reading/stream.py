@@ -1,4 +1,4 @@
-"""Streaming from standard input: yields its lines, and batches of items that do not wait for items to come."""
+"""Streaming from standard input: reads its lines, and forms batches without waiting for more input."""
 
 import contextlib
 import io

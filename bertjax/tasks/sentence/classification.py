@@ -117,11 +117,7 @@ class ClassificationTask(TextTask):
             raise UserError('config.task.metric', found, "'macro_f1'", 'set config.task.metric=macro_f1')
 
     def _print_dev_share(self, records: Sequence[Example]) -> None:
-        """Prints how many records of the training file are used as dev.
-
-        Args:
-          records: The remaining records, for training.
-        """
+        """Prints how many records of the training file are used as dev; `records` are the others."""
         if self._shares_dev and self._shared_records:
             dev_share = f'{self._shared_records - len(records):,} of the {self._shared_records:,} records of train'
             hint = (
@@ -134,11 +130,7 @@ class ClassificationTask(TextTask):
         return [self._example(row, 'train') for row in self._rows('train')]
 
     def _set_class_weights(self, balanced: Sequence[float]) -> None:
-        """Sets and prints the weights of the labels in the loss, if `class_weights` is set.
-
-        Args:
-          balanced: The weights of the labels for 'balanced'.
-        """
+        """Sets and prints the weights of the labels in the loss, if `class_weights` is set; see class_weights.py."""
         if self.class_weights:
             self._weights = class_weights(self.class_weights, self.labels, balanced)
             pairs = zip(self.labels, self._weights, strict=True)
@@ -197,7 +189,6 @@ class ClassificationTask(TextTask):
         return not label or (label == _UNLABELLED and bool(self.labels) and label not in self.labels)
 
     def _label_columns(self, required: bool) -> tuple[Column, ...]:
-        """Returns the label columns."""
         return (Column((self.label,), required=required, join_list=False),)
 
     def _join_label_cells(self, cells: Sequence[str | None], where: str) -> str | None:

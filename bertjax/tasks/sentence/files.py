@@ -19,7 +19,7 @@ class TableFiles:
     Args:
       data: The folder, or the training file; '' to use `dataset`.
       dataset: The name of a dataset in tensorflow-datasets.
-      names: {split: name of its file, or of a split of `dataset`}. A name '' stands for the usual names.
+      names: {split: name of its file, or of a split of `dataset`}. '' selects the usual names.
       format: The format of files without a known suffix, see records.py:format_of.
     """
 

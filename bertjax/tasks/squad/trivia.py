@@ -103,7 +103,7 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
 
 
 def first_words(text: str, count: int = WORDS) -> str:
-    """Returns the part of a text from its first word to word number `count`."""
+    """Returns the first `count` words of a text, with the white space between them."""
     words = list(itertools.islice(re.finditer(r'\S+', text), count))
     return text[words[0].start() : words[-1].end()] if words else ''
 

@@ -41,7 +41,7 @@ def word_pieces(words: Sequence[str], tokenizer: Tokenizer) -> Pieces:
 
 
 def piece_offsets(words: Sequence[str], tokenizer: Tokenizer) -> list[np.ndarray]:
-    """Returns (first character, end) of the pieces of each word, in the word, int [P, 2]; see `word_pieces`."""
+    """Returns the offsets (first character, end) of each word's pieces in the word, int [P, 2]; see `word_pieces`."""
     distinct = list(dict.fromkeys(words))
     space = tokenizer.word_prefix
     located = tokenizer.encode_with_offsets([space + word for word in distinct])
@@ -67,7 +67,8 @@ def windows(
     Args:
       first: The index of the first piece of each word of the document, followed by the number of pieces, int64 [W + 1].
       sentence: The numbers of the first word of the sentence and of the word after the sentence.
-      document: The same two numbers for all words that a window may include; equal to `sentence` for no context.
+      document: The same two numbers for the words that a window may include; equal to `sentence` if windows have no
+        context.
       max_pieces: The maximum number of pieces in a window.
       stride: The distance between the starts of two windows, in pieces; at most `max_pieces`.
 

@@ -46,7 +46,7 @@ def detect_scheme(sentences: Sequence[Sequence[str]], places: Sequence[Sequence[
       sentences: The tags of each sentence.
       places: The location of each tag, 'file:line'.
       where: The name of the file.
-      scheme: The name of the scheme; 'auto' detects the scheme of most entities.
+      scheme: The name of the scheme; 'auto' selects the scheme that fits most entities.
 
     Returns:
       One of ENTITIES; '' if `scheme` is 'auto' and the file has no entities.

@@ -243,7 +243,7 @@ class TaggingTask(Task[Sentence, Tags]):
         """Yields an object for each sentence: `words`, `tags`, `probabilities`, and `true` if it is tagged.
 
         Unless tags are plain, an object also has `entities`. Their `start` and `end` (exclusive) are word numbers. For
-        raw text, they are character offsets, and an object also has `offsets`, those of the words.
+        raw text, they are character offsets, and an object also has `offsets`, the character offsets of the words.
         """
         for record, prediction in zip(records, predictions, strict=True):
             row = {'words': record.words, 'tags': prediction.tags, 'probabilities': prediction.probabilities}
