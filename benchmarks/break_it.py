@@ -18,9 +18,9 @@
     tasks       edit, cut, recode or remove files of a task; every twelfth attempt trains on them
     end_to_end  train on text like that of `corpora` for two steps, and export
 
---seed, its kind and its number determine an attempt. bertjax holds in an attempt if the run ends with the same bits as
-an undisturbed run, or refuses in one line with exit status 2. It must not hang, raise an exception, or use damaged
-bytes. The exit status of the script is 1 if bertjax did not hold in an attempt. Needs the extra `test`.
+An attempt is a function of --seed, its kind and its number. bertjax holds in an attempt if the run ends with the same
+bits as an undisturbed run, or refuses in one line with exit status 2. It must not hang, raise an exception, or use
+damaged bytes. The exit status of the script is 1 if bertjax did not hold in an attempt. Needs the extra `test`.
 """
 
 import datetime

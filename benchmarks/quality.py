@@ -177,7 +177,7 @@ def main(argv: list[str]) -> None:
     """Trains the unfinished seeds, and prints the tables."""
     del argv
     if _STEPS.value % _EVERY.value or _EVERY.value % _BLOCK.value:
-        raise app.UsageError('--eval_every must divide --steps, and --block --eval_every')
+        raise app.UsageError('--eval_every must divide --steps, and --block must divide --eval_every')
     if _REPORT.value:
         results = [figures for seed in range(_SEEDS.value) if (figures := read_figures(seed))]
         if not any(result['times'][SIDES[0]] for result in results):

@@ -47,7 +47,7 @@ def write_report(kept: pathlib.Path, finished: FinishedRuns) -> None:
 
 
 def write_between(page: pathlib.Path, begin: str, end: str, lines: Sequence[str]) -> None:
-    """Replaces the text between two marks of a page by lines."""
+    """Replaces the text between two marks of a page with lines."""
     before, rest = page.read_text(encoding='utf-8').split(begin)
     write_atomic(page, '\n'.join([before + begin, '', *lines, '', end + rest.split(end)[1]]))
 

@@ -49,7 +49,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     Attempts whose number is a multiple of FULL train. The others stop before the first step.
     """
     rng = random.Random(f'{seed} overrides {number}')
-    world.trained('rte')  # and the encoder of the tasks
+    world.trained('rte')  # also makes the encoder of the tasks
     workdir = world.place(f'override-{number}') / 'run'
     if rng.random() < 0.75:
         words = world.arguments(rng.choice(TRAININGS), workdir)

@@ -45,7 +45,7 @@ FULL = 12  # every 12th attempt trains, evaluates and exports
 def attempt(world: World, seed: int, number: int) -> Outcome:
     """Fine-tunes on damaged files. The run must refuse in one line, or be able to train. Some attempts train."""
     rng = random.Random(f'{seed} tasks {number}')
-    world.trained('rte')  # and the encoder
+    world.trained('rte')  # also makes the encoder
     if rng.random() < 0.2:
         return _infer(world, rng, number)
     place = world.place(f'task-{number}')

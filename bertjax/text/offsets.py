@@ -55,8 +55,8 @@ def trim_spans(
 ) -> PieceOffsets:
     """Returns ids and spans as arrays, without the spaces at both ends of the spans.
 
-    A combining mark that normalisation removed or composed with the letter before it is covered by no piece. It is
-    added to the piece before it, like any other such character that is neither a space nor a control character.
+    No piece covers a combining mark that normalisation removed or composed with the letter before it. Such a mark is
+    added to the piece before it, and so is any other uncovered character except spaces and control characters.
 
     Args:
       text: The original text.

@@ -22,8 +22,8 @@ from bertjax.text.smoothing import smoothed_counts, smoothed_sample
 from bertjax.text.special import CLS, PAD, SEP, UNK, replace_surrogates, special_layout
 from bertjax.text.wordpiece import WordPieceTokenizer
 
-# The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most frequent
-# words are kept.
+# The maximum number of distinct words in memory (about 300 MB). If there are more, only the MAX_WORDS // 2 most
+# frequent words are kept.
 MAX_WORDS = 2_000_000
 # The maximum length, in characters, of a cached chunk between ASCII white space. Chinese paragraphs are longer chunks.
 _MAX_CHUNK = 64
