@@ -72,7 +72,6 @@ def read_heldout(workdir: pathlib.Path) -> Iterator[tuple[str, str, float, float
 
 
 def main(argv: list[str]) -> None:
-    """Runs everything, and prints the tables."""
     del argv
     data, out = pathlib.Path(_DATA.value), pathlib.Path(_OUT.value)
     out.mkdir(parents=True, exist_ok=True)

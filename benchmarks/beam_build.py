@@ -105,7 +105,6 @@ def _words(beam: str, folder: str) -> dict[str, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the sides in turn, and prints medians."""
     if _SIDE.value:
         beam = SIDES[_SIDE.value]
         print(json.dumps({**_store(beam, f'{_FOLDER.value}/{_SIDE.value}'), **_words(beam, _FOLDER.value)}))

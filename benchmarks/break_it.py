@@ -75,7 +75,6 @@ BEGIN, END = '<!-- made by benchmarks/break_it.py --keep -->', '<!-- to here -->
 
 
 def main(argv: list[str]) -> None:
-    """Makes the attempts, and prints the counts and the attempts in which bertjax did not hold."""
     del argv
     logging.set_verbosity(logging.WARNING)
     folder = pathlib.Path(_OUT.value or tempfile.mkdtemp(prefix='break_it-')).resolve()

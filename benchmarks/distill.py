@@ -123,7 +123,6 @@ def make_cell(pattern: str) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the unfinished runs, and prints the table."""
     del argv
     if not _DATA.value:
         raise app.UsageError('--data: expected the folder of the data')

@@ -102,12 +102,10 @@ class InTurn(transformers.TrainerCallback):
         self._turns = turns
 
     def on_epoch_begin(self, *_: object, **__: object) -> None:
-        """Waits for a message."""
         self._turns.recv()
         self._start = time.perf_counter()
 
     def on_epoch_end(self, *_: object, **__: object) -> None:
-        """Sends the seconds of the epoch."""
         self._turns.send(time.perf_counter() - self._start)
 
 
@@ -164,7 +162,6 @@ def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figure
 
 
 def main(argv: list[str]) -> None:
-    """Compares the trainings on each task."""
     del argv
     cores = len(os.sched_getaffinity(0))
     print(

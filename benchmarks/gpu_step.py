@@ -160,7 +160,6 @@ def versions() -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Checks the GPU, measures the rows, prints and writes the figures."""
     del argv
     began = time.perf_counter()
     logging.set_verbosity(logging.WARNING)

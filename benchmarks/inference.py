@@ -7,9 +7,8 @@ The script compares three implementations, all from text to the mean of the last
 batches in the order of the texts, each padded to its longest text, like a data collator; PyTorch with texts sorted by
 length. Each is called once, which includes compilation in bertjax. Then they run in turn. The script prints texts per
 second, the ratios of wall time and CPU time, the time of the first call, and the largest difference of a feature. On a
-shared machine, CPU time is more reliable if PyTorch's threads do not spin. To stop them, set OMP_WAIT_POLICY=passive.
-
-Needs the extra `bench`.
+shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that PyTorch's threads do not spin. Needs the extra
+`bench`.
 
 On 23 November 2026 (one core with AVX-512, jax 0.10.2) the forward pass of MiniLM took 184 us of CPU time per position
 with 2 rows of 384 per batch, 198 with 4, 204 with 8, and 218 with 16, whose activations exceed the cache. Packed rows
@@ -94,7 +93,6 @@ def timed(encode: Callable[[Sequence[str]], np.ndarray], texts: Sequence[str]) -
 
 
 def main(argv: list[str]) -> None:
-    """Runs the implementations in turn, and prints the results."""
     del argv
     directory, texts = checkpoint(_MODEL.value), read_texts(_DATA.value)
     encoders = {

@@ -81,7 +81,6 @@ def waiting_share(threads: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Prints the medians for each masking unit, and the number of cores that a host of TPUs would need."""
     del argv
     rows, tokenizer = _BATCH.value, load_tokenizer(_TOKENIZER.value)
     with tempfile.TemporaryDirectory() as folder:

@@ -244,7 +244,6 @@ def fit(results: list[Keys]) -> str:
 
 
 def main(_: Any) -> None:
-    """Runs the rungs, or prints the table."""
     if _REPORT.value:
         report()
         return

@@ -78,7 +78,6 @@ def average_ancestors(codes: list[str], width: int) -> np.ndarray:
 
 
 def main(argv: list[str]) -> None:
-    """Writes the files."""
     del argv
     out, draw = pathlib.Path(_OUT.value), random.Random(0)
     out.mkdir(parents=True, exist_ok=True)

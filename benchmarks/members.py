@@ -55,7 +55,6 @@ class Run:
         return time.perf_counter() - start
 
     def close(self) -> None:
-        """Stops the loader."""
         self._loader.close()
 
 
@@ -65,7 +64,6 @@ def with_seeds(settings: FinetuningSettings, members: int) -> FinetuningSettings
 
 
 def main(argv: list[str]) -> None:
-    """Measures both, and prints the results."""
     del argv
     members, steps = _MEMBERS.value, _STEPS.value
     folder, settings = pathlib.Path(tempfile.mkdtemp()), with_seeds(finetuning_settings(_CONFIG.value), members)

@@ -6,12 +6,10 @@ The script selects pairs at equal distances in the file, and scores both sentenc
 and with a plain loop over PyTorch. The loop sorts the masked copies of all sentences by length, and pads each batch to
 its longest copy. Both are called once, which includes compilation in bertjax, and then in turn. The script prints
 masked copies per second of wall time and of CPU time, the ratios, the largest difference of a score, and the number of
-pairs that the two decide differently. On a shared machine, CPU time is more reliable if PyTorch's threads do not spin.
-To stop them, set OMP_WAIT_POLICY=passive.
+pairs that the two decide differently. On a shared machine, compare CPU times, with OMP_WAIT_POLICY=passive so that
+PyTorch's threads do not spin. Needs the extra `bench`.
 
 Without --model, the model is a BERT-mini (4 layers, width 256, 30,522 pieces) with random weights.
-
-Needs the extra `bench`.
 """
 
 import os
@@ -99,7 +97,6 @@ def timed(score: Scorer) -> tuple[np.ndarray, float, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs both implementations in turn, and prints the results."""
     del argv
     pairs = read_pairs(_DATA.value, '--data')
     pairs = pairs[:: max(1, len(pairs) // _PAIRS.value)][: _PAIRS.value]

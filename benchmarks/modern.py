@@ -10,9 +10,8 @@ of this length ('packed'), or also pads them ('padded'). Two computations are ti
 * the last hidden states of ModernBERT-base (arXiv 2412.13663).
 
 Both start from the same random weights. The script first checks that losses and states are equal. Then it runs the
-modes in turn, and prints the median CPU time of each mode and the median ratio to the first mode. On a shared machine,
-ratios of CPU time are more reliable than wall time if PyTorch's threads do not spin. To stop them, set
-OMP_WAIT_POLICY=passive. Needs the extra `bench`.
+modes in turn, and prints the median CPU time of each mode and the median ratio to the first mode. Set
+OMP_WAIT_POLICY=passive, so that PyTorch's threads do not spin and add to the CPU time. Needs the extra `bench`.
 
 On 25 November 2026 (two busy cores with AVX-512, jax 0.10.2, torch 2.13.0, transformers 5.24.0), packed rows computed
 the states 2.6 times as fast as eager and 1.9 times as fast as sdpa. They ran a training step 3.8 times as fast as
@@ -256,7 +255,6 @@ def compare(computation: str, functions: Mapping[str, Callable[[], Any]]) -> Non
 
 
 def main(argv: list[str]) -> None:
-    """Runs the computations one after the other."""
     del argv
     if _THREADS.value:
         torch.set_num_threads(_THREADS.value)

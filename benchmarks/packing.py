@@ -80,7 +80,6 @@ def rate(make: Callable[[int], object], seconds: float = 3.0) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Times both in turn, and prints medians and ratios."""
     del argv
     tokenizer, times, tokens = load_tokenizer(_TOKENIZER.value), {}, {}
     with tempfile.TemporaryDirectory() as folder:

@@ -174,7 +174,6 @@ def _shown(values: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Trains the unfinished seeds, and prints the tables."""
     del argv
     if _STEPS.value % _EVERY.value or _EVERY.value % _BLOCK.value:
         raise app.UsageError('--eval_every must divide --steps, and --block must divide --eval_every')

@@ -115,7 +115,6 @@ def describe(run: Run, result: dict[str, Any] | None) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """Lists the runs, runs the unfinished ones, or writes the report."""
     del argv
     known = [experiment.name for experiment in EXPERIMENTS]
     for name in [name for name in _ONLY.value if name not in known]:

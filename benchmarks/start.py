@@ -141,7 +141,6 @@ def show(rounds: Sequence[dict[str, Times]]) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the commands in turn, and prints the times."""
     del argv
     packages = ('jax', 'flax', 'torch', 'transformers')
     versions = ', '.join(f'{name} {importlib.metadata.version(name)}' for name in packages)

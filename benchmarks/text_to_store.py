@@ -95,7 +95,6 @@ def _theirs() -> dict[str, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the sides in turn, and prints medians and ratios."""
     if _SIDE.value:
         print(json.dumps(_theirs() if _SIDE.value == 'google' else _ours(int(_SIDE.value))))
         return

@@ -176,7 +176,6 @@ def timed(step: Callable[[], object]) -> tuple[float, float]:
 
 
 def main(argv: list[str]) -> None:
-    """Times all modes in turn, and prints medians and ratios."""
     del argv
     if _PACKED.value and not _TOKENIZER.value:
         raise app.UsageError('--packed: expected --tokenizer as well')

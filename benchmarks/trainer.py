@@ -29,7 +29,6 @@ _WORKDIR = flags.DEFINE_string('workdir', None, 'See --workdir of bertjax.main.'
 
 
 def main(argv: list[str]) -> None:
-    """Trains, evaluates, and writes the results."""
     del argv
     transformers.logging.set_verbosity_error()
     config, folder = _CONFIG.value, pathlib.Path(_WORKDIR.value)

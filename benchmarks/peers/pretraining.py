@@ -19,7 +19,6 @@ def missing_device(device: str) -> str:
 
 
 def versions() -> str:
-    """Returns the versions of torch and transformers."""
     return f'torch {torch.__version__}, transformers {transformers.__version__}'
 
 

@@ -123,7 +123,7 @@ class JsonTokenizer:
         return text if splitter is None else ''.join(part for part, _ in splitter.pre_tokenize_str(text))
 
     def encode(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Returns the ids of each text, int32 [N], without [CLS] and [SEP]."""
+        """See Tokenizer."""
         try:
             encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
         except (UnicodeEncodeError, TypeError):
@@ -132,18 +132,18 @@ class JsonTokenizer:
         return [np.array(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def encode_flat(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the ids of all texts in one array, and the number of ids of each; see `Tokenizer.encode_flat`."""
+        """See Tokenizer."""
         return flatten(self.encode(texts))
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[PieceOffsets]:
-        """Returns the ids of `encode` and the offsets of the pieces; see `Tokenizer.encode_with_offsets`."""
+        """See Tokenizer."""
         # `tokenizers` puts a space before the text, and reports the offsets of the first character for this space.
         space = self._tokenizer.token_to_id(self._space)
         located = locate(self._tokenizer, texts, SPACE if self.family == 'sentencepiece' else ' ')
         return [(ids, starts, np.where(ids == space, starts, ends)) for ids, starts, ends in located]
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Returns readable text, including special tokens."""
+        """See Tokenizer."""
         return self._tokenizer.decode([int(index) for index in ids], skip_special_tokens=False)
 
     def save(self, directory: epath.PathLike) -> None:

@@ -189,18 +189,14 @@ def train_sentencepiece(
     If the sample is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
-      texts: A stream of texts, read once.
-      others: The streams of the other corpora of a mixture.
-      vocab_size: The number of pieces, including special tokens and unused slots.
+      texts, others, vocab_size, unused, smoothing: See `train_wordpiece`.
       model_type: The type of the model: 'unigram' (Kudo 2018) or 'bpe'.
       lowercase: Whether case is folded.
-      unused: The number of [unusedN] slots to reserve.
       seed: The seed of the sample.
       sample_sentences: The size of the sample. Unigram training needs 3 KB of memory for each English sentence.
-      smoothing: The exponent of a mixture; see `text/smoothing.py`.
 
     Raises:
-      UserError: The texts are empty, or `vocab_size` is too small for their characters.
+      UserError: See `train_wordpiece`.
     """
     drawn = [sample(iter_sentences(some), sample_sentences, seed) for some in (texts, *others)]
     return build_sentencepiece(

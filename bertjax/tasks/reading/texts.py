@@ -163,13 +163,9 @@ def read_lines(path: epath.PathLike) -> Iterator[Line]:
 
 
 def stream_lines(file: io.BufferedReader, where: str) -> Iterator[Line]:
-    """Yields the lines of an open file or pipe, each as soon as it is read. Only \\n and \\r\\n end a line.
+    """Yields the lines of an open file or pipe, each as soon as it is read; see `decode_file`.
 
-    The content is decompressed if it is gzip, bzip2, xz or zstd. A byte order mark is removed.
-
-    Args:
-      file: The open file, at its start.
-      where: The name of the file, for messages.
+    Only \\n and \\r\\n end a line.
 
     Raises:
       UserError: The file is damaged or not UTF-8. The message names the line.

@@ -40,8 +40,8 @@ class Relation:
       text: the text without marks.
       entities: the subject and the object. In a marked text, << and >> mark the subject, and [[ and ]] the object.
       label: the name of the relation; None if unknown.
-      where: the location, 'file:line'; excluded from repr and equality.
-      fields: all fields of the row, if the record is read for prediction; excluded from repr and equality.
+      where: the location, 'file:line'.
+      fields: all fields of the row, if the record is read for prediction.
     """
 
     text: str

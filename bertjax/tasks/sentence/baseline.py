@@ -61,9 +61,8 @@ def label_baselines(
     """Returns the logits of two baselines for C independent labels: the label frequencies and logistic regression.
 
     Args:
-      train: The N training records.
+      train, records: See `class_baselines`.
       targets: 1 for each label of a training record and 0 elsewhere, [N, C].
-      records: The M records to predict.
 
     Returns:
       {name of a baseline: logits of a sigmoid, float64 [M, C]}.
@@ -83,9 +82,8 @@ def score_baselines(
     """Returns the scores of two baselines, the mean of the targets and ridge regression on TF-IDF features.
 
     Args:
-      train: The N training records.
+      train, records: See `class_baselines`.
       targets: The scores of the training records, float [N].
-      records: The M records to predict.
 
     Returns:
       {name of a baseline: scores, float64 [M, 1]}.

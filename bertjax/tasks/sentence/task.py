@@ -42,9 +42,8 @@ class Example:
       label: the name of the label, or the score, or the names of several labels; None if unknown.
       index: the identifier of the record in an official file, see TextTask._index. In GLUE, it is the number of the
         record, from 0, if the file has no identifiers.
-      where: the location, 'file:line'; excluded from repr and equality, so that equal records from different files are
-        equal.
-      fields: all fields of the row, if the record is read for prediction; excluded from repr and equality.
+      where: the location, 'file:line'; not compared, so that equal records from different files are equal.
+      fields: all fields of the row, if the record is read for prediction.
     """
 
     first: str

@@ -26,8 +26,8 @@ class SquadQuestion:
       question, context: the texts, as in the file.
       answers: the answers of the annotators; () if the context has no answer; None if unknown.
       starts: the first character of each answer in the context.
-      impossible: whether the file marks the question as unanswerable; excluded from repr and equality.
-      fields: all fields of the row, if the question is read for prediction; excluded from repr and equality.
+      impossible: whether the file marks the question as unanswerable.
+      fields: all fields of the row, if the question is read for prediction.
     """
 
     id: str

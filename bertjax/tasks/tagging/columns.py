@@ -43,8 +43,6 @@ class ColumnOptions:
 class Sentence:
     """A sentence, with all data that is needed to write it to a column file.
 
-    `fields`, `tag_column`, `text` and `offsets` are excluded from repr and equality.
-
     Attributes:
       where: the location of the first word, 'file:line'.
       words: the W words.
