@@ -40,12 +40,14 @@ def objects_of_lines(lines: Iterable[Line], where: str) -> Iterator[Record]:
     for number, line in lines:
         if not line.strip():
             continue
-        place = f'{where}:{number}'
+        location = f'{where}:{number}'
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(place, f'invalid JSON ({error})', 'one JSON object per line', 'correct the line') from None
-        yield Record(place, _check_object(record, place))
+            raise UserError(
+                location, f'invalid JSON ({error})', 'one JSON object per line', 'correct the line'
+            ) from None
+        yield Record(location, _check_object(record, location))
 
 
 def objects_of_text(text: str, where: str) -> Iterator[Record]:
@@ -62,8 +64,8 @@ def objects_of_text(text: str, where: str) -> Iterator[Record]:
     if not isinstance(root, list | dict):
         raise UserError(where, f'a JSON {type(root).__name__}', 'a list of objects', 'check the file')
     for key, record in enumerate(root) if isinstance(root, list) else root.items():
-        place = f'{where}[{key!r}]'
-        yield Record(place, _check_object(record, place))
+        location = f'{where}[{key!r}]'
+        yield Record(location, _check_object(record, location))
 
 
 def _check_object(record: Any, where: str) -> dict[str, Any]:

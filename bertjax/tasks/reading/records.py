@@ -143,11 +143,11 @@ def _value(fields: Mapping[str, Any], column: Column, where: str) -> str | None:
     name = next((name for name in column.names if name in fields), None)
     if name is not None:
         value = fields[name]
-        if isinstance(value, str):  # the most frequent case, which does not need `place`
+        if isinstance(value, str):  # the most frequent case, which does not need `location`
             return check_text(value, where)
-        place = f'{where}, field {quote_names([name])}'
+        location = f'{where}, field {quote_names([name])}'
         return convert_to_text(
-            value, place, join_list=column.join_list, list_as_json=column.list_as_json, key=column.key
+            value, location, join_list=column.join_list, list_as_json=column.list_as_json, key=column.key
         )
     if column.required:
         fix = f'correct the record, or name another field in {column.key}'

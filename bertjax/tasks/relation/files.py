@@ -210,9 +210,9 @@ def read_relations(lines: Iterable[Line], where: str, text: str) -> Iterator[Rel
 
 def _read_marked_lines(lines: Iterable[Line], where: str) -> Iterator[Relation | Blank]:
     for number, line in lines:
-        place = f'{where}:{number}'
+        location = f'{where}:{number}'
         if line.strip():
-            text, entities = parse_marked_text(line, place)
-            yield Relation(text, entities, None, place)
+            text, entities = parse_marked_text(line, location)
+            yield Relation(text, entities, None, location)
         else:
-            yield Blank(place)
+            yield Blank(location)

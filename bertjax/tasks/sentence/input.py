@@ -50,9 +50,9 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
     blanks: list[Blank] = []
     empty = True
     for number, line in lines:
-        place = f'{where}:{number}'
+        location = f'{where}:{number}'
         if not line.strip(' '):
-            blanks.append(Blank(place))
+            blanks.append(Blank(location))
             continue
         yield from blanks  # yielded only before a text, so that blank lines at the end of the file are dropped
         blanks, empty = [], False
@@ -60,8 +60,8 @@ def _plain_rows(lines: Iterable[Line], where: str, texts: int) -> Iterator[Row |
         if len(cells) != texts:
             expected = 'one text per line, without tabs' if texts == 1 else 'two texts per line with a tab between them'
             fix = 'correct the line, or put the column names in the first line'
-            raise UserError(place, f'{len(cells) - 1} tabs', expected, fix)
-        yield Row(place, cells)
+            raise UserError(location, f'{len(cells) - 1} tabs', expected, fix)
+        yield Row(location, cells)
     if empty:
         raise UserError(where, 'no text', 'at least one', 'check the file')
 

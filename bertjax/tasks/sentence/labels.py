@@ -71,9 +71,9 @@ def find_odd_labels(counts: Mapping[str, int], records: Sequence[LabelledRecord]
     lines = []
     for label, count in counts.items():
         if count and label.lower() in _PERHAPS_MISSING:
-            place = _first(label, records)
+            location = _first(label, records)
             lines.append(
-                f'warning: {count:,} records have the label {label!r}, the first at {place}; is it a missing value?'
+                f'warning: {count:,} records have the label {label!r}, the first at {location}; is it a missing value?'
             )
     by_folded: dict[str, list[str]] = {}
     for label in counts:

@@ -62,10 +62,10 @@ def parse_squad_json(text: str, where: str, labels: str) -> list[LocatedQuestion
     if not isinstance(root, dict):
         raise UserError(where, f'a JSON {type(root).__name__}', _FORM, _FIX)
     questions: list[LocatedQuestion] = []
-    for paragraph, place in _paragraphs(root, where):
-        context = _field(paragraph, place, 'context', str)
-        for i, qa in enumerate(_field(paragraph, place, 'qas', list)):
-            at = f'{place}.qas[{i}]'
+    for paragraph, location in _paragraphs(root, where):
+        context = _field(paragraph, location, 'context', str)
+        for i, qa in enumerate(_field(paragraph, location, 'qas', list)):
+            at = f'{location}.qas[{i}]'
             questions.append((at, _question(_typed(qa, at, dict), at, context, labels)))
     if not questions:
         raise UserError(where, 'no question', _FORM, _FIX)
@@ -229,9 +229,9 @@ def load_json(text: str, where: str, line: int = 1) -> Any:
 def _paragraphs(root: Mapping[str, Any], where: str) -> Iterator[tuple[Mapping[str, Any], str]]:
     """Yields (paragraph, location) for each paragraph."""
     for a, article in enumerate(_field(root, where, 'data', list, dot=False)):
-        place = f'{where}:data[{a}]'
-        for p, paragraph in enumerate(_field(_typed(article, place, dict), place, 'paragraphs', list)):
-            yield _typed(paragraph, f'{place}.paragraphs[{p}]', dict), f'{place}.paragraphs[{p}]'
+        location = f'{where}:data[{a}]'
+        for p, paragraph in enumerate(_field(_typed(article, location, dict), location, 'paragraphs', list)):
+            yield _typed(paragraph, f'{location}.paragraphs[{p}]', dict), f'{location}.paragraphs[{p}]'
 
 
 def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> SquadQuestion:
@@ -244,13 +244,13 @@ def _question(qa: Mapping[str, Any], at: str, context: str, labels: str) -> Squa
         raise UserError(f'{at}.answers', f'{len(answers)} answers and is_impossible', 'one of the two', _FIX)
     texts, starts = [], []
     for i, answer in enumerate(answers):
-        place = f'{at}.answers[{i}]'
-        texts.append(_field(_typed(answer, place, dict), place, 'text', str))
-        starts.append(_field(answer, place, 'answer_start', int))
+        location = f'{at}.answers[{i}]'
+        texts.append(_field(_typed(answer, location, dict), location, 'text', str))
+        starts.append(_field(answer, location, 'answer_start', int))
         last = len(context.encode())  # offsets may be in bytes or UTF-16 units; windows.py:find_answer corrects them
         if not 0 <= starts[-1] <= last:
             expected = f'a character of the context, 0 to {last:,}'
-            raise UserError(f'{place}.answer_start', format_value(starts[-1]), expected, _FIX)
+            raise UserError(f'{location}.answer_start', format_value(starts[-1]), expected, _FIX)
     return SquadQuestion(name, question, context, tuple(texts), tuple(starts), impossible)
 
 

@@ -89,11 +89,11 @@ def _paragraphs(folder: epath.Path, entry: Mapping[str, Any], at: str, counts: C
         raise UserError(at, 'no documents', ' or '.join(EVIDENCE), _FIX)
     for key, subfolder in EVIDENCE.items():
         for j, page in enumerate(_checked(entry.get(key, []), f'{at}.{key}', list)):
-            place = f'{at}.{key}[{j}]'
-            file = _text(_checked(page, place, dict), place, 'Filename')
+            location = f'{at}.{key}[{j}]'
+            file = _text(_checked(page, location, dict), location, 'Filename')
             document = folder / subfolder / file
             if not document.is_file():
-                raise UserError(f'{place}.Filename', f'no file {document}', 'the text of the document', _FIX)
+                raise UserError(f'{location}.Filename', f'no file {document}', 'the text of the document', _FIX)
             counts.documents += 1
             context = first_words(read_text(document))
             answers = find_aliases(context, pattern)

@@ -17,7 +17,7 @@ from bertjax.text.tokenizer import Tokenizer
 _MAX_LISTED = 100
 # The results of a search for an answer: the answer is at the expected offset; it is there, but with different white
 # space; it is at another offset; it is not in the context.
-PLACE_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
+MATCH_KINDS = ('exact', 'spaces', 'elsewhere', 'missing')
 
 
 def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
@@ -32,7 +32,7 @@ def find_answer(context: str, answer: str, start: int) -> tuple[str, int, int]:
       start: The expected offset of the answer, in characters.
 
     Returns:
-      (one of PLACE_KINDS, first character, end); first character and end are 0 if the answer is missing.
+      (one of MATCH_KINDS, first character, end); first character and end are 0 if the answer is missing.
     """
     if answer.strip() and context.startswith(answer, start):
         return 'exact', start, start + len(answer)
