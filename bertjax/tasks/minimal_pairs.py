@@ -1,4 +1,4 @@
-"""Reader of minimal pairs, two similar sentences of which only one is grammatical, from JSON lines as in BLiMP."""
+"""Reader of minimal pairs, a grammatical and a similar ungrammatical sentence, from JSON lines as in BLiMP."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -28,7 +28,7 @@ def option(
 ) -> Any:
     """Returns a dataclass field of a task class that is a key of config.task.
 
-    A field with a default that is not the result of `option` is an option that affects 'training'.
+    A field with a default that is declared without `option` affects 'training'.
 
     Args:
       default: the value if a recipe does not set the option.

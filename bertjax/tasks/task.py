@@ -120,7 +120,7 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """
 
     def adopt(self, source: str) -> None:
-        """Takes over settings of the model in the directory `source`, because a new run starts from this model.
+        """Takes over settings of the model from which a new run starts; `source` is the directory of the model.
 
         Raises:
           UserError: The task cannot represent the model.

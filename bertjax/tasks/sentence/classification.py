@@ -222,7 +222,7 @@ class ClassificationTask(TextTask):
 def is_held_out(record: Example, share: float) -> bool:
     """Whether a record of the training file belongs to the dev split.
 
-    A hash of the text decides, without regard to case and white space.
+    A hash of the text decides. The hash ignores case and differences in white space.
 
     Args:
       record: The record.

@@ -229,7 +229,7 @@ def convert_to_file_scheme(sentence: Sentence, tags: Sequence[str], scheme: str)
 
 
 def _unknown_to_conlleval(sentence: Sentence, scheme: str) -> bool:
-    """Whether conlleval cannot read the way in which the scheme or a true tag marks the ends of entities."""
+    """Whether the scheme or a true tag marks the ends of entities in a way that conlleval cannot read."""
     if sentence.tags is None or scheme not in ENTITIES:
         return False
     letters = {tag[:1] for tag in file_tags(sentence)}
