@@ -27,7 +27,7 @@ def damage_checkpoint(world: World, seed: int, number: int) -> Outcome | None:
     if region is None:
         return None
     path, begin, end = region
-    copy = world.place(f'flip-{number}') / 'checkpoints'
+    copy = world.make_folder(f'flip-{number}') / 'checkpoints'
     shutil.copytree(folder, copy)
     rng = random.Random(f'{seed} flips {number}')
     what = _damage(copy / path.relative_to(folder), begin, end, rng)
@@ -51,7 +51,7 @@ def damage_workdir(world: World, seed: int, number: int) -> Outcome:
     """Damages another file of an interrupted run. The continued run must end with the same bits, or refuse."""
     rng = random.Random(f'{seed} files {number}')
     reference, expected, _ = world.reference(FIRST)
-    workdir = world.place(f'file-{number}')
+    workdir = world.make_folder(f'file-{number}')
     shutil.copytree(reference, workdir, dirs_exist_ok=True)
     steps = sorted(int(path.name) for path in (workdir / 'checkpoints').iterdir() if path.name.isdigit())
     rewound(workdir, step=steps[-2])

@@ -50,7 +50,7 @@ def attempt(world: World, seed: int, number: int) -> Outcome:
     """
     rng = random.Random(f'{seed} overrides {number}')
     world.trained('rte')  # also makes the encoder of the tasks
-    workdir = world.place(f'override-{number}') / 'run'
+    workdir = world.make_folder(f'override-{number}') / 'run'
     if rng.random() < 0.75:
         words = world.arguments(rng.choice(TRAININGS), workdir)
     elif rng.random() < 0.6:

@@ -83,12 +83,12 @@ class World:
         jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
         jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
 
-    def place(self, name: str) -> pathlib.Path:
+    def make_folder(self, name: str) -> pathlib.Path:
         """Returns an empty folder for an attempt."""
-        place = self.folder / 'attempts' / name
-        shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True)
-        return place
+        folder = self.folder / 'attempts' / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
 
     @functools.cache  # noqa: B019  only one World exists
     def reference(self, kind: str) -> tuple[pathlib.Path, dict, float]:
@@ -96,7 +96,7 @@ class World:
         if kind != FIRST:
             encoder = self.folder / 'data' / 'encoder'
             shutil.copytree(self.reference(FIRST)[0] / 'export', encoder / 'export', dirs_exist_ok=True)
-        workdir = self.place(f'reference-{kind}')
+        workdir = self.make_folder(f'reference-{kind}')
         self.finish(kind, workdir)  # compiles
         shutil.rmtree(workdir)
         began = time.monotonic()
@@ -134,7 +134,7 @@ class World:
         if kind == FIRST:
             return self.reference(FIRST)[0]
         self.reference('rte')  # makes the encoder
-        workdir = self.place(f'trained-{kind}') / 'run'
+        workdir = self.make_folder(f'trained-{kind}') / 'run'
         ended = self.call(*self.arguments(kind, workdir), '--config.steps=2', '--config.eval_every=0')
         assert ended.status == 0, ended
         return workdir

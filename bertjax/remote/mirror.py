@@ -22,7 +22,7 @@ from bertjax.remote.object_store import RemoteFolder
 RECORD = '.published.json'
 LARGE = 8 << 20  # bytes; a larger growing file is published only together with a checkpoint
 _SAVE_RECORD_EVERY = 5.0  # seconds
-_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # all but .unfinished/, which has the trials of a sweep
+_HIDDEN = re.compile(r'(^|/)\.(?!unfinished/)')  # except .unfinished/, which has the trials of a sweep
 _STEP = re.compile(r'(?:.*/)?checkpoints/(\d+)')
 
 FileState = tuple[int, int]  # size, and modification time in ns
