@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.tasks.reading.layout import Record
 from bertjax.tasks.reading.texts import Blank, check_text, quote_names
@@ -47,7 +48,7 @@ class TagFields:
             raise UserError(where, f'the fields {quote_names(fields)}', ' or '.join(names), fix)
         words = fields[name]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise UserError(f'{where}, field {name}', 'another value', 'a list of words', 'correct the record')
+            raise UserError(f'{where}, field {name}', format_value(words), 'a list of words', 'correct the record')
         for number, word in enumerate(words):
             if not _fits_a_column(word):
                 found = f'the word {word!r} as number {number}'
