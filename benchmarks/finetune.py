@@ -122,7 +122,6 @@ def theirs(config: ConfigDict, folder: str, turns: Turns, padding: str) -> None:
 
 
 def compare(config: ConfigDict, folder: str) -> None:
-    """Runs the three trainings in turn, and prints the results."""
     context = multiprocessing.get_context('spawn')
     turns: dict[str, Turns] = {}
     children = []
@@ -146,7 +145,6 @@ def compare(config: ConfigDict, folder: str) -> None:
 
 
 def show(config: ConfigDict, facts: dict, rounds: list[dict[str, float]], figures: dict[str, dict]) -> None:
-    """Prints rates, quality and ratios."""
     rows, compiling = facts[OURS]['rows'], facts[OURS]['compiling']
     totals = {name: sum(seconds[name] for seconds in rounds) + facts[name]['compiling'] for name in figures}
     lengths = ', '.join(map(str, facts[OURS]['lengths']))

@@ -134,7 +134,6 @@ def measure(row: Row, unpacked: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def format_row(figures: Mapping[str, Any]) -> str:
-    """Returns a row of the table."""
     theirs = f'{figures["peer_sequences_per_s"]:9,.0f} {figures["ratio"]:6.2f}' if figures['ratio'] else ' ' * 16
     return (
         f'{figures["row"]:<22} {1e3 * figures["step_s"]:9.1f} {figures["sequences_per_s"]:12,.0f} '
@@ -143,7 +142,6 @@ def format_row(figures: Mapping[str, Any]) -> str:
 
 
 def versions() -> str:
-    """Returns the device and the versions of the libraries."""
     device = jax.devices()[0]
     names = [
         f'{device.device_kind} ({device.platform})',

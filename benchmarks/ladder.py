@@ -198,7 +198,6 @@ def _processor_time(command: list[str]) -> float:
 
 
 def report() -> None:
-    """Prints a table of the finished runs in Markdown."""
     results = [json.loads(path.read_text()) for path in pathlib.Path(_KEPT.value).glob('*.json')]
     print(
         '| change | minutes | seed | steps | MLM loss | bits per byte | minimal pairs |\n|---|---|---|---|---|---|---|'

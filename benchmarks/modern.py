@@ -74,14 +74,12 @@ def peer_config(name: str) -> transformers.ModernBertConfig:
 
 
 def make_sequences(vocab_size: int) -> Tokens:
-    """Returns sequences of random ids."""
     rng = np.random.default_rng(0)
     lengths = np.linspace(_SHORTEST.value, _LONGEST.value, _SEQUENCES.value).astype(int)
     return [rng.integers(1000, vocab_size - 1000, length) for length in lengths]
 
 
 def make_masks(sequences: Tokens) -> list[np.ndarray]:
-    """Returns the positions to predict in each sequence."""
     rng = np.random.default_rng(1)
     return [np.sort(rng.choice(len(x), round(MASK_RATE * len(x)), replace=False)) for x in sequences]
 

@@ -85,7 +85,6 @@ def facts(seed: int) -> dict[str, Any]:
 
 
 def path_of(seed: int) -> pathlib.Path:
-    """Returns the path of the figures of a seed."""
     return pathlib.Path(_KEPT.value) / f'{_SIZE.value}-{seed}.json'
 
 
@@ -200,7 +199,6 @@ def main(argv: list[str]) -> None:
 
 
 def print_tables(results: Sequence[Mapping[str, Any]]) -> None:
-    """Prints the versions and settings, the losses, and the speeds."""
     versions = ', '.join(f'{name} {version}' for name, version in results[0]['versions'].items())
     print(
         f'{platform.processor() or platform.machine()}, {results[0]["run"]["cores"]} cores, {versions}; {_SIZE.value}, '

@@ -56,7 +56,6 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the result file."""
         return f'{self.experiment.name}-{self.framework}-{self.seed}'
 
 
@@ -107,7 +106,6 @@ def execute(run: Run) -> dict[str, Any]:
 
 
 def describe(run: Run, result: dict[str, Any] | None) -> str:
-    """Returns a line about a run."""
     if result is None:
         return f'{run.name:>24}  not finished, takes about {run.experiment.minutes:.0f} minutes'
     figures = (f'{split} {metric} {result["splits"][split][metric]:.3f}' for split, metric in run.experiment.figures)

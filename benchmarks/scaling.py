@@ -135,7 +135,6 @@ class Model:
         return seconds
 
     def mfu(self, rows: float, seconds: float) -> float:
-        """Returns the MFU of a step of `seconds` with `rows` rows per chip."""
         return self._flops * rows / seconds
 
 

@@ -70,7 +70,6 @@ class Times:
 
 
 def command(name: str, workdir: str) -> list[str]:
-    """Returns the command of a name in NAMES."""
     ours = name in (FIRST, SECOND)
     padding = {GROUPED: 'group_by_length', PADDED: 'max_length'}
     return [

@@ -1,7 +1,4 @@
-"""The interface of a task: `TrainableTask` for training and `ReportableTask` for evaluation and reporting.
-
-Methods that most kinds of tasks share have a default implementation.
-"""
+"""The interface of a task: `TrainableTask` for training and `ReportableTask` for evaluation and reporting."""
 
 import abc
 import dataclasses

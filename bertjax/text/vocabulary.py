@@ -47,10 +47,9 @@ def train_wordpiece(
 ) -> WordPieceTokenizer:
     """Trains a WordPiece vocabulary by byte-pair merges of words, the method of Hugging Face's trainer.
 
-    Hugging Face's trainer breaks ties in the order of a hash table, so two runs differ. This function breaks ties in
-    code point order, so two runs are equal. The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP],
-    [MASK], the characters, their ## forms, then the merges. If the text is too small, there are fewer than `vocab_size`
-    pieces, and a warning is logged.
+    Unlike Hugging Face's trainer, this function breaks ties in code point order, so that two runs give equal results.
+    The pieces are in BERT's order: [PAD], [unusedN], [UNK], [CLS], [SEP], [MASK], the characters, their ## forms, then
+    the merges. If the text is too small, there are fewer than `vocab_size` pieces, and a warning is logged.
 
     Args:
       texts: A stream of texts, read once.

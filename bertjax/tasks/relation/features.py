@@ -125,7 +125,6 @@ class _Part(NamedTuple):
 
 
 def _parts(record: Relation, markers: str) -> list[_Part]:
-    """Returns the parts of a record, in order."""
     parts: list[_Part] = []
     position = open_entities = 0
     for boundary in boundaries(record.entities):

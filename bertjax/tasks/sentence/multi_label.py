@@ -100,7 +100,6 @@ class MultiLabelTask(ClassificationTask):
         return False
 
     def _label(self, label: str, where: str) -> tuple[str, ...]:
-        """Returns the labels in a cell."""
         if label.startswith('['):
             try:
                 names = json.loads(label)

@@ -103,7 +103,6 @@ def _peek_first_word(lines: Iterable[Line]) -> tuple[Iterator[Line], str, int]:
 
 
 def _is_comment(line: str, prefix: str, separator: str, width: int) -> bool:
-    """Whether a line before a sentence is a comment."""
     if prefix:
         return line.startswith(prefix)
     # A line that starts with # can also be the line of a word.
