@@ -42,7 +42,7 @@ SENTENCES = 8  # the number of sentences of ChemProt in a document
 
 
 def write_texts(data: pathlib.Path, out: pathlib.Path) -> None:
-    """Writes bio.txt, bio-heldout.txt and chemprot/."""
+    """Writes bio.txt and bio-heldout.txt."""
     records = json.loads((data / 'domain/pubmedqa_ori_pqal.json').read_text(encoding='utf-8')).values()
     abstracts = ['\n'.join([*record['CONTEXTS'], record['LONG_ANSWER']]) for record in records]
     lines = (data / 'domain/chemprot/train.jsonl').read_text(encoding='utf-8').splitlines()
