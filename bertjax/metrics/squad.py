@@ -114,7 +114,7 @@ class Evaluation:
     def best(self, null_odds: Mapping[str, float]) -> dict[str, float]:
         """Returns best_exact and best_f1, the maxima over all thresholds, with best_exact_thresh and best_f1_thresh.
 
-        `answers` should be the best non-empty texts, without a threshold applied. A threshold is 0 if not answering any
+        `answers` must be the best non-empty texts, without a threshold applied. A threshold is 0 if not answering any
         question is best, as in the official script.
         """
         figures: dict[str, float] = {}

@@ -78,7 +78,7 @@ def override_normalizer(
     """Returns `settings` with changed options in their BertNormalizer. None leaves an option unchanged.
 
     Raises:
-      UserError: The normaliser is of another kind and `lowercase` contradicts it.
+      UserError: The normaliser is of another kind, and `lowercase` contradicts it.
     """
     settings = dict(settings)
     nodes = [node for node in _nodes(settings.get('normalizer')) if node['type'] == 'BertNormalizer']
