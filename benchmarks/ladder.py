@@ -2,16 +2,16 @@
 
     python benchmarks/ladder.py --corpus='TEXTS/*.txt.gz' --heldout=FILE.txt --pairs=pairs.jsonl --minutes=20
 
-A rung keeps the changes of the rungs below it, except those of side steps, which only apply to themselves. Every rung
-is a run of `python -m bertjax.main` with the number of steps that fits the processor time, computed from a short run.
-A finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
-held-out text with 15 % masks, in nats per piece and in bits per byte (so that vocabularies compare), and the accuracy
-on the minimal pairs, for which a tenth of BLiMP is enough: zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
+A rung keeps the changes of the rungs below it. The change of a side step applies only to this side step. Every rung is
+a run of `python -m bertjax.main`. Its number of steps fits the processor time, and is computed from a short run. A
+finished run writes KEPT/NAME-SEED-MINUTESm.json and is not repeated. The measures are the masked-LM loss on the
+held-out text with 15 % masks, in nats per piece and in bits per byte (which are comparable across vocabularies), and
+the accuracy on the minimal pairs. A tenth of BLiMP is enough: zcat blimp.jsonl.gz | awk 'NR % 10 == 1' > pairs.jsonl.
 
     python benchmarks/ladder.py --report
 
-prints the table of what is finished, and a fit of the loss against size and tokens for config.budget. The text and
-the pairs do not come with bertjax.
+prints the table of the finished runs, and a fit of the loss as a function of size and tokens for config.budget. The
+text and the pairs do not come with bertjax.
 """
 
 import dataclasses
@@ -35,9 +35,9 @@ from bertjax.pretrain.heldout_texts import split_name
 from bertjax.text.tokenizer import load_tokenizer
 
 _CORPUS = flags.DEFINE_string('corpus', None, 'The text to train on, see config.corpus.')
-_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of other text.')
+_HELDOUT = flags.DEFINE_string('heldout', None, 'A file of held-out text.')
 _PAIRS = flags.DEFINE_string('pairs', '', 'A file of minimal pairs, see configs/minimal_pairs.py; empty: none.')
-_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run.')
+_MINUTES = flags.DEFINE_float('minutes', 20.0, 'The processor time of a run, in minutes.')
 _SEEDS = flags.DEFINE_list('seeds', ['0'], 'The seeds.')
 _ONLY = flags.DEFINE_list('only', [], 'The names of rungs; default: all.')
 _OUT = flags.DEFINE_string('out', 'out/ladder', 'The folder of the runs.')
@@ -47,7 +47,7 @@ _REPORT = flags.DEFINE_bool('report', False, 'Print the table of the finished ru
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 Keys = dict[str, Any]
 
-# BERT's recipe (arXiv 1810.04805) at a size for minutes: 3 layers of width 192.
+# BERT's recipe (arXiv 1810.04805) for a model that trains in minutes: 3 layers of width 192.
 BERT: Keys = {
     'vocab.size': 4096, 'seq_len': 64, 'max_predictions': 10, 'batch_size': 64, 'learning_rate': 1e-3,
     'warmup_fraction': 0.1, 'corpus_options.heldout': 0.02, 'model.num_layers': 3, 'model.width': 192,
@@ -132,7 +132,7 @@ class Run:
         self.kept, self.folder = pathlib.Path(_KEPT.value) / f'{self.name}.json', pathlib.Path(_OUT.value) / self.name
 
     def train(self, folder: pathlib.Path, steps: int, **more: Any) -> float:
-        """Trains in `folder` unless it is finished, and returns the processor time in seconds."""
+        """Trains in `folder`, unless the run is finished, and returns the used processor time in seconds."""
         vocabulary = pathlib.Path(_OUT.value) / f'text-{self.keys["vocab.size"]}'
         shared = {'tokenizer': vocabulary / 'tokenizer', 'data': vocabulary / 'store'}
         if folder != vocabulary and not (shared['data'] / 'manifest.json').exists():
@@ -168,7 +168,7 @@ class Run:
         return self.train(self.folder, steps)
 
     def finish(self) -> dict[str, Any]:
-        """Trains for the processor time, measures, and writes the result."""
+        """Trains for the given processor time, measures, and writes the result."""
         steps = round(60 * _MINUTES.value / self.seconds_per_step())
         seconds = self.fit(steps)
         rows = [json.loads(line) for line in (self.folder / 'metrics.jsonl').read_text().splitlines()]
@@ -239,7 +239,6 @@ def _processor_time(command: list[str]) -> float:
 
 
 def report() -> None:
-    """Prints a table of the finished runs in Markdown."""
     results = [json.loads(path.read_text()) for path in pathlib.Path(_KEPT.value).glob('*.json')]
     print(
         '| change | minutes | seed | steps | MLM loss | bits per byte | minimal pairs |\n|---|---|---|---|---|---|---|'
@@ -285,7 +284,6 @@ def fit(results: list[Keys]) -> str:
 
 
 def main(_: Any) -> None:
-    """Runs the rungs, or prints the table."""
     if _REPORT.value:
         report()
         return

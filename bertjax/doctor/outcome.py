@@ -44,7 +44,7 @@ def all_checks(run: Run, *, at_work: bool) -> Iterator[Iterator[Check]]:
     """Yields all checks of a run. `at_work` is whether a process is working on it."""
     yield progress(run, at_work=at_work)
     yield not_finite(run)
-    if not run.is_task and run.predicts:
+    if not run.is_task and run.trains_outputs:
         yield mlm_loss(run)
     if run.is_task:
         yield collapsed(run)

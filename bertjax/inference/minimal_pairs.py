@@ -12,7 +12,7 @@ from bertjax.files.atomic import write_atomic
 from bertjax.inference.masked_lm import choose_score_lengths, pseudo_log_likelihoods
 from bertjax.inference.runner import Runner
 from bertjax.progress import Advance, scale_progress
-from bertjax.tasks.minimal_pairs import first_of_equal
+from bertjax.tasks.minimal_pairs import deduplicate
 
 _VERSION = 1  # increase this number with any change to the scores of the same sentences
 _PART = 1024  # the number of pairs in a part; it takes some seconds with a small model
@@ -66,7 +66,7 @@ def score_pairs(
 
     See `PairScores`, and `choose_score_lengths` for `lengths`.
     """
-    distinct, index = first_of_equal(sequences)
+    distinct, index = deduplicate(sequences)
     step = scale_progress(advance, len(sequences) // 2, len(distinct))
     scores = pseudo_log_likelihoods(runner, distinct, step, lengths=lengths)
     return np.array([piece_scores.sum(dtype=np.float64) for piece_scores in scores])[index].reshape(-1, 2)

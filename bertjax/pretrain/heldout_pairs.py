@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 from bertjax.data.length_buckets import choose_lengths
 from bertjax.data.masked_copies import masked_copies
 from bertjax.pretrain.settings import PretrainingSettings
-from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, encode_pairs, first_of_equal, read_pairs
+from bertjax.tasks.minimal_pairs import MinimalPair, accuracies, deduplicate, encode_pairs, read_pairs
 from bertjax.text.tokenizer import Tokenizer
 from bertjax.train.on_compile import OnCompile, ignore_compile
 from bertjax.train.predict import SCORE_INPUTS, Predictor, make_token_scores
@@ -46,7 +46,7 @@ class PairsEvaluator:
         self, pairs: Sequence[MinimalPair], tokenizer: Tokenizer, module: nn.Module, *, batch_size: int, mesh: Mesh
     ):
         longest = module.config.max_positions
-        distinct, self._index = first_of_equal(encode_pairs(pairs, tokenizer, longest))
+        distinct, self._index = deduplicate(encode_pairs(pairs, tokenizer, longest))
         self._pairs, self._count, self._features = pairs, len(distinct), masked_copies(distinct, tokenizer.mask_id)
         self._predictor = Predictor(
             make_token_scores(module),
