@@ -106,6 +106,7 @@ LADDER = (
     Rung('vocabulary of 16384', {'vocab.size': 16384}, kept=False),
     Rung('wsd', {'schedule.name': 'wsd', 'schedule.decay_fraction': 0.3, 'schedule.decay': 'linear'}, kept=False),
     Rung('average of weights', {'ema_decay': 0.995}, kept=False),
+    Rung('bfloat16', {'model.dtype': 'bfloat16'}, kept=False),
     # What a user would run otherwise, see benchmarks/peers/masked_lm.py.
     Rung('transformers, BERT', {}, kept=False, peer='bert'),
     Rung('transformers, ModernBERT', {}, kept=False, peer='modernbert'),
