@@ -40,6 +40,7 @@ REPLACED = {
 }
 MODULES = ('beginning', 'levels', 'session', 'saved', 'loaded', 'recorded', 'places', 'fitting', 'asked', 'kept')
 MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', 'timesheet', 'teaching', 'apart')
+MODULES += ('mapped', 'past')
 
 
 def identifiers(tree: ast.AST) -> set[str]:

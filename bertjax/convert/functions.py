@@ -21,15 +21,14 @@ def make_functions(
 
     Args:
       model: The model with its config.
-      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions have no outputs of
-        other parts, and there is no function `mlm` without the part 'mlm'.
+      parts: The parts of a pre-trained model, besides the encoder, that have weights. The functions return no outputs
+        of other parts. Without the part 'mlm' there is no function `mlm`.
 
     Returns:
-      {name: function}. The arguments of a function are the weights by path and the three int32 arrays of
-      `data.features.INPUTS`. It returns the outputs by name.
+      {name: function}. Each function takes the weights by path and the three int32 arrays of `data.features.INPUTS`,
+      and returns the outputs by name.
     """
-
-    # An export must run on any platform and with symbolic sizes.
+    # The export must run on any platform and with symbolic sizes.
     model = model.clone(config=dataclasses.replace(model.config, attention='dot_product'))
 
     def function(method: Function | None) -> Function:

@@ -70,7 +70,7 @@ def test_other_encoders_are_refused():
     check_comparable(model(tree(True)), model(tree(False)))
     small = tree(True)
     small['encoder']['embeddings'] = {'token': {'embedding': np.ones((6, 2))}}
-    with pytest.raises(UserError, match='other embeddings'):
+    with pytest.raises(UserError, match='embeddings of another size'):
         check_comparable(model(small), model(tree(False)))
     with pytest.raises(UserError, match='another tokenizer'):
         check_comparable(model(tree(True), 'b'), model(tree(True)))

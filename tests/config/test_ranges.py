@@ -127,7 +127,7 @@ def test_odd_values_of_every_key(base: str):
                 continue
             refused += 1
             assert '\n' not in str(error) and len(str(error)) < 700, (name, value)
-            named = 'config.' if known[name].allowed.holds(value) else f'config.{name}'
+            named = 'config.' if known[name].allowed.contains(value) else f'config.{name}'
             assert error.where.removeprefix('--').startswith(named), (name, value, str(error))
         assert refused >= 8, f'{name} takes nearly anything'
 
@@ -152,7 +152,7 @@ def test_every_key_of_every_recipe_has_a_range(path, argument: str):
 def test_every_default_lies_in_its_range():
     for config in (pretraining_config(), pretraining_config(phases=two_phases()), *(BASES[kind]() for kind in KINDS)):
         for name, known in config_keys(config).items():
-            assert known.allowed.holds(known.default), name
+            assert known.allowed.contains(known.default), name
 
 
 def test_keys_that_are_missing_or_unknown():
@@ -210,7 +210,7 @@ def test_a_field_must_declare_a_range():
     ],
 )  # fmt: skip
 def test_ranges(allowed: ranges.Range, inside: tuple, outside: tuple, words: str | None):
-    assert all(map(allowed.holds, inside)) and not any(map(allowed.holds, outside))
+    assert all(map(allowed.contains, inside)) and not any(map(allowed.contains, outside))
     assert words is None or allowed.words == words
 
 

@@ -74,7 +74,7 @@ def test_a_class_without_a_model_type_names_its_family(write):
         ({'rope_parameters': {FULL: {'rope_theta': 'x'}}}, "found global_rope_theta 'x', expected a number from 1"),
         ({'local_rope_theta': None}, 'found local_rope_theta None, expected a number'),
         ({'decoder_bias': False}, 'found decoder_bias False, expected True'),
-        ({'mlp_bias': True}, 'found attention_bias False, mlp_bias True, classifier_bias False, expected one value'),
+        ({'mlp_bias': True}, 'found attention_bias False, mlp_bias True, classifier_bias False, expected the same'),
         ({'attention_bias': [1]}, r'found attention_bias \[1\], mlp_bias False'),
         (
             {'layer_types': [SLIDING] * 3 + [FULL]},

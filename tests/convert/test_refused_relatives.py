@@ -86,7 +86,7 @@ def test_an_invalid_tensor_has_the_name_of_the_file(exported):
     word = f'{family}.embeddings.word_embeddings.weight'
     tied = {'distilbert': 'vocab_projector.weight', 'roberta': 'lm_head.decoder.weight'}[family]
     safetensors.numpy.save_file({**whole, tied: whole[word] + 1}, directory / 'model.safetensors')
-    with pytest.raises(UserError, match=f'{tied}: found other values, expected those of {word}'):
+    with pytest.raises(UserError, match=f'{tied}: found other values, expected the values of {word}'):
         load_pretraining_model(directory)
 
 
@@ -94,7 +94,7 @@ def test_the_kind_of_a_directory(exported):
     family, directory = exported
     said = load_pretraining_model(directory).describe('HERE')
     kind = {'distilbert': 'DistilBertForMaskedLM', 'roberta': 'RobertaForMaskedLM'}[family]
-    assert re.fullmatch(rf'starting from HERE; \d+ tensors of its {kind} loaded; freshly drawn: nothing', said)
+    assert re.fullmatch(rf'starting from HERE; \d+ tensors of its {kind} loaded; newly initialized: nothing', said)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_bar_of_a_terminal_counts_records_of_a_dataset(monkeypatch):
     screen = io.StringIO()
     screen.isatty = lambda: True
     monkeypatch.setattr(sys, 'stderr', screen)
-    with Progress(79, shown=True, in_bytes=False) as progress:
+    with Progress(79, enabled=True, in_bytes=False) as progress:
         progress.add(79, 79)
     text = re.sub(r'\x1b\[[\d;?]*[A-Za-z]', '', screen.getvalue())
     assert '79/79 documents' in text and 'bytes' not in text

@@ -26,7 +26,7 @@ def features_of(lengths):
 
 
 def examples(seed=0, batch_size=16, lengths=LENGTHS, count=4):
-    shapes = choose_lengths(lengths, count=count, longest=1000)
+    shapes = choose_lengths(lengths, count=count, max_length=1000)
     return BucketedExamples(features_of(lengths), batch_size=batch_size, shapes=shapes, seed=seed, pad_id=0)
 
 
@@ -37,7 +37,7 @@ def padded(lengths, shapes):
 @pytest.mark.parametrize('count', [1, 2, 3])
 def test_the_chosen_lengths_minimise_padding(count):
     lengths = LENGTHS[:60]
-    chosen = choose_lengths(lengths, count=count, longest=1000, multiple=8)
+    chosen = choose_lengths(lengths, count=count, max_length=1000, multiple=8)
     assert len(chosen) <= count and all(length % 8 == 0 for length in chosen) and max(chosen) >= max(lengths)
     candidates = range(8, -(-max(lengths) // 8) * 8 + 1, 8)
     best = min(
@@ -50,13 +50,13 @@ def test_the_chosen_lengths_minimise_padding(count):
 
 
 def test_useless_lengths_are_not_chosen():
-    assert choose_lengths(np.full(9, 13), count=4, longest=512) == (16,)
-    assert choose_lengths(np.array([5, 30]), count=4, longest=512) == (8, 32)
-    assert choose_lengths(np.array([5, 9, 30]), count=4, longest=512) == (8, 12, 32)
+    assert choose_lengths(np.full(9, 13), count=4, max_length=512) == (16,)
+    assert choose_lengths(np.array([5, 30]), count=4, max_length=512) == (8, 32)
+    assert choose_lengths(np.array([5, 9, 30]), count=4, max_length=512) == (8, 12, 32)
 
 
 def test_lengths_do_not_exceed_the_model_limit():
-    assert choose_lengths(np.array([5, 9, 30]), count=4, longest=30) == (8, 12, 30)
+    assert choose_lengths(np.array([5, 9, 30]), count=4, max_length=30) == (8, 12, 30)
 
 
 def epoch(made, number):
@@ -68,12 +68,12 @@ def test_the_number_of_lengths_minimises_the_total_cost():
     lengths = np.array([8] * 50 + [16] * 30 + [64] * 20)
 
     def worth(compile_cost):
-        return best_length_count(lengths, lambda length: length, compile_cost=compile_cost, longest=512)
+        return best_length_count(lengths, lambda length: length, compile_cost=compile_cost, max_length=512)
 
     # The rows have 6,400 positions if padded to 64, 2,560 if padded to 16 and 64, and 2,160 without padding.
     assert [worth(cost) for cost in (0, 399, 401, 3839, 3841)] == [3, 3, 2, 2, 1]
     spread = np.arange(4, 512)
-    assert best_length_count(spread, lambda length: length, compile_cost=0, longest=512) == MAX_LENGTHS
+    assert best_length_count(spread, lambda length: length, compile_cost=0, max_length=512) == MAX_LENGTHS
 
 
 def test_an_epoch_visits_every_row_once_with_few_shapes():
@@ -143,7 +143,7 @@ def test_positions_in_the_order_are_uniform():
 
 def test_evaluation_visits_every_row_once():
     features = features_of(LENGTHS)
-    shapes = choose_lengths(LENGTHS, count=3, longest=512)
+    shapes = choose_lengths(LENGTHS, count=3, max_length=512)
     batches = list(sorted_batches(features, batch_size=32, shapes=shapes))
     rows = np.concatenate([rows for rows, _ in batches])
     assert sorted(rows[rows >= 0]) == list(range(len(LENGTHS)))

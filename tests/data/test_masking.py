@@ -140,7 +140,7 @@ def test_replacements_are_never_special_unused_or_padding():
     allowed = replacement_ids(100, np.array([0, 3, 99, 50]))
     assert np.array_equal(allowed, np.setdiff1d(np.arange(100), [0, 3, 50, 99]))
     assert allowed.dtype == np.int32
-    with pytest.raises(UserError, match='special pieces only'):
+    with pytest.raises(UserError, match='only special pieces'):
         replacement_ids(5, np.arange(5))
 
 

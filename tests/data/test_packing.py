@@ -10,7 +10,7 @@ from bertjax.data import packing
 from bertjax.data.batch import max_examples, pretraining_batch_spec
 from bertjax.data.masking import UNITS, MaskOptions, prediction_budgets
 from bertjax.data.mixture import MixedExamples
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.packing import best_fit, load_packings
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples

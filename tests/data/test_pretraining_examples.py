@@ -12,7 +12,7 @@ from example_source import source_of
 
 from bertjax.data import batch as batches
 from bertjax.data.masking import MaskOptions
-from bertjax.data.packed import PackedExamples
+from bertjax.data.packed_examples import PackedExamples
 from bertjax.data.pairs import MODES, PairOptions
 from bertjax.data.pretraining import PretrainingExamples
 from bertjax.errors import UserError

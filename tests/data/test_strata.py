@@ -76,7 +76,7 @@ def test_every_batch_has_room(features, shards, parts, shared, most):
     examples, room = made(features), slot_capacities(LENGTHS, 16, shards, parts)
     # Attention is dear where rows are not to be shared.
     cost = lambda length: length if shared else length + length**3  # noqa: E731
-    places = choose_layout(room, 1, cost=cost, another=0, most=most, longest=512, shared=shared)
+    places = choose_layout(room, 1, cost=cost, group_cost=0, max_groups=most, max_length=512, shared=shared)
     assert len(places.row_groups) == 1 if shared else len(places.row_groups) <= most
     _, rooms_of = np.asarray(places.slots).T
     counts, lengths_of_groups = np.asarray(places.row_groups).T
@@ -94,5 +94,7 @@ def test_every_batch_has_room(features, shards, parts, shared, most):
 
 
 def test_choices_have_a_place_each():
-    places = choose_layout(np.array([5, 9]), 3, cost=lambda length: length, another=0, most=2, longest=512, shared=True)
+    places = choose_layout(
+        np.array([5, 9]), 3, cost=lambda length: length, group_cost=0, max_groups=2, max_length=512, shared=True
+    )
     assert len(places.slots) == 6 and {room for _, room in places.slots} <= {5, 8, 9, 12}

@@ -41,7 +41,7 @@ def slice_of_tpus(monkeypatch: pytest.MonkeyPatch):
 def test_hours_on_a_slice(slice_of_tpus):
     settings = settings_of()
     first, second, hours = plan.on_slice(settings, 0, 1000)
-    assert first.message == 'phase 0, 256 x 32 on v5e:4x4: 4.0 GiB a chip of 16.0 GiB' and second.status == OK
+    assert first.message == 'phase 0, 256 x 32 on v5e:4x4: 4.0 GiB of 16.0 GiB per chip' and second.status == OK
     assert hours.status == OK and hours.message.startswith(
         '2.0 hours estimated by the compiler for v5e:4x4'
     )  # 900 x 4 + 100 x 36 s
@@ -58,7 +58,7 @@ def test_hours_on_a_slice(slice_of_tpus):
 def test_what_does_not_fit_a_slice(slice_of_tpus):
     slice_of_tpus.gib = 17
     (check,) = [check for check in plan.on_slice(settings_of(), 0, 1000) if check.status == FAIL]
-    assert check.message.endswith('17.0 GiB a chip of 16.0 GiB, which does not fit') and 'run=compile' in check.fix
+    assert check.message.endswith('17.0 GiB of 16.0 GiB per chip, which does not fit') and 'run=compile' in check.fix
 
 
 def test_what_cannot_be_here():

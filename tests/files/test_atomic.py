@@ -166,6 +166,6 @@ def test_a_locked_directory_that_is_moved(tmp_path, made_again):
                 write_atomic(folder / 'a', '')
             if fails:
                 (folder / 'deep' / 'b').touch()
-        assert error.value.found == ('another folder than before' if made_again else 'no such folder any more')
+        assert error.value.found == ('a different folder at this path' if made_again else 'no such folder any more')
     with pytest.raises(ZeroDivisionError), lock_directory(tmp_path, 'works here'):
         raise ZeroDivisionError

@@ -57,7 +57,7 @@ def test_each_folder_is_read_once_however_it_is_reached(folder, caplog):
         os.symlink(target, folder / link)
     found = [path.relative_to(folder).as_posix() for path in paths.walk_files(folder)]
     assert found == ['a.txt', 'b.txt', 'dark', 'sub/c.txt', 'sub/self']
-    assert f'are skipped there: {folder}/loop and 2 more' in caplog.text
+    assert f'a second time: {folder}/loop and 2 more' in caplog.text
 
 
 def test_many_links_to_each_other_end(tmp_path):

@@ -84,7 +84,7 @@ def test_what_could_not_be_published_is_not_deleted(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, ends=[1], status=1)
     assert cloud.steps == WHOLE[:-1] and cloud.exists
     kept, follow, fetch, look = done.stderr.splitlines()[-4:]
-    assert kept.startswith('bert is kept') and look.endswith(f'this deletes it: {REMOVAL}') and 'LOOK' in look
+    assert kept.startswith('bert is kept') and look.endswith(f'this deletes it: {REMOVAL}') and 'ATTENTION' in look
     assert follow.strip() == 'launch/tpu_vm.sh follow --name=bert --zone=us-west4-a'
     cloud.launch('tpu_vm.sh', *fetch.split()[1:], f'--to={cloud.folder}', exists=True)
     assert 'bert:bertjax/../.cache/bertjax/workdirs' in cloud.calls[-1]
@@ -138,7 +138,7 @@ def test_what_cannot_be_had_leaves_nothing(cloud: Cloud, plan: dict):
 def test_what_is_kept_is_said(cloud: Cloud):
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, '--keep', *TRAINING)
     assert cloud.steps == WHOLE[:-1] and cloud.exists
-    assert f'LOOK: bert may still exist and cost money; this deletes it: {REMOVAL}' in done.stderr
+    assert f'ATTENTION: bert may still exist and cost money; this deletes it: {REMOVAL}' in done.stderr
 
 
 @pytest.mark.slow
@@ -187,7 +187,7 @@ def test_each_step_that_fails_leaves_nothing_unsaid(cloud: Cloud, fails: dict, s
     done = cloud.launch('tpu_vm.sh', 'up', *SLICE, *TRAINING, fails=fails, status=int(left))
     assert cloud.steps == steps and cloud.exists == left
     assert done.stderr.endswith(f'this deletes it: {REMOVAL}\n' if left else 'bert is deleted\n')
-    assert ('LOOK' in done.stderr) == left
+    assert ('ATTENTION' in done.stderr) == left
 
 
 @pytest.mark.slow
@@ -240,4 +240,4 @@ def test_what_the_machines_are_told_works_in_their_shell(cloud: Cloud, tmp_path:
     followed = launch('follow')
     assert followed.returncode == 75, followed
     assert followed.stdout.splitlines()[-5:] == ['-m', 'bertjax.main', *TRAINING[1:]]
-    assert 'LOOK: bert' in followed.stderr
+    assert 'ATTENTION: bert' in followed.stderr

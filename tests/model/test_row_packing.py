@@ -31,9 +31,9 @@ def layout_of(*, shared: bool) -> PackedLayout:
         LENGTHS,
         1,
         cost=lambda length: length if shared else length + length**3,
-        another=0,
-        most=1 if shared else 3,
-        longest=512,
+        group_cost=0,
+        max_groups=1 if shared else 3,
+        max_length=512,
         shared=shared,
     )
     layout = PackedLayout(chosen.row_groups, chosen.slots)

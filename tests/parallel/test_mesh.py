@@ -145,6 +145,6 @@ def test_an_indivisible_batch_is_refused_with_a_suggestion(batch_size, grad_accu
 def test_an_indivisible_model_is_refused_with_a_suggestion(sizes, changes, found, what):
     model = BertConfig(vocab_size=30522, **changes)
     mesh = jax.sharding.AbstractMesh(sizes, ('data', 'fsdp', 'tensor'))
-    with pytest.raises(UserError, match=rf'config.{found}, expected {what}, which it splits; lower'):
+    with pytest.raises(UserError, match=rf'config.{found}, expected {what}, which the axis splits; lower'):
         check_mesh(model, mesh)
     check_mesh(BertConfig(vocab_size=30522), jax.sharding.AbstractMesh((1, 2, 2), ('data', 'fsdp', 'tensor')))

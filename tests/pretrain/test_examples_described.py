@@ -24,7 +24,7 @@ def test_chunks_of_one_sentence(mode: str, effect: str, tmp_path: pathlib.Path, 
     config.model.update(SMALL)
     settings = pretraining_settings(config)
     text = Pretraining(settings, tmp_path / 'run', make_mesh(settings.mesh_axes, jax.devices()[:1])).describe()
-    (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks hold a single sentence')]
+    (warning,) = [line for line in text.splitlines() if line.startswith('warning: all chunks have a single sentence')]
     assert effect in warning and 'config.pairs.mode=full_sentences' in warning and 'split_sentences=False' in warning
     assert ('0.0% IsNext, no chunk has two sentences; ' in text) == (mode == 'nsp')
 

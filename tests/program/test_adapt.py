@@ -128,10 +128,10 @@ def test_a_modernbert_is_continued(
     workdir = tmp_path / 'run'
     given = (f'--config.init={modernbert}', f'--config.corpus={folder}/new.txt', *QUICK)
     out = program.run(f'--workdir={workdir}', *given, **ADAPT).stdout
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: nothing' in out
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: nothing' in out
     config = json.loads((workdir / 'config.json').read_text())
     assert config['pairs']['mode'] == 'doc_sentences'
-    assert f'config.pairs.mode is doc_sentences: the model in {modernbert} has no segment ids' in out
+    assert f'config.pairs.mode is set to doc_sentences, because the model in {modernbert} has no segment ids' in out
     kept = {'attention_window': 8, 'mlp': 'geglu', 'rope_theta': 160_000.0, 'pooler': 'transform', 'width': 32}
     assert {name: config['model'][name] for name in kept} == kept
     exported = json.loads((workdir / 'export' / 'hf' / 'config.json').read_text())

@@ -276,8 +276,8 @@ def test_any_input_is_read_for_its_texts(program: Program, trained, bert, tmp_pa
     else:
         out = program.run(*ask, f'--config.input={path}', **RUN).stdout
     assert f'{"standard input" if suffix == "-" else path}: read as {kind}\n' in out and 'measured on 2 texts' in out
-    assert ('1 of 3 texts are blank, and skipped' in out) == (suffix in ('txt', 'jsonl'))
-    assert f'using {trained}; ' in out and out.count('freshly drawn: nothing') == 1
+    assert ('1 of 3 texts are blank and were skipped' in out) == (suffix in ('txt', 'jsonl'))
+    assert f'using {trained}; ' in out and out.count('newly initialized: nothing') == 1
     with safe_open(tmp_path / 'attention' / 'weights.safetensors', 'np') as file:
         assert json.loads(file.metadata()['units']) == bert.pieces(texts)
 

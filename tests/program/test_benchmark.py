@@ -11,7 +11,7 @@ from running import Program, copied, results
 from bertjax.config.plain import to_plain
 from bertjax.config.recipes import finetuning_config
 from bertjax.errors import UserError
-from bertjax.finetune.benchmark import order_tasks, parse_tasks, record_request, record_result, task_overrides
+from bertjax.finetune.benchmark import order_tasks, parse_task_overrides, parse_tasks, record_request, record_result
 from bertjax.finetune.benchmark_table import write_submission, write_summary
 
 ALL = {'recipe': 'configs/glue.py:all', 'small': False}
@@ -60,7 +60,7 @@ def test_two_tasks_and_their_table(program: Program, trained: pathlib.Path, glue
     assert again.count('finished already') == 2 and (tmp_path / 'submission.zip').exists() and 'compiled' not in again
     assert results(tmp_path) == found
     line = program.error(*ask, '--config.learning_rate=1e-4', **ALL)
-    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, with which it was finished' in line
+    assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, as when the task was finished' in line
 
 
 def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
@@ -85,7 +85,7 @@ def test_what_is_finished_and_what_it_gave(tmp_path: pathlib.Path):
         assert record_request(tmp_path, more) == {'cola'}  # the sweep goes on
     record_result(tmp_path, 'rte', more['rte'])
     assert record_request(tmp_path, more) == {'cola', 'rte'}
-    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, with which it was finished'):
+    with pytest.raises(UserError, match=r'config\.seed: found 1 for cola, expected 0, as when the task was finished'):
         record_request(tmp_path, {'cola': {**config, 'seed': 1}})
     with pytest.raises(UserError, match=r'config\.steps: found 9 for cola, expected 5'):  # config.step may differ
         record_request(tmp_path, {'cola': {**config, 'step': 3, 'steps': 9}})
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_told_before_the_first_task(program: Program, glue: pat
 def test_settings_of_single_tasks():
     tasks = parse_tasks('RTE,sts-b,mnli')
     assert tasks == ['stsb', 'mnli', 'rte'] and len(parse_tasks('all')) == 9
-    own = task_overrides(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
+    own = parse_task_overrides(' rte: epochs=10, learning_rate=3e-5; stsb:seeds=3,init=out/x;', tasks)
     assert own == {'rte': {'epochs': 10.0, 'learning_rate': 3e-5}, 'stsb': {'seeds': 3, 'init': 'out/x'}}
     assert order_tasks({'stsb': {'init': 'mnli'}}, tasks) == ['mnli', 'stsb', 'rte']
     wrong = {
@@ -157,6 +157,6 @@ def test_settings_of_single_tasks():
     }
     for text, expected in wrong.items():
         with pytest.raises(UserError, match=expected):
-            task_overrides(text, tasks)
+            parse_task_overrides(text, tasks)
     with pytest.raises(UserError, match='a task that is run before: mnli'):
         order_tasks({'stsb': {'init': 'rte'}, 'rte': {'init': 'stsb'}}, tasks)

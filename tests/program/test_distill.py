@@ -163,7 +163,7 @@ MISTAKES_ON_TEXT = [
     (f'{OF_TEXT} --config.embeddings=e.npy', ('config.embeddings', 'e.npy', 'student_init=random')),
     (f'{OF_TEXT} --config.architecture_from=init', ('config.init', 'nothing')),
     (f'{OF_TEXT} --config.tokenizer={{vocab}}', ('config.distill.teacher', '96 pieces', '30 pieces')),
-    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'neither hidden states nor attention')),
+    (f'{OF_TEXT} --config.distill.layers=0', ('distill.layers', 'without losses on hidden states')),
     (
         f'{OF_TEXT} --config.distill.soft=0 --config.distill.hard=0 --config.distill.cosine=0',
         ('config.distill', 'a weight above 0'),
@@ -179,7 +179,7 @@ MISTAKES_ON_A_TASK = [
     (
         f'{OF_TASK} --config.distill.augment=1 --config.distill.augment_model={{trained}} '
         '--config.distill.augment_candidates=400',
-        ('distill.augment_candidates', '400', 'words that are one piece'),
+        ('distill.augment_candidates', '400', 'single-piece words of the vocabulary'),
     ),
     (f'{OF_TASK} --config.distill.intermediate=5', ('distill.intermediate', 'both stages')),
 ]
@@ -254,7 +254,7 @@ def test_killed_it_ends_in_the_same_bits_with_rows_that_are_made_up(
         assert '192 augmented rows in addition to 96' in out
         assert name == 'killed' or 'train: adding 2 augmented copies of each of 96 rows with' in out
         # Before step 18 the head has learned nothing, and answers as well as it will at first.
-        best = re.search(r'the best on dev of what was saved is step (\d+)', out)
+        best = re.search(r'the saved step with the best dev score is (\d+)', out)
         assert best is None or int(best[1]) > 18
         assert '18 steps at 5e-05 on the hidden losses, then 18 at 0.003 on the outputs' in out
     first, last = (rows(tmp_path / 'killed' / 'metrics.jsonl', 'train')[i] for i in (0, -1))

@@ -39,7 +39,7 @@ def test_of_a_run(program: Program, trained: pathlib.Path, tmp_path: pathlib.Pat
     out = program.run(f'--workdir={trained}', *RUN, DOCTOR, status=None).stdout
     found = statuses(out)
     assert 'finished, step 24 of 24' in out and 'hours' not in found and 'corpus' not in found
-    assert {'run', 'numbers', 'MLM loss', 'input', 'goodput'} <= set(found) and 'without any context' in out
+    assert {'run', 'numbers', 'MLM loss', 'input', 'goodput'} <= set(found) and 'a model without context' in out
     assert {path: path.stat().st_mtime_ns for path in trained.rglob('*')} == before
 
 

@@ -50,7 +50,7 @@ def test_it_ends_early_and_is_finished(program: Program, tune, tmp_path: pathlib
 def test_what_patience_needs(program: Program, tune, tmp_path: pathlib.Path):
     wrong = {
         'evaluations during training': ('--config.eval_every=0',),
-        'stop single runs early': ('--config.sweep.seeds=(0,1)',),
+        'use config.patience only for single runs': ('--config.sweep.seeds=(0,1)',),
         'a whole number from 0': ('--config.patience=-1',),
     }
     for said, changes in wrong.items():

@@ -74,9 +74,7 @@ def test_its_page(program: Program, browser: Browser, two, tmp_path: pathlib.Pat
     browser.visit(both / 'report.html', look, width=NARROW)
     for key in ('alone', 'ensemble'):
         (both / 'results.json').write_text(json.dumps(told | {key: [1]}))
-        assert f'results.json: {key}: found a value of another form' in program.error(
-            f'--workdir={both}', '--config.run=report'
-        )
+        assert f'results.json: {key}: found [1], expected' in program.error(f'--workdir={both}', '--config.run=report')
         del told[key]
     (both / 'results.json').write_text(json.dumps(told))
     line = program.error(f'--workdir={both}', '--config.run=report')

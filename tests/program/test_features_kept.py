@@ -112,7 +112,7 @@ def test_what_is_loaded_drawn_and_left_over_is_printed(extract, trained, tmp_pat
     (tmp_path / 't.txt').write_text('the river\n')
     first, second, *_ = extract(tmp_path / 't.txt', f'--config.init={folder}').splitlines()
     assert first.startswith(f'using {folder}; {len(tensors)} tensors of its BertForPreTraining loaded')
-    assert '; freshly drawn: mlm/' in first and second == 'not used: extra.weight'
+    assert '; newly initialized: mlm/' in first and second == 'not used: extra.weight'
 
 
 def test_features_of_the_first_versions_are_known(extract, tmp_path):

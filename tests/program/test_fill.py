@@ -259,7 +259,7 @@ def test_one_bar_for_all_of_a_call(bert, monkeypatch):
         yield advance
 
     monkeypatch.setattr(progress, 'show_progress', noted)
-    monkeypatch.setattr('bertjax.inference.masked._CHUNK', 8)
+    monkeypatch.setattr('bertjax.inference.masked_lm._CHUNK', 8)
     for ask in (
         lambda: bert.fill(TEXTS),
         lambda: bert.fill(TEXTS, jointly=True),

@@ -15,7 +15,7 @@ def test_it_learns_and_says_what_it_did(tuned: pathlib.Path):
     found = results(tuned)
     assert found['score'] == 'accuracy' and found['splits']['dev']['accuracy'] > 0.9 and not found['collapsed']
     out = (tuned / 'stdout.txt').read_text(encoding='utf-8')
-    assert '96 training records' in out and '2 padded lengths: ' in out and 'freshly drawn: head/bias' in out
+    assert '96 training records' in out and '2 padded lengths: ' in out and 'newly initialized: head/bias' in out
     evaluated = rows(tuned / 'metrics.jsonl', 'dev')
     assert [row['step'] for row in evaluated] == [24, 48, 72]  # the head was drawn: nothing to measure before
     assert evaluated[-1]['accuracy'] == found['splits']['dev']['accuracy']

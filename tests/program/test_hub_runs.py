@@ -92,7 +92,7 @@ def test_without_the_network_nothing_begins(program: Program, hub: Hub, tmp_path
     assert 'us/tiny, and no token of the hub' in line and 'hf auth login' in line
     gone = beside(program, hub, tmp_path / 'home', HF_ENDPOINT='http://127.0.0.1:9')
     line = refused(gone, f'--workdir={tmp_path / "one"}', *SHORT, '--config.init=us/other')
-    assert 'config.init: found us/other, which is not a local path, and which on the hub is not available' in line
+    assert 'config.init: found us/other, which is not a local path, and on the hub is not available' in line
     line = refused(gone, f'--workdir={tmp_path / "one"}', '--config.distill.teacher=us/other', **TEXT)
     assert 'config.distill.teacher: found us/other' in line
     assert not os.path.exists(tmp_path / 'one' / 'checkpoints')

@@ -44,7 +44,7 @@ def test_damaged_rows_are_said_and_stop_nothing(program: Program, trained: pathl
     result = program.run(f'--workdir={workdir}', *RUN)
     assert f'warning: {ledger} is damaged: cannot be read: line 5.' in result.stderr
     assert f'warning: {ledger} is damaged: is missing: step 5, 10-12.' in result.stderr
-    assert f'warning: {metrics} is damaged: 1 lines are left out (line 3)' in result.stderr
+    assert f'warning: {metrics} is damaged: 1 lines are skipped (line 3)' in result.stderr
     assert ledger.read_bytes() == b''.join(lines)
     assert (workdir / 'export/hf/model.safetensors').read_bytes() == (
         trained / 'export/hf/model.safetensors'

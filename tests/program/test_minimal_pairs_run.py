@@ -124,7 +124,7 @@ LONG = ' '.join(['bird'] * 600)
         ({'sentence_bad': None}, "an empty text in 'sentence_bad'"),
         ({'sentence_good': ' ', 'sentence_bad': ' '}, "an empty text in 'sentence_good'"),
         ({'sentence_good': LONG}, 'a sentence of 602 tokens'),
-        ({'sentence_good': '\u200b'}, 'a sentence without any piece'),
+        ({'sentence_good': '\u200b'}, 'a sentence without tokens'),
         ('sentence_bad', 'sentence_bad'),
         ('UID', 'UID'),
     ],

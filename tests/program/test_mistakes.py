@@ -59,10 +59,12 @@ MISTAKES = [
     (('--noconfig.epochs',), ('did you mean --config.epochs?',)),
     (('--config.run=eval',), ('did you mean --config.run=evaluate?',)),
     (('--config.run=train',), ('did you mean --config.run=pretrain?',)),
-    (('finetune',), ('did you mean --config.run=finetune?',)),
-    (('batch_size=8',), ('did you mean --config.batch_size=8?',)),
-    (('config.batch_size=8',), ('did you mean --config.batch_size=8?',)),
-    (('workdir=out',), ('did you mean --workdir=out?',)),
+    # Words of the short form.
+    (('finetune',), ('did you mean glue:rte run=finetune?',)),
+    (('glue:rte',), ('glue:rte and configs/pretrain_tiny.py:adam', 'one recipe')),
+    (('steps=0',), ('config.steps', 'at least 1 step')),
+    (('typo=1',), ('--config.typo', 'unknown config key')),
+    (('lr=high',), ('--config.learning_rate', 'a number')),
     (('help',), ('did you mean --help?',)),
 ]
 
@@ -105,12 +107,10 @@ def test_missing_flags(program: Program):
         assert '--config=configs/pretrain_tiny.py' in program.error(*changes, recipe='', small=False)
     assert '--workdir' in program.error()
     for word, meant in {
-        'finetune': '--config=glue:rte --config.run=finetune',
-        'train': '--config=pretrain_tiny --config.run=pretrain',
-        'report': '--config=RECIPE --config.run=report',
-        'glue:rte': '--config=glue:rte',
-        'configs/glue.py': '--config=configs/glue.py',
-        'extract': '--config=extract',
+        'finetune': 'glue:rte run=finetune',
+        'train': 'pretrain_tiny run=pretrain',
+        'report': 'RECIPE run=report',
+        'pretrain_tinny': 'pretrain_tiny',
         '--num_train_epochs=3': '--config.epochs',
     }.items():
         assert program.error(word, recipe='', small=False).endswith(f'; did you mean {meant}?')

@@ -97,7 +97,10 @@ def test_a_task_starts_from_it_with_the_mlm_head_as_pooler(
     few = (*TUNE, '--config.steps=4', '--config.epochs=1', '--config.eval_every=4', '--config.checkpoint_every=4')
     given = (f'--config.init={pretrained}', f'--config.data={rte}', f'--workdir={tmp_path}', *few)
     out = program.run(*given, '--config.learning_rate=1e-9', **GLUE).stdout
-    assert 'freshly drawn: head/bias, head/kernel' in out and 'pooler' not in out.partition('freshly drawn:')[2][:60]
+    assert (
+        'newly initialized: head/bias, head/kernel' in out
+        and 'pooler' not in out.partition('newly initialized:')[2][:60]
+    )
     start, tuned = (load_file(path / 'export' / 'hf' / 'model.safetensors') for path in (pretrained, tmp_path))
     assert json.loads((tmp_path / 'export' / 'hf' / 'config.json').read_text())['architectures'] == [
         'ModernBertForSequenceClassification'

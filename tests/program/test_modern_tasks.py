@@ -28,7 +28,7 @@ def test_pairs_of_texts(program: Program, rte: pathlib.Path, tmp_path: pathlib.P
     start, workdir = _start(kind, program.corpus, tmp_path / 'start'), tmp_path / 'run'
     given = (f'--config.init={start}', f'--config.data={rte}', f'--workdir={workdir}', *FEW)
     said = program.run(*given, **GLUE).stdout
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel\n' in said
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: head/bias, head/kernel\n' in said
     exported = workdir / 'export' / 'hf'
     model, info = transformers.AutoModelForSequenceClassification.from_pretrained(exported, output_loading_info=True)
     assert type(model).__name__ == 'ModernBertForSequenceClassification' and not any(info.values())

@@ -168,7 +168,7 @@ def test_export_again_gives_the_same_model(
 
     def load_older(*arguments):
         found = load(*arguments)
-        del found.saved.config['masking']['eval_rate']  # as a checkpoint from before this key
+        del found.checkpoint.config['masking']['eval_rate']  # as a checkpoint from before this key
         return found
 
     monkeypatch.setattr(export, 'load_pretraining', load_older)

@@ -229,7 +229,7 @@ def test_keys_are_those_of_the_command_line(tmp_path, capsys):
         (lambda at: bertjax.train('classify', at, data=[{'text': float('inf')}]), 'found inf'),
         (lambda at: bertjax.train('classify', at, data={'train': 'a.csv'}), "train: found 'a.csv', a str"),
         (lambda at: bertjax.train('classify', at, data={'a/b': []}), 'the name of a split'),
-        (lambda _: bertjax.run('show', 'glue:rte').summary, 'give one in the call'),
+        (lambda _: bertjax.run('show', 'glue:rte').summary, 'give a workdir in the call'),
     ],
 )
 def test_mistakes_are_one_line(call: Callable, message: str, tmp_path):

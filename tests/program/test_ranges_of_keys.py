@@ -104,7 +104,7 @@ def parsed(text: str, usual: object) -> object:
 
 def inside(text: str, allowed: Range, usual: object) -> bool:
     try:
-        return allowed.holds(parsed(text, usual))
+        return allowed.contains(parsed(text, usual))
     except (KeyError, TypeError, ValueError, SyntaxError):
         return False
 

@@ -53,10 +53,10 @@ def test_roberta_from_text_to_answers(program: Program, rte: pathlib.Path, tmp_p
     _, info = transformers.RobertaForMaskedLM.from_pretrained(exported, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys']
     said = program.run(f'--workdir={second}', f'--config.init={exported}', '--config.steps=1', *BPE[2:4]).stdout
-    assert 'of its RobertaForMaskedLM loaded; freshly drawn: nothing' in said and 'not used' not in said
+    assert 'of its RobertaForMaskedLM loaded; newly initialized: nothing' in said and 'not used' not in said
     assert 'config.model.layer_norm_eps is 1e-12, but 1e-05 in the checkpoint' in said
     said = _tune_and_ask(program, rte, tuned, first)
-    assert 'freshly drawn: head/bias, head/kernel, pooler/bias, pooler/kernel' in said
+    assert 'newly initialized: head/bias, head/kernel, pooler/bias, pooler/kernel' in said
     assert 'not used: lm_head.bias, lm_head.dense.bias' in said
     facts = json.loads((tuned / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['RobertaForSequenceClassification'] and facts['max_position_embeddings'] == 514
@@ -75,7 +75,7 @@ def test_distilbert_from_transformers_to_answers(
     transformers.DistilBertForMaskedLM(config).save_pretrained(start)
     tokenizer.save_pretrained(start)
     said = _tune_and_ask(program, rte, tmp_path / 'tuned', start)
-    assert 'of its DistilBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel, pooler' in said
+    assert 'of its DistilBertForMaskedLM loaded; newly initialized: head/bias, head/kernel, pooler' in said
     facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['DistilBertForSequenceClassification'] and facts['dim'] == 32
 
@@ -96,6 +96,6 @@ def test_modernbert_from_transformers_to_answers(
     transformers.ModernBertForMaskedLM(config).save_pretrained(start)
     tokenizer.save_pretrained(start)
     said = _tune_and_ask(program, rte, tmp_path / 'tuned', start)
-    assert 'of its ModernBertForMaskedLM loaded; freshly drawn: head/bias, head/kernel' in said
+    assert 'of its ModernBertForMaskedLM loaded; newly initialized: head/bias, head/kernel' in said
     facts = json.loads((tmp_path / 'tuned' / 'export' / 'hf' / 'config.json').read_text())
     assert facts['architectures'] == ['ModernBertForSequenceClassification']

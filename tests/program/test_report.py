@@ -77,8 +77,8 @@ def test_of_less_than_there_was(program: Program, trained: pathlib.Path, tmp_pat
         (tmp_path / name).symlink_to(trained / name)
     (tmp_path / 'metrics.jsonl').unlink()
     text = report(program, tmp_path, recipe=GLUE['recipe'], small=False).read_text(encoding='utf-8')  # whatever it is
-    assert 'No step has been trained here' in text and 'id="examples"' in text and 'id="curves"' not in text
-    assert 'Not shown: ' in text and 'no finished checkpoint' in text and 'it is for something else' in text
+    assert 'There are no rows of metrics' in text and 'id="examples"' in text and 'id="curves"' not in text
+    assert 'Not shown: ' in text and 'no finished checkpoint' in text and 'it is for another kind of run' in text
     (tmp_path / 'config.json').write_text('{', encoding='utf-8')
     assert 'config.json: found no JSON' in program.error(f'--workdir={tmp_path}', '--config.run=report')
     assert 'no run and no corpus' in program.error(f'--workdir={tmp_path / "none"}', '--config.run=report')
@@ -137,7 +137,7 @@ def test_of_a_fine_tuning(program: Program, browser: Browser, tuned: pathlib.Pat
     browser.visit(path, look, dark=True)
     shutil.rmtree(data)
     text = report(program, workdir, **GLUE).read_text(encoding='utf-8')
-    assert 'cannot be read any more' in text and 'id="figures"' in text
+    assert 'can no longer be read' in text and 'id="figures"' in text
 
 
 @pytest.mark.slow

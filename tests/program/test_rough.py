@@ -81,7 +81,7 @@ def test_a_corpus_of_an_odd_shape_is_trained_on_to_the_export(
     keys = (f'--config.corpus={tmp_path / "text.txt"}', f'--config.pairs.mode={mode}', '--config.vocab.size=200')
     result = program.run(f'--workdir={tmp_path / "run"}', *keys, '--config.steps=2')
     alone = mode in ('nsp', 'sop') and shape not in ('one document', 'all duplicates')
-    assert ('warning: all chunks hold a single sentence' in result.stdout) == alone
+    assert ('warning: all chunks have a single sentence' in result.stdout) == alone
     assert (tmp_path / 'run/export/hf/model.safetensors').exists()
 
 

@@ -84,4 +84,4 @@ def test_mistakes_of_sequences(program: Program, data: pathlib.Path, tmp_path: p
     (tmp_path / 'zip.npy').write_bytes(b'PK\3\4zzzz')
     assert 'no matrix (' in program.error(*given, f'--config.embeddings={tmp_path}/zip.npy', **RECIPE)
     ids = ('--config.corpus_options.format=ids', '--config.tokenizer=', '--config.embeddings=')
-    assert 'the vocabulary that the ids of the corpus belong to' in program.error(*given, *ids, **RECIPE)
+    assert 'the vocabulary of the ids in the corpus' in program.error(*given, *ids, **RECIPE)

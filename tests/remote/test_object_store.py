@@ -157,7 +157,7 @@ def test_patience_ends_with_the_time_without_an_answer(bucket, monkeypatch, capl
     assert asked.info('b.txt')
     with bucket.failing('refuse', 'GET', 'b.txt', count=15):  # for longer than FIRST_CONTACT
         assert asked.read('b.txt') == TEXTS['text/b.txt']
-    assert 'no answer, or a partial one, from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
+    assert 'no complete answer from s3://bucket/text' in caplog.text and 'for 3 s' in caplog.text
     monkeypatch.setattr(retry, 'PATIENCE', 1.0)
     began = time.monotonic()
     with (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertjax.finetune.results import json_lines
-from bertjax.report.errors import errors
+from bertjax.report.errors import errors_section
 from bertjax.report.run_record import Run
 from bertjax.tasks.choice.files import ChoiceQuestion as Choice
 from bertjax.tasks.registry import build_task
@@ -39,7 +39,7 @@ def test_the_page_reads_what_a_run_wrote(tmp_path: pathlib.Path):
 
     def shown(text: str) -> str:
         path.write_text(text, encoding='utf-8')
-        section = errors(Run(tmp_path, 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
+        section = errors_section(Run(tmp_path, 'recipe', {'max_eval_records': 0}, True, []), task, tmp_path)
         return section.note or str(section.data)
 
     (row,) = task.rows(records, [Scores(np.array([0.0, 2.0]))])

@@ -34,9 +34,9 @@ def test_the_stored_digits_are_those_of_pytorch():
     x = torch.nn.functional.layer_norm(x, (gradient_check.WIDTH,), eps=1e-6) * (1 + of['scale'])
     y = x + torch.nn.functional.gelu(x @ of['up']) @ of['down']
     (torch.logsumexp(y, -1) - y[..., 0]).sum().backward()
-    found = gradient_check.digits({name: x.grad.numpy() for name, x in of.items()})
-    assert found.keys() == gradient_check.DIGITS.keys() == gradient_check.SHAPES.keys()
-    for name, (norm, product) in gradient_check.DIGITS.items():
+    found = gradient_check.summarize_gradient({name: x.grad.numpy() for name, x in of.items()})
+    assert found.keys() == gradient_check.EXPECTED.keys() == gradient_check.SHAPES.keys()
+    for name, (norm, product) in gradient_check.EXPECTED.items():
         assert found[name] == pytest.approx((norm, product), abs=1e-6 * norm), name
 
 
@@ -49,6 +49,6 @@ def test_a_wrong_gradient_is_refused_by_name(unchecked, monkeypatch: pytest.Monk
     """One weight's gradient is wrong by so little that the loss would not show it."""
     grad = jax.grad(gradient_check.loss)
     monkeypatch.setattr(gradient_check.jax, 'grad', lambda f: lambda of: {**grad(of), 'up': wrong(grad(of)['up'])})
-    with pytest.raises(UserError, match='by up ') as refused:
+    with pytest.raises(UserError, match='with respect to up ') as refused:
         gradient_check.check_gradients()
     assert refused.value.where == f'jaxlib {jaxlib.__version__} on cpu'

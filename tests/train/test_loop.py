@@ -167,7 +167,7 @@ def test_a_second_signal_is_told_what_is_waited_for(world, monkeypatch):
     monkeypatch.setattr(w, 'phase', phase)
     w.run()
     prepared, compiled = 'begin: the run is being prepared', 'compile: the training step is being compiled'
-    trained = 'step: the step under way goes to its end'
+    trained = 'step: the current step is being finished'
     assert told == [prepared, *[compiled, trained] * 6, prepared, *[compiled, trained] * 4]
     assert w.doing == 'checkpoint 10 is being written'
 

@@ -94,7 +94,7 @@ def test_packed_rows(plain, monkeypatch, axes, sharded):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     rows = B // axes.get('data', 1)
     layout = choose_layout(
-        np.full(rows, S), C, cost=lambda length: 1.0, another=1.0, most=1, longest=S, shared=True
+        np.full(rows, S), C, cost=lambda length: 1.0, group_cost=1.0, max_groups=1, max_length=S, shared=True
     )  # several texts in a row of twice the length
     assert len(layout.slots) == rows * C and layout.row_groups[0][1] == 2 * S
     packed = PackedLayout(layout.row_groups, layout.slots)
@@ -126,6 +126,6 @@ def test_parts_need_the_memory_of_a_part():
 @pytest.mark.slow
 @pytest.mark.parametrize('pool', ['cls', 'max', 'lasttoken'])
 def test_packed_rows_of_other_poolings(pool):
-    layout = choose_layout(np.full(B, S), C, cost=float, another=1.0, most=1, longest=S, shared=False)
+    layout = choose_layout(np.full(B, S), C, cost=float, group_cost=1.0, max_groups=1, max_length=S, shared=False)
     packed = PackedLayout(layout.row_groups, layout.slots)
     check(gradients({}, layout=packed, pool=pool), gradients({}, pool=pool), 1e-5)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import pathlib
 import random
+import re
 import runpy
 from typing import Any
 
@@ -154,5 +155,5 @@ def test_a_damaged_task(recipe: ConfigDict, tmp_path: pathlib.Path):
 @pytest.mark.parametrize('splits', [[], 'dev', {'dev': 0.5}, {'dev': None}])
 def test_damaged_results(splits: Any, tmp_path: pathlib.Path):
     (tmp_path / 'results.json').write_text(json.dumps({'splits': splits}))
-    with pytest.raises(UserError, match=r'results\.json: splits: found a value of another form'):
+    with pytest.raises(UserError, match=rf'results\.json: splits: found {re.escape(repr(splits))}'):
         read_recorded_results(tmp_path / 'results.json')

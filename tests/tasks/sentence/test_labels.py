@@ -87,7 +87,7 @@ def test_odd_labels_are_told(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "warning: 'Spam' and 'spam' are different labels" in said
     assert f"301 records have the label 'none', the first at {tmp_path}/train.tsv:4; is it a missing value?" in said
-    assert f"warning: labels that only one of 1,204 records has: 'once' ({tmp_path}/train.tsv:5)" in said
+    assert f"warning: labels that occur in only one of 1,204 records: 'once' ({tmp_path}/train.tsv:5)" in said
 
 
 @pytest.mark.parametrize('told', ['', '-1'])

@@ -196,7 +196,7 @@ def test_answers_that_cannot_be_found_are_counted_listed_and_not_trained_on(lett
     task.learn(questions)
     said = capsys.readouterr().out
     assert '7 questions on 6 texts for training, 0 without an answer' in said
-    assert "text at answer_start, which is used instead: 1\n  line: 'is the' at 3, found at 3\n" in said
+    assert "text at answer_start; this text is used: 1\n  line: 'is the' at 3, found at 3\n" in said
     moved = "  moved: 'red' at 2, found at 6\n  utf-16: 'red' at 12, found at 5\n"
     assert f'their nearest occurrence in the text is used: 2\n{moved}' in said
     assert "not used for training: 2\n  gone: 'red' at 6\n  empty: '' at 0\n" in said and 'fine' not in said

@@ -74,7 +74,7 @@ def test_numbers_need_names(tmp_path: pathlib.Path):
     ('row', 'said'),
     [
         ({'text': 'a'}, "the fields 'text', expected tokens or words"),
-        ({'tokens': 'a b', 'tags': ['O']}, 'field tokens: found another value, expected a list of words'),
+        ({'tokens': 'a b', 'tags': ['O']}, "field tokens: found 'a b', expected a list of words"),
         ({'tokens': ['a', ''], 'tags': ['O', 'O']}, "the word '' as number 1"),
         ({'tokens': ['a', 'b'], 'tags': ['O']}, '1 tags, expected 2'),
         ({'tokens': ['a']}, "no list of tags in the fields 'tokens'"),

@@ -7,10 +7,10 @@ from bertjax.errors import UserError
 
 READ = """
 import os, sys
-from bertjax.files import mapped
-mapped.explain_bus_errors()
+from bertjax.files import memory_map
+memory_map.explain_bus_errors()
 for path in sys.argv[1:]:
-    ids = mapped.map_array(path, '<u2')
+    ids = memory_map.map_array(path, '<u2')
 os.truncate(path, 0)
 print(ids.sum())
 """
@@ -22,4 +22,4 @@ def test_a_mapped_file_that_is_cut(tmp_path, repository):
     command = [sys.executable, '-c', READ, tmp_path / 'a', tmp_path / 'b']
     result = subprocess.run(command, cwd=repository, capture_output=True, text=True)
     assert result.returncode == UserError.exit_status
-    assert result.stderr.startswith(f'error: {tmp_path / "b"}: found 0 bytes, expected 10,000: it was cut while')
+    assert result.stderr.startswith(f'error: {tmp_path / "b"}: found 0 bytes, expected 10,000 bytes, as')

@@ -52,6 +52,6 @@ def test_what_is_no_file(tmp_path):
 
 def test_more_bytes_than_are_read(tmp_path):
     (tmp_path / 'a').write_bytes(b'12345')
-    assert read_bytes(tmp_path / 'a', 'text', 'fix', most=5) == b'12345'
+    assert read_bytes(tmp_path / 'a', 'text', 'fix', max_bytes=5) == b'12345'
     with pytest.raises(UserError, match='a file of 5 bytes, expected text of up to 4'):
-        read_bytes(tmp_path / 'a', 'text', 'fix', most=4)
+        read_bytes(tmp_path / 'a', 'text', 'fix', max_bytes=4)
