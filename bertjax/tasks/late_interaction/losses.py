@@ -14,6 +14,7 @@ from bertjax.tasks.embedding.lists import RowLoss
 from bertjax.tasks.embedding.losses import TEXT_IDS, in_batch_cross_entropy
 
 ROLES = 'token_roles'
+_QUERIES = 8  # the queries that are compared with all documents at a time
 Batch = Mapping[str, jax.Array]
 
 
@@ -42,9 +43,10 @@ def info_nce(x: jax.Array, batch: Batch, *, query_len: int, scale: float = 1.0) 
     """Computes the cross entropy [B] of each query's positive among the texts of all rows; see embedding/losses.py."""
     documents = x[:, 1:].swapaxes(0, 1).reshape(-1, *x.shape[2:])  # [(C - 1)·B, S, D], positives first
 
-    # One query at a time, recomputed for the gradient, because the products of all tokens may not fit in memory.
+    # A few queries at a time, recomputed for the gradient, because the products of all tokens may not fit in memory.
     score = jax.checkpoint(lambda query: max_sim(query, documents))
-    return in_batch_cross_entropy(jax.lax.map(score, x[:, 0, :query_len]), batch[TEXT_IDS], scale=scale)
+    similarity = jax.lax.map(score, x[:, 0, :query_len], batch_size=_QUERIES)  # [B, (C - 1)·B]
+    return in_batch_cross_entropy(similarity, batch[TEXT_IDS], scale=scale)
 
 
 def _list_loss(function: Any, x: jax.Array, batch: Batch, *, query_len: int) -> jax.Array:

@@ -49,5 +49,5 @@ def _stack(vectors: Sequence[np.ndarray], rows: int) -> np.ndarray:
 
 @jax.jit
 def _scores(queries: jax.Array, documents: jax.Array) -> jax.Array:
-    """Scores [Q, S, D] and [N, L, D] -> [Q, N], one query at a time."""
+    """Computes the scores [Q, N] of queries [Q, S, D] and documents [N, L, D], one query at a time."""
     return jax.lax.map(lambda query: max_sim(query, documents), jnp.asarray(queries))
