@@ -118,7 +118,7 @@ def test_the_export_is_a_multi_vector_encoder(
     workdir = tmp_path / 'continued' / 'data'
     write_rows(workdir / 'train.jsonl', lists(16, 1))
     _, stdout = colbert(program, tmp_path / 'usual' / 'theirs', workdir, '--config.steps=1')
-    assert 'freshly drawn: nothing' in stdout
+    assert 'newly initialized: nothing' in stdout
     said = program.error(
         f'--workdir={tmp_path / "other"}', f'--config.init={tmp_path / "usual" / "theirs"}', '--config.task.dim=8',
         f'--config.data={workdir}', '--config.task.query_len=12', recipe=RECIPE, small=False,
