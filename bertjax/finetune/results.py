@@ -168,7 +168,7 @@ def export_task(
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
-        files=data.task.model_files(module.config.width),
+        files=data.task.model_files(module.config),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}
             for name, values in results['splits'].items()

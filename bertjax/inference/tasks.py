@@ -4,8 +4,6 @@ import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from bertjax.config.ranges import format_value
 from bertjax.data.features import Features
 from bertjax.errors import UserError
@@ -89,27 +87,25 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
 
 
-def score_pairs(runner: Runner, queries: Sequence[str], texts: Sequence[str]) -> np.ndarray:
+def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
     """Scores N pairs of a query and a text with a reranker, by late interaction, or by a regression of pairs.
 
     Args:
       runner: The model.
-      queries, texts: The N queries and texts.
+      texts, pairs: The N queries and texts.
 
     Returns:
-      float64 [N]; higher is more relevant. Equal to `CrossEncoder.predict` or MaxSim of sentence-transformers.
-
-    Raises:
-      UserError: The model is for another kind of task.
+      N scores; higher is more relevant. They equal those of sentence-transformers' CrossEncoder and MultiVectorEncoder.
+      None if the model is of another kind.
     """
-    task, where = runner.model.task, runner.model.where
+    task = runner.model.task
     if isinstance(task, TextTask) and task.regression:
-        records = text_records(task, where, queries, texts)
+        records = text_records(task, runner.model.where, texts, pairs)
+    elif isinstance(task, RerankTask | LateInteractionTask):
+        records = [TextExample('scored', pair) for pair in zip(texts, pairs, strict=True)]
     else:
-        if not isinstance(task, LateInteractionTask):
-            _check_kind(task, RerankTask, where)
-        records = [TextExample('scored', pair) for pair in zip(queries, texts, strict=True)]
-    return np.array([row['score'] for row in answer_records(runner, records)], np.float64)
+        return None
+    return [row['score'] for row in answer_records(runner, records)]
 
 
 def question_records(task: Task | None, where: str, questions: Sequence[str], contexts: Sequence[str]) -> list[Any]:

@@ -73,7 +73,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     dtype = 'bfloat16' if origin.dtype == 'bfloat16' else 'float32'  # BertConfig.param_dtype cannot be float16.
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
-    files = {} if task is None else task.model_files(config.width)
+    files = {} if task is None else task.model_files(config)
     hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
         module=model.module.clone(config=config),

@@ -141,14 +141,10 @@ class TrainableTask(abc.ABC, Generic[Record]):
         """Returns the steps from a text to its vector; None unless the task trains vectors of texts."""
         return None
 
-    def model_files(self, width: int) -> Mapping[str, bytes]:
-        """Returns the files of sentence-transformers in an export to transformers: {relative path: content}.
-
-        Args:
-          width: The width of the encoder.
-        """
+    def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
+        """Returns the files of sentence-transformers in an export to transformers: {relative path: content}."""
         modules = self.sentence_modules()
-        return module_files(modules, width) if modules else {}
+        return module_files(modules, model_config.width) if modules else {}
 
 
 class ReportableTask(abc.ABC, Generic[Record, Prediction]):

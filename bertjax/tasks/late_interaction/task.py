@@ -144,9 +144,9 @@ class LateInteractionTask(TextPairTask):
             raise UserError('config.task.query_len', found, f'at most {farthest} tokens', fix)
         return self.head.module(model_config, self.dim, attend=self.attend or not self.augment)
 
-    def model_files(self, width: int) -> Mapping[str, bytes]:
+    def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
         """See Task."""
-        return multi_vector_files(self._settings, width, self.dim)
+        return multi_vector_files(self._settings, model_config.width, self.dim)
 
     def predictions(
         self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs

@@ -155,7 +155,7 @@ class RerankTask(TextPairTask):
         """See Task."""
         return id2label(['LABEL_0'])
 
-    def model_files(self, width: int) -> Mapping[str, bytes]:
+    def model_files(self, model_config: BertConfig) -> Mapping[str, bytes]:
         """See Task."""
         return cross_encoder_files(CrossEncoder(self.seq_len, self._activation))
 
