@@ -180,6 +180,25 @@ def test_what_cannot_compute_it_is_refused():
     assert choose_attention('auto', x, x, mask, 0.0).name in ('by_head_cpu', 'dot_product')
 
 
+@pytest.mark.parametrize('window', [0, 12])
+def test_rows_of_several_sequences_have_the_same_vectors(marked: Tokenizer, window: int):
+    """Augmenting masks see the tokens of their own query only, and no token sees them."""
+    config = BertConfig(vocab_size=marked.vocab_size, num_layers=2, width=32, num_heads=2, attention_window=window)
+    task = LateInteractionTask('', 16, query_len=8, dim=6)
+    pairs = [TextExample('scored', texts, 1.0) for texts in (('a', 'b, c'), ('b c d', 'e'))]
+    features = task.features(pairs, marked, training=False)
+    batch = features.batch(np.arange(4), 16, marked.pad_id)
+    inputs, model = [jnp.asarray(batch[name]) for name in task.objective.inputs], task.build_module(config)
+    params = model.init(jax.random.key(0), *inputs)
+    alone, packed = (module.apply(params, *inputs)['token_vectors'] for module in (model, model.clone(packing=2)))
+    np.testing.assert_allclose(packed, alone, atol=1e-5)
+    assert np.abs(alone[0, 4:8]).min() > 0  # the masks are compared
+    other = inputs[0].at[0, 4:8].set(marked.cls_id)
+    changed = model.apply(params, other, *inputs[1:])['token_vectors']
+    np.testing.assert_allclose(changed[0, :4], alone[0, :4], atol=1e-5)
+    assert np.abs(changed[0, 4:8] - alone[0, 4:8]).max() > 1e-3
+
+
 def test_settings_of_a_folder(tmp_path: pathlib.Path):
     for name, content in multi_vector_files(SETTINGS, 32, 16).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
