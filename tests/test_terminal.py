@@ -1,4 +1,4 @@
-"""Tests escaped control characters, and streams that are closed, lose their reader, or have a small encoding."""
+"""Control characters are escaped; streams may be closed, lose their reader, or have a small encoding."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from rich.table import Table
 from bertjax.errors import UserError, printable
 from bertjax.terminal import Console, invocation
 
-# A small program that prints lines directly, lines with rich, and text as from a file.
+# A small program that prints lines with print and with rich, and writes data.
 PROGRAM = """
 import sys
 from bertjax.terminal import Console, data_output, guard_streams
@@ -30,7 +30,7 @@ sys.exit(7)
 
 
 def run(repository, redirected: str = '', *arguments: str, **variables: str) -> subprocess.CompletedProcess:
-    """Runs PROGRAM through a shell, with its redirections."""
+    """Runs PROGRAM in a shell that redirects its streams as `redirected` says."""
     command = f'"$0" -c "$1" {" ".join(arguments)} {redirected}'
     environment = {**os.environ, 'PYTHONPATH': str(repository), **variables}
     words = ['bash', '-o', 'pipefail', '-c', command, sys.executable, PROGRAM]
