@@ -32,7 +32,7 @@ gc.freeze()
 gc.set_threshold(100_000, 20, 50)
 
 
-# The fixtures that need packages of the extra `test-all`, which the default suite does not install.
+# Fixtures that need packages of the extra `test-all`; the default suite runs without these packages.
 SLOW_FIXTURES = {'browser', 'dask_cluster', 'google', 'object_server'}
 
 

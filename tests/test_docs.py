@@ -67,7 +67,7 @@ def test_the_documentation_is_short():
 
 
 @pytest.mark.parametrize('page', PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: pathlib.Path):
+def test_links_are_not_dead(page: pathlib.Path):
     dead = []
     for link in LINK.findall(re.sub(r'```.*?```', '', prose(page), flags=re.DOTALL)):
         if '://' in link:

@@ -43,7 +43,7 @@ MODULES += ('whole', 'muted', 'votes', 'spread', 'means', 'sharing', 'groups', '
 
 
 def identifiers(tree: ast.AST) -> set[str]:
-    """The names that a module defines, imports, takes as a parameter, or uses."""
+    """The names of the classes, functions, variables, attributes and parameters in a module."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):

@@ -252,7 +252,7 @@ def test_distillations_have_the_settings_of_the_papers():
 
 
 @pytest.mark.parametrize('path', [*TASKS, *(path for path in FINISHED_MODEL if path.stem in ARGUMENTS)], **NAME)
-def test_every_argument_of_the_docstring_is_tried(path: pathlib.Path):
+def test_every_argument_in_the_docstring_is_tested(path: pathlib.Path):
     """Arguments come from the first column of the table and from the commands in the docstring."""
     text = path.read_text(encoding='utf-8').split('"""')[1]
     table = re.search(r'^\| argument.*?(?=\n\n)', text, re.MULTILINE | re.DOTALL)

@@ -12,7 +12,7 @@ import pytest
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
 # A folder or file may import from itself and from the levels below it. In config/, each file has a level: files that
-# declare keys are above the code that reads the keys, and the schema is below it.
+# declare keys are above the code that the keys configure, and the schema is below it.
 LEVELS = [
     {'__main__'},
     {'main'},

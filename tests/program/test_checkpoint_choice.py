@@ -65,9 +65,7 @@ def test_a_stopped_run_can_predict_and_export(program: Program, stopped: pathlib
 
 
 @pytest.mark.slow
-def test_a_workdir_of_an_early_version_has_no_task_json(
-    program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path
-):
+def test_a_workdir_without_task_json_can_be_evaluated(program: Program, stopped: pathlib.Path, tmp_path: pathlib.Path):
     workdir = shutil.copytree(stopped, tmp_path / 'own')
     (workdir / 'task.json').unlink()
     program.run(f'--workdir={workdir}', '--config.run=evaluate', **GLUE)

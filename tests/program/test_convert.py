@@ -25,7 +25,7 @@ def test_a_tuned_model_is_converted(program: Program, tuned: pathlib.Path, tmp_p
         assert {path.name for path in folder.iterdir()} == names
         for name in names - (
             {'README.md'} if folder.parent == tmp_path else set()
-        ):  # bertjax.Bert.save writes no model card
+        ):  # Bert.save writes another README.md
             assert (folder / name).read_bytes() == (source / name).read_bytes(), folder / name
     # No file is replaced, and a workdir with a model refuses another model.
     line = program.error(f'--workdir={workdir}', init, **CONVERT)

@@ -24,7 +24,7 @@ def statuses(out: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_a_planned_run(program: Program, tmp_path: pathlib.Path):
+def test_a_planned_run_is_checked(program: Program, tmp_path: pathlib.Path):
     new = tmp_path / 'new'
     out = program.run(f'--workdir={new}', *RUN, DOCTOR).stdout
     checks = statuses(out)
@@ -33,7 +33,7 @@ def test_a_planned_run(program: Program, tmp_path: pathlib.Path):
     assert 'no check failed' in out and not new.exists()
 
 
-def test_a_finished_run(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_finished_run_is_checked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """The doctor measures nothing again and writes nothing."""
     before = {path: path.stat().st_mtime_ns for path in trained.rglob('*')}
     out = program.run(f'--workdir={trained}', *RUN, DOCTOR, status=None).stdout
@@ -65,7 +65,7 @@ def test_a_jax_that_cannot_be_imported_is_an_error(program: Program, tmp_path: p
 
 
 @pytest.mark.slow
-def test_a_running_or_unfinished_run(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_running_or_unfinished_run_is_checked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(trained, tmp_path / 'run')
     longer = (*RUN, '--config.steps=48')
     with lock_directory(workdir, 'works in this workdir'):
@@ -76,7 +76,9 @@ def test_a_running_or_unfinished_run(program: Program, trained: pathlib.Path, tm
 
 
 @pytest.mark.slow
-def test_a_run_on_a_task(program: Program, tune: tuple[str, ...], tuned: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_on_a_task_is_checked(
+    program: Program, tune: tuple[str, ...], tuned: pathlib.Path, tmp_path: pathlib.Path
+):
     start = time.monotonic()
     out = program.run(f'--workdir={tmp_path / "run"}', *tune, DOCTOR, **GLUE).stdout
     assert 'RTE: 96 train, 33 dev records' in out and statuses(out)['hours'] == 'ok' and time.monotonic() - start < 60

@@ -214,7 +214,7 @@ def test_mistakes_are_errors_before_training(program: Program, tune, tmp_path: p
     assert not (tmp_path / 'checkpoints').exists()
 
 
-def test_wrong_task_and_wrong_rows(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_wrong_task_and_wrong_rows_are_errors(program: Program, tune, rte: pathlib.Path, tmp_path: pathlib.Path):
     line = program.error(f'--workdir={tmp_path}', *tune, recipe='configs/glue.py:rtee', small=False)
     assert "'rtee'" in line and 'one of cola, ' in line
     (tmp_path / 'RTE').mkdir()

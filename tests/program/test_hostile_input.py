@@ -83,7 +83,7 @@ def test_a_corpus_of_an_odd_shape_trains_to_the_export(program: Program, tmp_pat
     assert (tmp_path / 'run/export/hf/model.safetensors').exists()
 
 
-def test_a_corpus_of_links_and_odd_names(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_corpus_with_links_and_odd_names_is_read(program: Program, corpus: pathlib.Path, tmp_path: pathlib.Path):
     folder = tmp_path / 'texts'
     folder.mkdir()
     os.symlink('.', folder / 'loop')

@@ -36,7 +36,7 @@ def _losses(workdir: pathlib.Path) -> list[float]:
 
 @pytest.mark.slow
 def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Path, trained: pathlib.Path):
-    """Two processes start with tensor parallelism; four finish with data parallelism, as one process does."""
+    """Two processes start with tensor parallelism and four resume with data; one process has the same results."""
     processes = program.start_together(2, f'--workdir={tmp_path}', *RUN, '--config.mesh.tensor=2')
     wait_for_step(processes[0], tmp_path, 10)
     processes[1].kill()

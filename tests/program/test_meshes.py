@@ -123,8 +123,8 @@ def training(corpus: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope='module')
-def alone(training: Callable[..., Pretraining]) -> Callable[[str], Trained]:
-    """alone(form) -> the results on one device."""
+def single_device(training: Callable[..., Pretraining]) -> Callable[[str], Trained]:
+    """single_device(form) -> the results on one device."""
     cache: dict[str, Trained] = {}
 
     def trained(form: str) -> Trained:
@@ -137,8 +137,8 @@ def alone(training: Callable[..., Pretraining]) -> Callable[[str], Trained]:
 
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize(('preset', 'zero1'), MESHES)
-def test_twenty_steps_with_dropout_agree_with_one_device(training, alone, preset, zero1, form):
-    expected = alone(form)
+def test_twenty_steps_with_dropout_agree_with_one_device(training, single_device, preset, zero1, form):
+    expected = single_device(form)
     found = Trained(training({'preset': preset}, 8, zero1=zero1, **FORMS[form]), expected.fresh)
     assert found.numbers == expected.numbers == [(16 * step, 16) for step in range(STEPS)]
     jax.tree.map(np.testing.assert_array_equal, found.rows, expected.rows)
@@ -147,9 +147,9 @@ def test_twenty_steps_with_dropout_agree_with_one_device(training, alone, preset
         assert collectives_of(found.text) == COLLECTIVES[preset, zero1]
 
 
-def test_another_dropout_seed_gives_other_losses(training, alone):
+def test_another_dropout_seed_gives_other_losses(training, single_device):
     """The losses also fall, so the comparison would detect a run that does not train."""
-    expected = alone('scanned')
+    expected = single_device('scanned')
     other = Trained(training({}, 1, **{'seeds.dropout': 1}), expected.fresh)
     assert expected.losses[-1] < expected.losses[0] - 1
     assert max(abs(x / y - 1) for x, y in zip(other.losses, expected.losses, strict=True)) > 1e-3

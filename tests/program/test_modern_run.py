@@ -57,7 +57,7 @@ def pretrained(program: Program, once: Callable, form: str) -> pathlib.Path:
 
 
 @pytest.mark.slow
-def test_a_killed_run_ends_in_the_same_bits(
+def test_a_killed_modernbert_run_ends_in_the_same_bits(
     program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path, form: str
 ):
     process = program.start(f'--workdir={tmp_path}', *_arguments(form))
@@ -109,7 +109,7 @@ def test_a_task_uses_the_mlm_head_as_pooler(
 
 
 @pytest.mark.slow
-def test_a_student_is_distilled_from_it(program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_student_is_distilled_from_a_modernbert(program: Program, pretrained: pathlib.Path, tmp_path: pathlib.Path):
     architecture = [x for x in MODERN if '.model.' in x and 'num_layers' not in x]
     student = (*SMALL, *architecture, *MODERN[2:6], '--config.model.num_heads=2')
     steps = ('--config.epochs=0', '--config.steps=4', '--config.checkpoint_every=4', '--config.eval_every=4')

@@ -26,7 +26,7 @@ def test_rows_and_sequences_are_counted_separately(packed: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_a_run_continues_within_a_block_to_the_same_bits(
+def test_a_run_resumed_within_a_block_ends_in_the_same_bits(
     program: Program, packed: pathlib.Path, tmp_path: pathlib.Path
 ):
     workdir = copy_workdir(packed, tmp_path / 'run')

@@ -70,7 +70,7 @@ def test_newest_and_best_checkpoints_are_kept(trained: pathlib.Path):
     assert steps == {20, 24, min(losses, key=losses.get)}
 
 
-def test_the_printed_text_and_the_summary(trained: pathlib.Path):
+def test_the_run_prints_and_summarizes_its_results(trained: pathlib.Path):
     text = (trained / 'stdout.txt').read_text(encoding='utf-8')
     for part in ('held-out text', 'output files', 'what to run next'):
         assert part in text, part
@@ -218,7 +218,7 @@ def test_another_run_starts_from_an_export(program: Program, trained: pathlib.Pa
 
 
 @pytest.mark.slow
-def test_two_phases_and_a_mesh(program: Program, tmp_path: pathlib.Path):
+def test_two_phases_train_on_a_mesh(program: Program, tmp_path: pathlib.Path):
     """A long phase and a short one with other shapes, as published, on 4 devices."""
     result = program.run(
         f'--workdir={tmp_path}',

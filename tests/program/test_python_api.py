@@ -114,11 +114,11 @@ def test_ctrl_c_saves_and_the_same_call_continues_in_a_thread(command_line_run, 
         command_line_run, done[0].workdir, 'heldout'
     )  # training rows differ: their means start again after a resume
     first, second = [row for row in rows(tmp_path / 'time.jsonl', None) if 'began' in row]
-    assert second['began'] > first['began']  # the call, not the process, is the start
+    assert second['began'] > first['began']  # the time starts with the call, not with the process
 
 
 def test_a_corpus_may_be_a_list_of_texts(corpus, tmp_path, program_environment):
-    """Texts give the same store as JSON lines; the same texts are write only once."""
+    """Texts give the same store as JSON lines; the same texts are written only once."""
     texts = [' '.join(text.split('\n')) for text in corpus.read_text(encoding='utf-8').split('\n\n')]
     path = tmp_path / 'texts.jsonl'
     path.write_text(''.join(json.dumps({'text': text}) + '\n' for text in texts))

@@ -165,7 +165,7 @@ def test_unknown_names_of_recipes_are_errors(program: Program, tmp_path: pathlib
     )
 
 
-def test_version(program: Program):
+def test_the_version_flag_prints_the_version(program: Program):
     from bertjax import __version__
 
     assert program.run('--version', recipe='', small=False).stdout == f'bertjax {__version__}\n'

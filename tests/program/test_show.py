@@ -69,7 +69,7 @@ def test_mistakes_are_errors(program: Program, tuned: pathlib.Path):
 
 
 def test_no_device_is_started(monkeypatch: pytest.MonkeyPatch, capsys, program: Program):
-    """The config can be out while a run uses the TPU."""
+    """The config can be shown while a run uses the TPU."""
 
     def fail(*arguments, **options):
         raise AssertionError('a device was started')

@@ -74,7 +74,7 @@ def write_squad(data: pathlib.Path, version: str) -> dict:
 
 
 @pytest.mark.slow
-def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_squad_1_1_writes_answers_and_metrics(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     dev = write_squad(data, '1.1')
     workdir = finetune(
@@ -87,7 +87,7 @@ def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
     right = [answers[name] == dev[name][1][0]['text'] for name in dev]
     assert found['splits']['dev']['exact'] >= sum(right) / len(
         right
-    )  # the official_output metric ignores articles and punctuation
+    )  # the official metric ignores articles and punctuation
     nbest = official_output(workdir, 'nbest_predictions.json')
     for name, best in nbest.items():
         assert best[0]['text'] == answers[name] and 1 < len(best) <= 20
@@ -99,7 +99,7 @@ def test_squad_1(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
     load_complete(workdir, 'BertForQuestionAnswering')
 
 
-def test_squad_2(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_squad_2_0_writes_answers_and_a_threshold(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     dev = write_squad(data, '2.0')
     card = '--config.card.datasets=squad_v2'
@@ -148,7 +148,7 @@ def assert_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
 
 
 @pytest.mark.slow
-def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_tagging_writes_columns_and_entities(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = folder(tmp_path)
     write_columns(data)
     workdir = finetune(program, 'configs/ner.py:context', trained, data)
@@ -172,7 +172,7 @@ def test_tagging(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
 
 
 @pytest.mark.slow
-def test_tagging_by_features(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_bilstm_tags_with_frozen_features(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """A BiLSTM learns from the layers of the frozen encoder; there is no export, so verbs use the checkpoint."""
     data = folder(tmp_path)
     write_columns(data)
@@ -199,7 +199,9 @@ def test_export_of_features_is_refused_before_compute(program: Program, trained:
 
 
 @pytest.mark.slow
-def test_multiple_choice(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_multiple_choice_writes_predictions_and_metrics(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     data = folder(tmp_path)
     names = ['', 'video-id', 'fold-ind', 'startphrase', 'sent1', 'sent2', 'gold-source']
     names += [f'ending{i}' for i in range(4)] + ['label']
@@ -231,7 +233,7 @@ def _best(probabilities: Sequence[float]) -> int:
 
 
 @pytest.mark.slow
-def test_classification_of_long_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_long_texts_are_classified_by_windows(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """The CSV file has its own column names, there is no dev file, and texts have several windows."""
     data = folder(tmp_path)
     with (data / 'train.csv').open('w', encoding='utf-8', newline='') as file:
@@ -260,7 +262,7 @@ def test_classification_of_long_texts(program: Program, trained: pathlib.Path, t
 
 
 @pytest.mark.slow
-def test_relation_classification(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_relations_are_classified(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """Rows of TACRED; the head uses the states of the entity markers, and there is no export."""
     data = folder(tmp_path)
     for split, count in (('train', 24), ('dev', 8)):

@@ -62,7 +62,7 @@ def test_another_tokenizer_than_the_stores_is_refused(program: Program, built: p
 
 @pytest.mark.slow
 @pytest.mark.parametrize('model_type', ['unigram', 'bpe'])
-def test_sentencepiece_from_vocabulary_to_export(program: Program, tmp_path: pathlib.Path, model_type: str):
+def test_a_sentencepiece_vocabulary_loads_in_transformers(program: Program, tmp_path: pathlib.Path, model_type: str):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     program.run(
         f'--workdir={tmp_path}',
@@ -108,7 +108,7 @@ def _baselines(axis) -> list[str]:
 
 
 def test_plot_draws_the_curve(plot, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """The baselines of a model that has learned nothing are plot only if the text of the run exists."""
+    """The baselines of a model that has learned nothing are drawn only if the text of the run exists."""
     for name in ('metrics.jsonl', 'config.json', 'store', 'tokenizer'):
         (tmp_path / name).symlink_to(trained / name)
     left, right = plot(tmp_path)

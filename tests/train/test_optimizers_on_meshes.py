@@ -46,8 +46,8 @@ def build(training, model=None, **changes):
 
 
 @pytest.fixture(scope='module')
-def one_device():
-    """one_device(training) -> (fresh state, final state, metrics of the steps), on the host, with stacked layers."""
+def single_device():
+    """single_device(training) -> (fresh state, final state, metrics of the steps), on the host, with stacked layers."""
     cache = {}
 
     def train(training):
@@ -63,9 +63,9 @@ def one_device():
 
 @pytest.mark.parametrize('form', FORMS)
 @pytest.mark.parametrize('training', TRAININGS)
-def test_the_steps_agree_with_one_device(training, form, one_device, monkeypatch):
+def test_the_steps_agree_with_one_device(training, form, single_device, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)  # shard every array of a tiny model
-    run, (_, state, rows) = build(training, **FORMS[form]), one_device(training)
+    run, (_, state, rows) = build(training, **FORMS[form]), single_device(training)
     final, final_rows = run.steps(run.init(), 0, STEPS)
     for row, expected in zip(final_rows, rows, strict=True):
         np.testing.assert_allclose(loss_of(row), loss_of(expected), rtol=1e-5)
@@ -82,12 +82,12 @@ def test_the_steps_agree_with_one_device(training, form, one_device, monkeypatch
 
 
 @pytest.mark.parametrize('training', TRAININGS)
-def test_every_matrix_changes(training, one_device):
+def test_every_matrix_changes(training, single_device):
     """The comparison with one device needs parameters that change."""
-    before, after = (partition(state.params, is_block_kernel)[0] for state in one_device(training)[:2])
+    before, after = (partition(state.params, is_block_kernel)[0] for state in single_device(training)[:2])
     for x, y in zip(jax.tree.leaves(before), jax.tree.leaves(after), strict=True):
         assert np.abs(y - x).max() > 1e-3
-    rows = one_device(training)[2]
+    rows = single_device(training)[2]
     assert ('z_loss' in rows[0]['sums']) == ('z_loss' in TRAININGS[training][1])
     rates = [float(row['scalars']['learning_rate']) for row in rows]
     assert ('wsd' in training) == (rates[0] == rates[2] > rates[3] > rates[4])
@@ -95,10 +95,10 @@ def test_every_matrix_changes(training, one_device):
 
 @pytest.mark.parametrize('zero1_choice', ['off', 'on'])
 @pytest.mark.parametrize('training', TRAININGS)
-def test_a_step_that_is_not_finite_changes_nothing(training, zero1_choice, one_device, monkeypatch):
+def test_a_step_that_is_not_finite_changes_nothing(training, zero1_choice, single_device, monkeypatch):
     monkeypatch.setattr(zero1, 'SMALL', 0)
     changes = {'mesh': {'preset': 'data'}, 'zero1': 'on'} if zero1_choice == 'on' else {}
-    run, learned = build(training, **changes), one_device(training)[1]
+    run, learned = build(training, **changes), single_device(training)[1]
     params = jax.tree.map(np.array, learned.params)
     params['mlm']['dense']['kernel'][0, 0] = np.nan
     broken = learned.replace(params=params)

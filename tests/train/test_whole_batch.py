@@ -37,7 +37,7 @@ def make_batch():
 
 
 def gradients(axes, parts=1, sharded='off', loss='info_nce', layout=None, pool='mean', **options):
-    """Returns ((loss, sums), gradients) on a mesh, on the host."""
+    """Computes the loss, its sums and the gradients on a mesh; returns them on the host."""
     count = int(np.prod(list(axes.values())))
     mesh = make_mesh({'data': 1, 'fsdp': 1, 'tensor': 1, **axes}, jax.devices()[:count])
     batch = make_batch()

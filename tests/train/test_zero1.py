@@ -1,4 +1,4 @@
-"""ZeRO-1 shards parameters and moments over the data axis and gives the assert_same results as replication."""
+"""ZeRO-1 shards parameters and moments over the data axis and gives the same results as replication."""
 
 import re
 
