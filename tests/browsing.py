@@ -29,14 +29,14 @@ class Browser:
     ) -> Any:
         """Opens an HTML file, calls `look` on the page when everything is drawn, and returns the result of `look`.
 
-        Every page must fetch nothing, log no error or warning, and fit the width of the window. No chart may have a
-        button that uploads the chart or that covers the legend.
+        The page must fetch nothing, log no error or warning, and fit the width of the window. No button of a chart may
+        upload the chart or cover the legend.
 
         Args:
           path: The HTML file.
-          look: A function of the Playwright Page that inspects it, clicks and asserts.
+          look: A function that inspects the Playwright Page.
           width: The width of the window in pixels.
-          dark: Whether the system of the reader prefers dark colors.
+          dark: Whether the system prefers dark colors.
           leaves: Whether `look` follows a link to another page.
         """
         return self._thread.submit(self._visit, path.absolute().as_uri(), look, width, dark, leaves).result()

@@ -52,7 +52,7 @@ def repository() -> pathlib.Path:
 
 @pytest.fixture(scope='session')
 def shared() -> pathlib.Path:
-    """Real text, vocabularies and tasks, which a developer may have beside the checkout; not part of the project."""
+    """A folder beside the checkout with real text, vocabularies and tasks, which only developers may have."""
     path = REPOSITORY.parent / 'shared' / 'data'
     if not path.is_dir():
         pytest.skip(f'no real data at {path}: this test compares with it')
@@ -110,7 +110,7 @@ def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 @pytest.fixture
 def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Any:
-    """The S3 server with an empty bucket; the test has its own cache and waits hardly at all between retries."""
+    """The S3 server with an empty bucket; the test has its own cache and short pauses between retries."""
     from bertjax.remote import cache, retry
 
     monkeypatch.setenv('BERTJAX_CACHE', str(tmp_path / 'cache'))
@@ -169,8 +169,8 @@ def one_device(compile_cache: pathlib.Path) -> dict[str, str]:
 def draw_params() -> Callable:
     """draw_params(init, stddev=0.02, seed=0) -> normally distributed parameters of the shapes of init(key).
 
-    The mean is 1 for leaves named `scale` and 0 for all others. It takes longer to compile the initialization of a
-    small model than to run the rest of a test.
+    The mean is 1 for leaves named `scale` and 0 for all others. Compiling the real initialization would take longer
+    than the rest of a test.
     """
 
     def draw(init: Callable, stddev: float = 0.02, seed: int = 0):

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent
 
-# Each worker runs this when it starts, perhaps twice. It makes hash buckets small, and every worker that encodes a
-# shard leaves a file named after its process id.
+# Each worker runs this at its start, perhaps twice: hash buckets are small, and a worker that encodes a shard leaves a
+# file named after its process id.
 _PRELOAD = """
 import os, pathlib
 from bertjax.corpus import duplicates, encode

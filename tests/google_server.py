@@ -11,9 +11,9 @@ from gcsfs.core import GCSFileSystem
 
 from bertjax.remote import object_store
 
-# gcsfs puts a line feed between the content of an upload and the boundary. The emulator reads the upload with Python's
-# mail parser, which also removes a carriage return before that line feed, so about one binary file in 256 arrives one
-# byte short. RFC 2046 ends a part with a carriage return and a line feed; the parser then removes only these two bytes.
+# gcsfs puts a line feed after the content of an upload. The emulator uses Python's mail parser, which also removes a
+# carriage return before that line feed, so about one binary file in 256 arrives one byte short. RFC 2046 ends a part
+# with a carriage return and a line feed; the parser removes only these two.
 _END, _RFC_2046_END = b'\n--==0==--', b'\r\n--==0==--'
 _decode = emulator._decode_raw_data
 

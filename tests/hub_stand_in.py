@@ -14,15 +14,15 @@ TOKEN = 'hf_token'
 
 
 class Hub:
-    """The repositories and the state of the server.
+    """The state of the server.
 
     Attributes:
-      files: The content of each file, {repository: {file: bytes}}.
+      files: {repository: {file name: content}}.
       private: Whether each repository was created as private.
       requests: 'METHOD /path' of each request.
-      gated: The repositories that refuse access.
+      gated: Repositories that refuse access.
       full: Whether uploads are refused.
-      address: The URL of the server.
+      address: The URL.
     """
 
     def __init__(self):

@@ -64,7 +64,7 @@ def gemma(lines: Sequence[str], size: int) -> Tokenizer:
 
 
 def llama(lines: Sequence[str], size: int) -> Tokenizer:
-    """Trains a tokenizer like LLaMA's: the same as Gemma's, but the normalizer puts a space before the text."""
+    """Trains a tokenizer like LLaMA's: Gemma's with a space before the text."""
     tokenizer = gemma(lines, size)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend('▁'), normalizers.Replace(' ', '▁')])
     tokenizer.pre_tokenizer = None

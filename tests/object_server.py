@@ -58,9 +58,9 @@ class ObjectServer:
 
     @contextlib.contextmanager
     def failing(self, fault: str, method: str, path: str, count: int = 1, after: int = 0) -> Iterator[list[str]]:
-        """Lets `count` matching requests fail after `after` have succeeded; yields the list of paths that failed.
+        """Lets `count` requests fail after the first `after` ones; yields the paths of the failed requests.
 
-        A request matches if it has this `method` and if the regular expression `path` is found in its path.
+        These requests have this method, and their paths match the regular expression `path`.
         """
         seen, failed = [], []
 
@@ -96,7 +96,7 @@ class ObjectServer:
             self.system.pipe_file(f'bucket/{name}', data)
 
     def put_behind(self, files: dict[str, bytes]) -> None:
-        """Writes objects as `put` does; may be called from `fault`, which blocks all requests."""
+        """Writes objects as `put` does, but may be called from `fault`, which blocks requests."""
         (account,) = s3_backends
         for name, data in files.items():
             s3_backends[account]['aws'].put_object('bucket', name, data)
@@ -106,9 +106,9 @@ class ObjectServer:
         return self.system.cat(self.system.find(path))
 
     def wait_for_step(self, path: str, step: int, *processes: subprocess.Popen) -> int:
-        """Waits until BUCKET/PATH has a complete checkpoint of `step` or later, and returns the newest step.
+        """Waits for a complete checkpoint of `step` or later below BUCKET/PATH; returns the newest step.
 
-        `processes` write the checkpoints; if one of them ends early, the wait fails.
+        The wait fails if one of `processes` ends.
         """
         deadline, newest = time.monotonic() + 300, -1
         while newest < step:

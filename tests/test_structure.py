@@ -11,8 +11,8 @@ import pytest
 
 PACKAGE = pathlib.Path(__file__).parent.parent / 'bertjax'
 
-# A folder or file may import from itself and from the levels below it. In config/, each file has a level: files that
-# declare keys are above the code that the keys configure, and the schema is below it.
+# A folder or file may import from itself and from the levels below it. In config/, each file has a level: declarations
+# of keys are above the code that the keys configure.
 LEVELS = [
     {'__main__'},
     {'main'},

@@ -8,6 +8,8 @@ import pytest
 from forking import Template
 from running import EXTRACT, GLUE, RUN, SWEEP, TUNE, Program
 
+import bertjax
+
 Once = Callable[[str, Callable[[pathlib.Path], object]], pathlib.Path]
 
 
@@ -51,6 +53,11 @@ def trained(once: Once, program: Program) -> pathlib.Path:
     The run is a new process and not a fork: tests that compare bits with it also test another hash seed of Python.
     """
     return _workdir(once, 'trained', lambda workdir: program.without_forks().spawn(f'--workdir={workdir}', *RUN).stdout)
+
+
+@pytest.fixture(scope='module')
+def bert(trained: pathlib.Path) -> bertjax.Bert:
+    return bertjax.load(trained)
 
 
 @pytest.fixture(scope='session')

@@ -66,11 +66,11 @@ def compare(
     """Compares runs with the record in `folder`; returns a line per difference and the number of runs.
 
     Args:
-      folder: The folder that `record` wrote; nothing in it changes except the compilation cache.
+      folder: The folder of the record; only its compilation cache changes.
       tree: The checkout whose code runs.
-      names: The names of the runs; empty means all.
+      names: Names of runs; empty means all.
       jobs: The number of runs at once.
-      resume: Whether to do the runs that start from a recorded workdir instead of those that start from nothing.
+      resume: Whether to do the runs that start from recorded workdirs instead of the others.
     """
     recorded = json.loads((folder / 'golden.json').read_text(encoding='utf-8'))
     names = [

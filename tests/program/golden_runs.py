@@ -16,11 +16,11 @@ class Run:
     """The commands that run in one workdir.
 
     Attributes:
-      commands: For each process, the arguments of `python -m bertjax.main` without --workdir.
-      status: The exit status of the last command; the other commands exit with 0.
-      source: The name of the run whose workdir is copied before this run starts; '' means an empty workdir.
-      change: A function that changes this copy before the first command.
-      kill_at: A path in the workdir; the only command is killed when this path appears, and nothing is compared.
+      commands: Arguments of `python -m bertjax.main` without --workdir, for each process.
+      status: The exit status of the last command; the others exit with 0.
+      source: The name of the run whose workdir is copied first; '' means an empty workdir.
+      change: A function that changes this copy.
+      kill_at: A path in the workdir; the only command is killed when it appears, and nothing is compared.
     """
 
     commands: tuple[Command, ...]
@@ -178,7 +178,7 @@ PLACES = ('river', 'field', 'house', 'stone', 'wind')
 
 
 def _documents(count: int, state: int) -> str:
-    """Returns documents of six sentences with one sentence per line and blank lines between documents."""
+    """Returns documents of six lines, with blank lines between documents."""
     documents = []
     for _ in range(count):
         sentences = []

@@ -117,7 +117,7 @@ class Program:
         return assert_one_line(self.run(*changes, status=2, **options))
 
     def with_startup(self, folder: pathlib.Path, code: str) -> 'Program':
-        """Returns a program whose processes run `code` at their start; the code is saved in a new folder."""
+        """Returns a program whose processes first run `code`, which is saved in a new folder."""
         folder.mkdir()
         (folder / 'sitecustomize.py').write_text(textwrap.dedent(code))
         path = os.pathsep.join([str(folder), self.environment['PYTHONPATH']])
@@ -151,11 +151,11 @@ class Program:
         return [one.start(*changes, *common, f'--process_id={i}', **options) for i, one in enumerate(programs)]
 
     def without_forks(self) -> 'Program':
-        """Returns a program whose processes are not forks: each has its own hash seed and imports."""
+        """Returns a program whose processes are not forks; each has its own hash seed."""
         return dataclasses.replace(self, template=None)
 
     def with_environment(self, variables: dict[str, str]) -> 'Program':
-        """Returns a program with these environment variables in addition."""
+        """Returns a program with additional environment variables."""
         return dataclasses.replace(self, environment=self.environment | variables)
 
     def spawn(self, *changes: str, status: int = 0, **options) -> subprocess.CompletedProcess:
@@ -233,17 +233,17 @@ def wait_for_step(process: subprocess.Popen, workdir: pathlib.Path, step: int) -
 
 
 def rows(path: pathlib.Path, split: str | None = None) -> list[dict]:
-    """Returns the rows of a JSON lines file, or only those of one split."""
+    """Reads the rows of a JSON lines file, or only those of one split."""
     found = [json.loads(line) for line in path.read_text(encoding='utf-8').splitlines()]
     return [row for row in found if split is None or row['split'] == split]
 
 
 def results(workdir: pathlib.Path) -> dict:
-    """Returns the contents of results.json in a workdir."""
+    """Reads results.json of a workdir."""
     return json.loads((workdir / 'results.json').read_text(encoding='utf-8'))
 
 
 def copy_workdir(workdir: pathlib.Path, target: pathlib.Path) -> pathlib.Path:
-    """Copies a workdir to `target`, so that a test may write into it; returns `target`."""
+    """Copies a workdir, so that a test may change it; returns the copy."""
     shutil.copytree(workdir, target, dirs_exist_ok=True)
     return target

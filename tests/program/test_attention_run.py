@@ -27,11 +27,6 @@ SENTENCES = [
 
 
 @pytest.fixture(scope='module')
-def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained)
-
-
-@pytest.fixture(scope='module')
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     lines = []
     for text, heads, relations in SENTENCES:

@@ -65,11 +65,8 @@ def test_two_tasks_are_tuned_and_tabulated(
     assert 'config.learning_rate: found 0.0001 for wnli, expected 2e-05, with which it was finished' in line
 
 
-def test_finished_tasks_and_their_results(tmp_path: pathlib.Path):
-    """The result of a sweep is that of its best run; the evaluation of a single checkpoint does not count.
-
-    The test writes the results of the runs itself.
-    """
+def test_finished_tasks_are_recorded_with_their_results(tmp_path: pathlib.Path):
+    """The result of a sweep is that of its best run; the evaluation of a single checkpoint does not count."""
 
     def write(name: str, **facts) -> None:
         path = tmp_path / name

@@ -11,7 +11,7 @@ SMALL = {'flips': 4, 'files': 1, 'corpora': 2, 'configs': 1, 'overrides': 3, 'ap
 
 
 @pytest.mark.slow
-def test_a_few_attempts_hold(program: Program, tmp_path: pathlib.Path):
+def test_a_few_attempts_find_no_fault(program: Program, tmp_path: pathlib.Path):
     """Tries all kinds except kills, which test_kills.py and test_resume.py test."""
     counts = [f'--{kind}={count}' for kind, count in {'kills': 0, 'operations': 0, **SMALL}.items()]
     command = [sys.executable, 'benchmarks/break_it.py', f'--out={tmp_path}', *counts]

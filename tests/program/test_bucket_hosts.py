@@ -47,7 +47,7 @@ def assert_as_alone(hosts: Program, objects: dict[str, bytes], alone: pathlib.Pa
 
 @pytest.mark.slow
 def test_another_machine_continues_a_stopped_run(hosts: Program, bucket, tmp_path: pathlib.Path):
-    """One of two processes is asked to stop; a new machine continues. The result is that of one process."""
+    """One of two processes is asked to stop; a new machine replaces the other one."""
     first, second, third = (tmp_path / name for name in ('first', 'second', 'third'))
     arguments = (f'--workdir={HERE}', *LONG, '--config.mesh.fsdp=2')
     processes = hosts.start_together(2, *arguments, caches=[first, second])
@@ -72,10 +72,7 @@ def test_another_machine_continues_a_stopped_run(hosts: Program, bucket, tmp_pat
 
 @pytest.mark.slow
 def test_each_process_is_killed_in_turn(hosts: Program, bucket, tmp_path: pathlib.Path):
-    """`kill -9` ends the second, then the first process; each time two new machines continue.
-
-    The result is that of one process without a kill.
-    """
+    """`kill -9` ends the second, then the first process; each time two new machines continue."""
     quick = hosts.with_startup(tmp_path / 'startup', QUICK)
     arguments = (f'--workdir={HERE}', *LONG, '--config.checkpoint_every=12', '--config.eval_every=4')
     step = 0
@@ -131,7 +128,7 @@ def test_the_second_process_reads_the_best_checkpoint(
 
 
 @pytest.mark.slow
-def test_a_sweep_in_a_bucket(
+def test_a_sweep_publishes_its_best_model(
     hosts: Program, bucket, tmp_path: pathlib.Path, tune: tuple[str, ...], swept: pathlib.Path
 ):
     """The bucket has the best export and the summary, and no unfinished files of the trials."""

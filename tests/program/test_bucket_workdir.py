@@ -39,8 +39,7 @@ def another_machine(monkeypatch: pytest.MonkeyPatch, cache: pathlib.Path) -> Non
     monkeypatch.setenv('BERTJAX_CACHE', str(cache))
 
 
-def test_mistakes_with_buckets_are_errors(program, bucket):
-    """Each error is one line and comes before anything is computed."""
+def test_mistakes_with_buckets_are_one_line_errors(program, bucket):
     assert "the address 'http://a/b'" in program.error('--workdir=http://a/b')
     assert 'found no bucket s3://none' in program.error('--workdir=s3://none/run')
     with bucket.failing('deny', 'GET', '', count=99):

@@ -35,8 +35,7 @@ def test_a_tuned_model_is_converted(program: Program, tuned: pathlib.Path, tmp_p
 
 
 @pytest.mark.slow
-def test_a_checkpoint_is_converted(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    """An older checkpoint is exported to another format beside the existing export."""
+def test_an_older_checkpoint_is_converted(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     workdir = copy_workdir(trained, tmp_path / 'own')
     before = (workdir / 'export' / 'hf' / 'model.safetensors').read_bytes()
     out = program.run(f'--workdir={workdir}', '--config.step=20', '--config.convert.formats=google', **CONVERT).stdout

@@ -71,7 +71,6 @@ def fill_disk(name: str) -> Callable[[str, str], None]:
     ['run/tokenizer/', 'store/.manifest', 'run/.config.json', pytest.param('ledger.jsonl', marks=pytest.mark.slow)],
 )
 def test_a_full_disk_is_a_one_line_error(program: Program, tmp_path: pathlib.Path, name: str):
-    """Tests each kind of file that a run must write."""
     workdir = tmp_path / 'run'
     with watch(fill_disk(name), workdir):
         error = program.error(f'--workdir={workdir}', *SHORT)
@@ -79,7 +78,7 @@ def test_a_full_disk_is_a_one_line_error(program: Program, tmp_path: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_a_workdir_with_wildcards_in_its_path_and_a_full_disk(program: Program, tmp_path: pathlib.Path):
+def test_a_workdir_path_with_wildcards_works_after_a_full_disk(program: Program, tmp_path: pathlib.Path):
     """Once there is room, the checkpoint is saved and read again, although Orbax treats paths as patterns."""
     workdir = tmp_path / 'exp[1]*'
     with watch(fill_disk('.seal.json'), workdir):
@@ -100,8 +99,8 @@ def test_a_workdir_that_is_a_file_is_an_error(program: Program, tmp_path: pathli
 @pytest.mark.parametrize(
     'name', ['run/store/.manifest', pytest.param('checkpoints/2.unfinished', marks=pytest.mark.slow)]
 )
-def test_a_workdir_that_is_moved_during_a_run(program: Program, tmp_path: pathlib.Path, name: str):
-    """The error is one line; after the folder is moved back, the same command continues."""
+def test_a_workdir_that_is_moved_during_a_run_is_an_error(program: Program, tmp_path: pathlib.Path, name: str):
+    """After the folder is moved back, the same command continues."""
     workdir, moved, arguments = tmp_path / 'run', tmp_path / 'moved', ('--config.checkpoint_every=1', *SHORT[:2])
 
     def move(operation: str, path: str) -> None:
@@ -119,7 +118,7 @@ def test_a_workdir_that_is_moved_during_a_run(program: Program, tmp_path: pathli
 
 
 @pytest.mark.slow
-def test_checkpoints_that_are_removed_during_a_run(program: Program, tmp_path: pathlib.Path):
+def test_checkpoints_that_are_removed_during_a_run_are_an_error(program: Program, tmp_path: pathlib.Path):
     folder = tmp_path / 'run' / 'checkpoints'
 
     def remove(operation: str, path: str) -> None:
@@ -147,7 +146,9 @@ def test_too_little_memory_is_an_error(program: Program, tmp_path: pathlib.Path,
 
 
 @pytest.mark.slow
-def test_a_limit_on_the_size_of_files(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_limit_on_the_size_of_files_is_a_one_line_error(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     """A checkpoint is larger than the limit; without the limit, the same command ends in the same bits."""
     process = program.start(f'--workdir={tmp_path}', *RUN)
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
@@ -199,7 +200,7 @@ def test_a_read_only_disk_is_an_error(program: Program, tmp_path: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_a_disk_that_grows_until_the_run_fits(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_run_continues_as_its_full_disk_grows(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     """Each time the disk is full, there is a one-line error; the final bits are those of an undisturbed run."""
     lines = []
     with small_disk(tmp_path / 'disk', 'size=100k'):

@@ -26,7 +26,7 @@ def test_a_run_ends_early_and_is_finished(program: Program, tune, tmp_path: path
     assert expected['stopped_at'] == 8 and expected['steps'] == 40 and 'step' not in expected
     assert 'stopped at step' in (first / 'export/hf/README.md').read_text()
 
-    # A second call finds the run finished; an interrupted run has the same end.
+    # An interrupted run has the same end.
     again = shutil.copytree(first, tmp_path / 'again')
     program.run(f'--workdir={again}', *tune, *FLAT, **GLUE)
     assert steps(again) == steps(first) and results(again) == expected
@@ -41,7 +41,6 @@ def test_a_run_ends_early_and_is_finished(program: Program, tune, tmp_path: path
     for name in ('export/hf/model.safetensors', 'predictions/dev.jsonl', 'config.json'):
         assert (broken / name).read_bytes() == (first / name).read_bytes(), name
 
-    # With more patience the run continues.
     out = program.run(f'--workdir={again}', *tune, *FLAT, '--config.patience=5', **GLUE).stdout
     assert 'patience: 3 -> 5' in out and steps(again)[-1] == 12
     assert results(again)['stopped_at'] == 12
@@ -58,7 +57,7 @@ def test_patience_needs_evaluations_of_a_single_run(program: Program, tune, tmp_
         assert 'config.patience' in line and part in line
 
 
-def test_patience_with_evaluations_that_round_to_none(program: Program, tune, tmp_path: pathlib.Path):
+def test_patience_is_refused_if_evaluations_round_to_none(program: Program, tune, tmp_path: pathlib.Path):
     """The number of records decides how many steps 0.5 % are."""
     never = ('--config.patience=2', '--config.eval_every=0.5%')
     error = program.error(f'--workdir={tmp_path}', *tune, *never, **GLUE)

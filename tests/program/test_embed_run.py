@@ -47,7 +47,7 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def test_training_on_pairs_with_negatives(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_pairs_with_negatives_are_learned_and_ranked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'data'
     write_rows(data / 'train.jsonl', pairs(24, 1))
     dev = [*pairs(12, 2), {'anchor': 'the bird.', 'positive': 'the wind.'}, {'anchor': 'the bird.', 'positive': 'a'}]
@@ -93,7 +93,9 @@ def test_training_on_pairs_with_negatives(program: Program, trained: pathlib.Pat
     assert 'ndcg_10 *' in evaluated.stdout and results(workdir)['splits'] == found['splits']
 
 
-def test_training_on_scored_pairs_of_stsb(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_scored_pairs_of_stsb_are_learned_and_predicted(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     data = tmp_path / 'data'
     data.mkdir()
     header = 'index\tgenre\tsentence1\tsentence2\tscore\n'
@@ -125,7 +127,7 @@ def test_training_on_scored_pairs_of_stsb(program: Program, trained: pathlib.Pat
     assert mine['similarity'] == pytest.approx(float(np.dot(*bert.encode(['the bird.', 'the wind.']))), abs=1e-6)
 
 
-def test_training_on_a_beir_folder(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_beir_folder_is_learned_and_ranked(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     data = tmp_path / 'beir'
     documents, queries = sentences(40, 5), sentences(12, 6)
     write_rows(data / 'corpus.jsonl', [{'_id': f'c{i}', 'title': 'a', 'text': x} for i, x in enumerate(documents)])
@@ -155,7 +157,7 @@ def test_training_on_a_beir_folder(program: Program, trained: pathlib.Path, tmp_
     assert found['test']['recall_10'] == pytest.approx(recall, abs=1e-9)
 
 
-def test_training_on_plain_texts(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
     write_rows(tmp_path / 'data' / 'train.jsonl', [{'text': text} for text in sentences(24, 4)])
     workdir, stdout = embed(program, trained, tmp_path / 'data', recipe='configs/embed.py:simcse')
     assert 'with the loss info_nce' in stdout and 'nothing will be evaluated' in stdout

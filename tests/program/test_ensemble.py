@@ -52,7 +52,7 @@ def test_an_ensemble_answers_with_the_mean_of_the_logits(program: Program, two, 
     assert [row['probabilities']['entailment'] for row in input_rows] == pytest.approx(shares(tmp_path / 'both'))
 
 
-def test_the_page_of_an_ensemble(program: Program, browser: Browser, two, tmp_path: pathlib.Path):
+def test_the_page_of_an_ensemble_shows_its_members(program: Program, browser: Browser, two, tmp_path: pathlib.Path):
     """The page shows the results of run=evaluate, with or without a recipe of the task."""
     pytest.importorskip('plotly', reason="needs the extra 'report'")
     both, member = tmp_path / 'both', results(two[0])

@@ -38,16 +38,8 @@ def text_of(number: int) -> str:
 TEXTS = [text_of(number) for number in range(23)]
 
 
-@pytest.fixture(scope='module')
-def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained)
-
-
 def test_the_rows_have_the_order_of_the_lines(extract, bert, tmp_path):
-    """Texts are computed in parts and sorted by length within a part; a blank line keeps its row.
-
-    A second run computes nothing.
-    """
+    """Parts are sorted by length inside; a blank line keeps its row; a second run computes nothing."""
     (tmp_path / 'texts.txt').write_text('\n'.join([*TEXTS[:5], '', *TEXTS[5:], '']))
     out = extract(tmp_path / 'texts.txt', '--config.extract.part=7', '--config.batch_size=4')
     assert '1 of 24 are blank' in out and 'features of 24 texts, width 32' in out

@@ -21,11 +21,6 @@ TEXTS = ['the river [MASK] under the house.', 'a [MASK] sings [MASK] the old [MA
 
 
 @pytest.fixture(scope='module')
-def bert(trained: pathlib.Path) -> bertjax.Bert:
-    return bertjax.load(trained)
-
-
-@pytest.fixture(scope='module')
 def peer(trained: pathlib.Path):
     """The model and tokenizer of transformers for the same export."""
     torch = pytest.importorskip('torch', reason='compares with PyTorch')

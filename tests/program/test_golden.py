@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_portable_part_is_the_recorded_one(tmp_path: pathlib.Path):
-    """The order of examples, text, settings and names are the same on every machine."""
+    """This part is the same on every machine."""
     recorded = json.loads(golden.PORTABLE.read_text(encoding='utf-8'))
     found = golden.portable(golden.record(tmp_path / 'golden', names=golden.QUICK))
     assert recorded.keys() == found.keys() == set(golden.QUICK)

@@ -122,7 +122,7 @@ def test_deeply_nested_json_is_an_error(program: Program, tmp_path: pathlib.Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize('redirected', ['>&- 2>&- <&-', '2>&1 | head -c 1', '> ascii'])
-def test_a_training_with_closed_streams(
+def test_a_training_ignores_closed_streams(
     program: Program, trained: pathlib.Path, tmp_path: pathlib.Path, redirected: str
 ):
     """The run ends with status 0 and the usual bits; tests/test_terminal.py tests a small program."""

@@ -66,7 +66,7 @@ def test_one_is_killed_and_started_again(program: Program, tmp_path: pathlib.Pat
 def test_all_processes_stop_when_one_is_stopped(
     program: Program, tmp_path: pathlib.Path, trained: pathlib.Path, number: int
 ):
-    """One process has started the run, two continue it, and the one that does not write is stopped."""
+    """Two processes continue a run, and the one that does not write is stopped."""
     work = copy_workdir(trained, tmp_path / 'run')
     more = (*RUN, '--config.steps=400', '--config.batch_size=8', *NEVER)
     processes = program.start_together(2, f'--workdir={work}', *more)

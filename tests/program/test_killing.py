@@ -40,7 +40,7 @@ def test_every_operation_is_noted(tmp_path: pathlib.Path):
     assert noted == OPERATIONS
 
 
-def test_a_kill_at_each_operation_of_an_atomic_write(tmp_path: pathlib.Path):
+def test_kills_leave_an_atomic_file_complete_or_absent(tmp_path: pathlib.Path):
     """After a kill, the file is complete or does not exist."""
     seen = []
     for number in kill_at_each(lambda: write_atomic(tmp_path / 'run' / 'a', 'whole'), tmp_path):

@@ -87,7 +87,7 @@ def test_several_labels_agree_with_transformers(several: pathlib.Path):
 
 
 @pytest.mark.slow
-def test_several_labels_with_another_threshold(program: Program, several: pathlib.Path, tmp_path: pathlib.Path):
+def test_another_threshold_changes_the_labels(program: Program, several: pathlib.Path, tmp_path: pathlib.Path):
     """The model does not change, and input files need no labels."""
     workdir = shutil.copytree(several, tmp_path / 'run')
     arguments = (f'--workdir={workdir}', '--config.task.threshold=0.99999')
@@ -127,7 +127,9 @@ def test_the_loss_has_the_weights_of_labels(program: Program, trained: pathlib.P
 
 
 @pytest.mark.slow
-def test_questions_with_three_and_four_endings(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_questions_with_three_and_four_endings_agree_with_transformers(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
 
     def question(i: int) -> dict:

@@ -23,9 +23,9 @@ def write(path: pathlib.Path, records: list[dict]) -> pathlib.Path:
 
 
 def records(count: int) -> list[dict]:
-    """Returns `count` + 2 pairs in three sets of unequal size; two of the sets belong to one phenomenon.
+    """Returns `count` + 2 pairs in three sets of unequal size, two of them of one phenomenon.
 
-    Both sentences of each of the last two pairs are equal in lower case.
+    In the last two pairs, both sentences are equal in lower case.
     """
     rng = np.random.default_rng(1)
     sentences = [' '.join(rng.choice(WORDS, 4 + i % 5)) for i in range(2 * count)]
@@ -107,7 +107,7 @@ def test_parts_are_computed_once_and_other_results_are_not_replaced(
     assert f'results of {pairs}' in line
 
 
-def test_other_fields_without_sets(program: Program, trained, tmp_path):
+def test_pairs_may_have_other_fields_and_no_sets(program: Program, trained, tmp_path):
     flag = [{'right': 'the river runs', 'wrong': 'the runs river'}, {'right': 'old stone', 'wrong': 'stone old'}]
     path = write(tmp_path / 'own.jsonl', flag)
     fields = ('--config.minimal_pairs.good=right', '--config.minimal_pairs.bad=wrong')

@@ -219,7 +219,6 @@ def test_another_run_starts_from_an_export(program: Program, trained: pathlib.Pa
 
 @pytest.mark.slow
 def test_two_phases_train_on_a_mesh(program: Program, tmp_path: pathlib.Path):
-    """A long phase and a short one with other shapes, as published, on 4 devices."""
     result = program.run(
         f'--workdir={tmp_path}',
         '--verbosity=1',

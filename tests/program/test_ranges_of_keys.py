@@ -98,7 +98,7 @@ NAMES = ('corpus', 'run', 'init', 'input', 'data', 'tokenizer', 'topology', 'spl
 
 
 def parse(text: str, default: object) -> object:
-    """Converts `text` as a flag does; raises an error if it cannot."""
+    """Converts `text` as a flag does."""
     if isinstance(default, bool):
         return {'0': False, '1': True}[text]
     return ast.literal_eval(text) if isinstance(default, tuple) else type(default)(text)
@@ -152,7 +152,6 @@ def test_every_key_is_checked_by_the_program(
 
 @pytest.mark.parametrize('name', ['pretrain_tiny', 'pretrain_base:no_nsp'])
 def test_a_recipe_is_found_by_name(program: Program, tmp_path: pathlib.Path, name: str):
-    """The recipe is found in any folder; the error is about a key of its config."""
     changes = (f'--workdir={tmp_path}', '--config.seq_len=1024', '--config.phases=()')
     error = program.error(*changes, recipe=name, small=False)
     assert 'config.seq_len: found 1024, expected at most config.model.max_positions = 512' in error

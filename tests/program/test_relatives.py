@@ -44,7 +44,7 @@ def _tune_and_compare(program: Program, rte: pathlib.Path, workdir: pathlib.Path
 
 
 @pytest.mark.slow
-def test_roberta_from_text_to_predictions(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path):
+def test_roberta_predictions_agree_with_transformers(program: Program, rte: pathlib.Path, tmp_path: pathlib.Path):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
     first, second, tuned = tmp_path / 'first', tmp_path / 'second', tmp_path / 'tuned'
     program.run(f'--workdir={first}', '--config.steps=4', *BPE)
@@ -63,7 +63,7 @@ def test_roberta_from_text_to_predictions(program: Program, rte: pathlib.Path, t
 
 
 @pytest.mark.slow
-def test_distilbert_from_transformers_to_predictions(
+def test_distilbert_predictions_agree_with_transformers(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     transformers = pytest.importorskip('transformers', reason="needs the extra 'test'")
@@ -81,7 +81,7 @@ def test_distilbert_from_transformers_to_predictions(
 
 
 @pytest.mark.slow
-def test_modernbert_from_transformers_to_predictions(
+def test_modernbert_predictions_agree_with_transformers(
     program: Program, rte: pathlib.Path, trained: pathlib.Path, tmp_path: pathlib.Path
 ):
     """A pair of texts needs no segment ids."""

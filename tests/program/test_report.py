@@ -27,7 +27,9 @@ def titles(page) -> list[str]:
     return page.locator('h2').all_inner_texts()
 
 
-def test_the_page_of_a_pretraining(program: Program, browser: Browser, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_page_of_a_pretraining_shows_its_results(
+    program: Program, browser: Browser, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     workdir = copy_workdir(trained, tmp_path / 'run')
     before = {path: path.read_bytes() for path in workdir.rglob('*') if path.is_file()}
     path = report(program, workdir)
@@ -65,7 +67,9 @@ def test_the_page_of_a_pretraining(program: Program, browser: Browser, trained: 
     browser.visit(path, look, width=NARROW)
 
 
-def test_the_page_of_an_incomplete_workdir(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_page_of_an_incomplete_workdir_names_missing_data(
+    program: Program, trained: pathlib.Path, tmp_path: pathlib.Path
+):
     """Text, checkpoints or metrics are missing: the page says so and shows everything else."""
     for name in ('config.json', 'metrics.jsonl'):
         shutil.copy(trained / name, tmp_path / name)
@@ -86,8 +90,7 @@ def test_the_page_of_an_incomplete_workdir(program: Program, trained: pathlib.Pa
 
 
 @pytest.mark.slow
-def test_the_page_of_a_corpus(program: Program, browser: Browser, tmp_path: pathlib.Path):
-    """HTML in texts and in names of files is escaped."""
+def test_the_page_of_a_corpus_escapes_html(program: Program, browser: Browser, tmp_path: pathlib.Path):
     folder = tmp_path / '<b>texts'
     folder.mkdir()
     lines = [f'The {word} of <script>document.title = "taken"</script> is & was.' for word in 'abcdefghijklmnop']
@@ -103,7 +106,7 @@ def test_the_page_of_a_corpus(program: Program, browser: Browser, tmp_path: path
     browser.visit(path, look)
 
 
-def test_the_page_of_a_fine_tuning(
+def test_the_page_of_a_fine_tuning_shows_its_errors(
     program: Program, browser: Browser, tuned: pathlib.Path, rte, tmp_path: pathlib.Path
 ):
     workdir, data = copy_workdir(tuned, tmp_path / 'run'), copy_workdir(rte, tmp_path / 'data')
@@ -143,7 +146,9 @@ def test_the_page_of_a_fine_tuning(
 
 
 @pytest.mark.slow
-def test_the_page_of_a_sweep(program: Program, browser: Browser, swept: pathlib.Path, tmp_path: pathlib.Path):
+def test_the_page_of_a_sweep_shows_its_trials(
+    program: Program, browser: Browser, swept: pathlib.Path, tmp_path: pathlib.Path
+):
     workdir = copy_workdir(swept, tmp_path / 'run')
     path = report(program, workdir, **GLUE)
     best = json.loads((workdir / 'sweep.json').read_text())['best']

@@ -1,4 +1,4 @@
-"""After a kill, a signal or damage, the same command continues with the same bits; changed settings are checked."""
+"""After a kill, a signal or damage, the same command continues with the same bits."""
 
 import json
 import pathlib

@@ -183,7 +183,9 @@ def test_a_tokenizer_of_the_first_version_gets_checksums(program: Program, run: 
     assert 'as the run recorded' in program.error(f'--workdir={run}', *CORPUS)
 
 
-def test_a_changed_file_in_config_tokenizer(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_changed_file_in_config_tokenizer_is_refused_or_replaced(
+    program: Program, run: pathlib.Path, tmp_path: pathlib.Path
+):
     """With checkpoints, the fix is the copy in the workdir; without, the copy is replaced with a warning."""
     source = pathlib.Path(shutil.copyfile(run / 'tokenizer' / 'vocab.txt', tmp_path / 'vocab.txt'))
     arguments = (f'--config.tokenizer={source}', *CORPUS)
@@ -199,7 +201,9 @@ def test_a_changed_file_in_config_tokenizer(program: Program, run: pathlib.Path,
     assert 'rover' in (tmp_path / 'new' / 'tokenizer' / 'vocab.txt').read_text()
 
 
-def test_a_changed_vocabulary_in_the_export_of_config_init(program: Program, run: pathlib.Path, tmp_path: pathlib.Path):
+def test_a_changed_vocabulary_in_the_export_of_config_init_is_refused(
+    program: Program, run: pathlib.Path, tmp_path: pathlib.Path
+):
     arguments = (f'--workdir={tmp_path / "new"}', f'--config.init={run}', *CORPUS)
     program.run(*arguments)
     DAMAGES['other piece'][1](run / 'export' / 'hf' / 'tokenizer.json')

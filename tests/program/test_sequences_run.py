@@ -18,7 +18,7 @@ MODEL = ('--config.model.width=32', '--config.model.mlp_dim=64', '--config.model
 
 @pytest.fixture(scope='module')
 def data(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A folder with patients who have codes of one group each, the list of all codes, and an embedding matrix."""
+    """A folder with patients who have codes of one group, the list of codes, and an embedding matrix."""
     folder, rng = tmp_path_factory.mktemp('codes'), np.random.default_rng(0)
     lines = []
     for _ in range(150):

@@ -82,7 +82,7 @@ def test_a_run_and_a_sweep_do_not_share_a_folder(program: Program, tune, swept, 
 
 
 def test_trials_that_would_share_a_folder_are_refused(program: Program, tune, swept, tmp_path: pathlib.Path):
-    """The trials belong to one sweep, or to a sweep that gets more trials."""
+    """This holds for one sweep and for a sweep that grows."""
     for rates in ('(2e-5,2.0000001e-5)', '(3.0000001e-3,1e-5)'):
         shutil.copytree(swept, tmp_path, dirs_exist_ok=True)
         flags = (*SWEEP, f'--config.sweep.learning_rate={rates}')

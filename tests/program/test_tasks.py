@@ -138,7 +138,7 @@ def write_columns(data: pathlib.Path) -> list[str]:
 
 
 def assert_columns(workdir: pathlib.Path, data: pathlib.Path) -> None:
-    """Checks that the written file has one more column, with tags in the scheme of the data."""
+    """Checks that the written file has an additional column of tags."""
     expected = (data / 'dev.txt').read_text(encoding='utf-8').splitlines()
     written = (workdir / 'predictions' / 'dev' / 'dev.txt').read_text(encoding='utf-8').splitlines()
     words = [line.split() for line in expected if line]

@@ -18,7 +18,7 @@ from bertjax.tasks.reading.texts import Blank
 
 
 def test_evaluate_repeats_the_final_metrics(program: Program, tune, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    """The metrics are the same for the workdir and for the export in another workdir, with another batch size."""
+    """The workdir and the export in another workdir have the same metrics, with another batch size."""
     arguments = ('--config.run=evaluate', '--config.eval_batch_size=5')
     workdir = copy_workdir(tuned, tmp_path / 'own')
     (workdir / 'results.json').unlink()

@@ -26,3 +26,9 @@ def fresh(plain_run):
 def dropout_run():
     """A run on one device with BERT's dropout."""
     return Run(tiny_config(**MESH_RECIPE))
+
+
+@pytest.fixture(scope='session')
+def one_device_rows(dropout_run, fresh):
+    """The metrics of the first ten steps of `dropout_run`."""
+    return dropout_run.steps(dropout_run.place(fresh), 0, 10)[1]

@@ -81,7 +81,7 @@ def test_examples_beyond_the_count_are_not_created():
 
 
 @pytest.mark.slow
-def test_the_real_model_with_other_batch_sizes_and_meshes(plain_run, fresh):
+def test_the_real_model_gives_the_same_sums_on_a_mesh(plain_run, fresh):
     results = []
     for batch_size, mesh in ((64, {}), (16, {'data': 8})):
         mesh = mesh_of(**mesh)

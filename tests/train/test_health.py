@@ -45,8 +45,7 @@ def test_goodput_counts_the_cost_of_a_stop_and_a_kill(tmp_path: pathlib.Path, cl
 
     goodput = read_goodput(tmp_path)
     assert goodput.processes == 2
-    evaluations = 2 + 1  # at steps 0 and 3, and at step 10
-    saves = 2 + 2  # at steps 4 and 5, and at steps 8 and 10
+    evaluations, saves = 2 + 1, 2 + 2  # at steps 0, 3 and 10; at steps 4, 5, 8 and 10
     assert goodput.seconds == pytest.approx(
         {
             STEP: 10 * STEP_SECONDS, 'lost': STEP_SECONDS, START: 7.0,
@@ -85,7 +84,7 @@ def test_a_checkpoint_every_ten_minutes_is_enough(tmp_path: pathlib.Path, hours:
     )  # the steps before the last kill are not lost yet: no process has resumed
 
 
-def test_goodput_of_a_damaged_or_missing_log(tmp_path: pathlib.Path):
+def test_goodput_ignores_damaged_rows(tmp_path: pathlib.Path):
     assert read_goodput(tmp_path) is None
     row = '{"step": 4, "after": 0, "began": 1.0, "seconds": {"step": 3.0, "data": 1.0}}'
     damaged = ['{', '[]', 'null', '{"step": "x", "after": 0, "seconds": {}}', '{"seconds": {"step": "?"}}', '\x00\xff']

@@ -1,4 +1,4 @@
-"""The order of events in the training loop, its positions and its rows, with a train step that only counts."""
+"""The training loop with a train step that only counts."""
 
 import dataclasses
 

@@ -110,7 +110,7 @@ def test_distillation_losses_agree_with_separate_rows(batches, draw_params):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('changes', [{'mesh': {'data': 1, 'fsdp': 4, 'tensor': 2}}, {'grad_accum_steps': 4}], ids=str)
-def test_packed_rows_on_eight_devices_and_in_microbatches(batches, changes):
+def test_packed_rows_agree_on_eight_devices_and_in_microbatches(batches, changes):
     packed, _, row_of_example = batches
     results = []
     for variant in ({}, changes):

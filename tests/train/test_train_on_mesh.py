@@ -16,12 +16,6 @@ STEPS = 10
 
 
 @pytest.fixture(scope='module')
-def one_device_rows(dropout_run, fresh):
-    """The metrics of the steps on one device."""
-    return dropout_run.steps(dropout_run.place(fresh), 0, STEPS)[1]
-
-
-@pytest.fixture(scope='module')
 def on_mesh():
     """(run, initial state on the host, metrics of the steps, final state on the mesh)."""
     run = Run(tiny_config(mesh=MESH, **MESH_RECIPE))
@@ -83,7 +77,7 @@ def expected_shard(name, shape, mesh):
     return tuple(n // size for n, size in zip(shape, sizes, strict=True))
 
 
-def test_shardings_of_parameters_and_moments(on_mesh):
+def test_parameters_and_moments_have_the_expected_shardings(on_mesh):
     run, _, _, state = on_mesh
     sharded = set()
     for tree in (state.params, state.opt_state[1].mu, state.opt_state[1].nu):

@@ -124,7 +124,7 @@ def test_microbatches_need_less_memory():
 
 @pytest.mark.slow
 @pytest.mark.parametrize('pool', ['cls', 'max', 'lasttoken'])
-def test_packed_rows_with_other_poolings(pool):
+def test_packed_rows_give_the_same_gradients_with_other_poolings(pool):
     layout = choose_layout(np.full(B, S), C, cost=float, another=1.0, most=1, longest=S, shared=False)
     packed = PackedLayout(layout.row_groups, layout.slots)
     check(gradients({}, layout=packed, pool=pool), gradients({}, pool=pool), 1e-5)
