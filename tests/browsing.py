@@ -90,10 +90,10 @@ def _wrong_buttons(page: Any) -> list[str]:
 
 def launch_browser() -> Iterator[Browser]:
     """Starts the browser and yields it; skips the test where no browser is installed."""
-    api = pytest.importorskip('playwright.sync_api', reason='no playwright: this test opens a page in a browser')
+    api = pytest.importorskip('playwright.sync_api', reason='needs playwright to open a page in a browser')
     path = shutil.which('chromium') or shutil.which('chromium-browser') or shutil.which('google-chrome')
     if path is None:
-        pytest.skip('no chromium: this test opens a page in it (Debian: apt-get install chromium)')
+        pytest.skip('needs chromium to open a page (Debian: apt-get install chromium)')
     # Chromium cannot use its sandbox as root; /dev/shm of a container may be too small for it.
     arguments = ['--no-sandbox', '--disable-dev-shm-usage'] if os.geteuid() == 0 else []
     with concurrent.futures.ThreadPoolExecutor(1) as thread:

@@ -55,7 +55,7 @@ def shared() -> pathlib.Path:
     """A folder beside the checkout with real text, vocabularies and tasks, which only developers may have."""
     path = REPOSITORY.parent / 'shared' / 'data'
     if not path.is_dir():
-        pytest.skip(f'no real data at {path}: this test compares with it')
+        pytest.skip(f'needs the real data in {path}')
     return path
 
 
@@ -101,7 +101,7 @@ def object_server() -> Iterator[Any]:
 def dask_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A Dask cluster with two workers; see `dask_cluster.Cluster`."""
     for needed in ('apache_beam', 'dask', 'distributed'):
-        pytest.importorskip(needed, reason='needs the extra dask')
+        pytest.importorskip(needed, reason="needs the extra 'dask'")
     import dask_cluster
 
     with dask_cluster.started(tmp_path_factory.mktemp('dask')) as cluster:
@@ -125,7 +125,7 @@ def bucket(object_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: pathli
 @pytest.fixture
 def google(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> Iterator[Any]:
     """A client of gs://bucket, an empty bucket of a local server; the test has its own cache."""
-    pytest.importorskip('gcsfs', reason='needs the extra gcs')
+    pytest.importorskip('gcsfs', reason="needs the extra 'gcs'")
     pytest.importorskip('gcp_storage_emulator.server', reason="needs the extra 'test-all'")
     import google_server
 

@@ -261,7 +261,7 @@ def test_every_input_format_is_read(program: Program, trained, bert, tmp_path, s
         path.write_text('n,body\n' + ''.join(f'1,"{text}"\n' for text in texts))
         kind = 'a table with commas'
     else:
-        pa = pytest.importorskip('pyarrow', reason='the extra arrow is not installed')
+        pa = pytest.importorskip('pyarrow', reason="needs the extra 'arrow'")
         import pyarrow.parquet as pq
 
         pq.write_table(pa.table({'body': texts}), path)

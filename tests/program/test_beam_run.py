@@ -13,7 +13,7 @@ BEAM = '--config.beam=--runner=DirectRunner'
 
 @pytest.mark.slow
 def test_vocabularies_and_the_store_have_the_same_bytes(program: Program, tmp_path: pathlib.Path):
-    pytest.importorskip('apache_beam', reason='needs the extra beam')
+    pytest.importorskip('apache_beam', reason="needs the extra 'beam'")
     copy = tmp_path / 'copy.txt'
     copy.write_bytes(program.corpus.read_bytes()[:4000])
     mixture = f'--config.corpus={program.corpus}=auto,{copy}=auto'
@@ -53,8 +53,8 @@ def test_a_dask_cluster_makes_the_same_bytes(dask_cluster, program: Program, tmp
 
 @pytest.mark.slow
 def test_a_missing_dask_scheduler_is_a_one_line_error(program: Program, tmp_path: pathlib.Path):
-    pytest.importorskip('apache_beam', reason='needs the extra dask')
-    pytest.importorskip('distributed', reason='needs the extra dask')
+    pytest.importorskip('apache_beam', reason="needs the extra 'dask'")
+    pytest.importorskip('distributed', reason="needs the extra 'dask'")
     beam = '--config.beam=--runner=DaskRunner --dask_client_address=tcp://127.0.0.1:1 --dask_connection_timeout=1'
     start = time.monotonic()
     line = program.error(f'--workdir={tmp_path}/run', '--config.run=corpus', beam)

@@ -35,7 +35,7 @@ def _compile(program: Program, workdir: pathlib.Path, *changes: str, status: int
 
     It runs in a separate process, so that a crash of the TPU compiler does not end pytest.
     """
-    pytest.importorskip('libtpu', reason="needs the TPU compiler, of the extras 'tpu' and 'test'")
+    pytest.importorskip('libtpu', reason="needs the TPU compiler of the extras 'tpu' and 'test'")
     environment = {name: value for name, value in program.environment.items() if name != 'XLA_FLAGS'}
     program = dataclasses.replace(program, environment=environment)
     changes = (f'--workdir={workdir}', '--config.run=compile', *changes)

@@ -185,7 +185,7 @@ def small_disk(folder: pathlib.Path, options: str) -> Iterator[None]:
     folder.mkdir(exist_ok=True)
     mounted = subprocess.run(['mount', '-t', 'tmpfs', '-o', options, 'tmpfs', folder], capture_output=True, text=True)
     if mounted.returncode:
-        pytest.skip(f'this test must mount a disk, which failed: {mounted.stderr.strip()}')
+        pytest.skip(f'needs the right to mount a disk: {mounted.stderr.strip()}')
     try:
         yield
     finally:

@@ -266,7 +266,7 @@ def test_a_killed_run_with_augmented_rows_ends_in_the_same_bits(
 
 @pytest.mark.slow
 def test_a_smaller_student_loads_in_transformers(general: pathlib.Path):
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     path = general / 'export' / 'hf'
     model, info = transformers.AutoModelForMaskedLM.from_pretrained(path, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info

@@ -167,7 +167,7 @@ def test_plain_texts_are_learned_with_dropout(program: Program, trained: pathlib
 
 @pytest.mark.slow
 def test_the_export_is_read_by_sentence_transformers(program: Program, trained: pathlib.Path, tmp_path: pathlib.Path):
-    package = pytest.importorskip('sentence_transformers', reason='reads the export')
+    package = pytest.importorskip('sentence_transformers', reason='loads the export')
     write_rows(tmp_path / 'data' / 'train.jsonl', pairs(16, 1))
     texts = [*sentences(5, 8), 'bird', ' '.join(sentences(12, 9))]  # the last is longer than 24 tokens
     for pool, normalized in (('mean', True), ('cls', False)):

@@ -46,7 +46,7 @@ def test_pretraining_starts_from_any_format(program: Program, trained: pathlib.P
 
 @pytest.mark.slow
 def test_the_onnx_model_of_a_task_gives_the_same_logits(program: Program, tuned: pathlib.Path, tmp_path: pathlib.Path):
-    onnxruntime = pytest.importorskip('onnxruntime', reason='the extra onnx is not installed')
+    onnxruntime = pytest.importorskip('onnxruntime', reason="needs the extra 'onnx'")
     workdir = copy_workdir(tuned, tmp_path / 'own')
     result = program.run(f'--workdir={workdir}', '--config.run=export', '--config.export_formats=onnx', **GLUE)
     assert f'exported to {workdir / "export" / "onnx"}' in result.stdout

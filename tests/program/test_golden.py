@@ -27,6 +27,6 @@ def test_every_bit_is_the_recorded_one(resume: bool):
     """Compares with a full record that earlier code made on this machine."""
     folder = os.environ.get('BERTJAX_GOLDEN')
     if not folder:
-        pytest.skip('BERTJAX_GOLDEN names no folder of `python tests/program/golden.py record FOLDER`')
+        pytest.skip('needs BERTJAX_GOLDEN=FOLDER, made with `python tests/program/golden.py record FOLDER`')
     lines, count = golden.compare(pathlib.Path(folder), resume=resume)
     assert golden.report(lines, count), '\n'.join(lines)

@@ -37,7 +37,7 @@ def texts(count: int) -> list[tuple[str, list[str]]]:
 
 def load_peer(workdir: pathlib.Path, name: str):
     """Loads the export as this class of transformers; returns the model and its tokenizer."""
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     folder = workdir / 'export' / 'hf'
     model, info = getattr(transformers, name).from_pretrained(folder, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info

@@ -180,7 +180,7 @@ def test_rows_of_other_libraries_give_the_same_files(tmp_path):
     expected = write('list', records)
     assert [json.loads(line) for line in expected.splitlines()] == records
     assert write('generator', {'train': (row for row in records)}) == expected
-    pd = pytest.importorskip('pandas', reason="needs pandas, of the extra 'test-all'")
+    pd = pytest.importorskip('pandas', reason="needs pandas of the extra 'test-all'")
     frame = pd.DataFrame(records).astype({'x': 'float32'})
     assert write('frame', frame) == expected
     datasets = pytest.importorskip('datasets', reason='needs the package datasets, which is large')

@@ -45,7 +45,7 @@ def fix_in(error: str) -> str:
     return re.search(r'--config\.\w+=\S+?(?=,| to |$)', error)[0]
 
 
-@pytest.mark.parametrize('old', [False, True], ids=['', 'of the first version'])
+@pytest.mark.parametrize('old', [False, True], ids=['current version', 'first version'])
 def test_a_copy_of_the_text_continues(program: Program, run: pathlib.Path, text: pathlib.Path, old: bool):
     if old:
         first_version(run)

@@ -42,7 +42,7 @@ def official_output(workdir: pathlib.Path, name: str):
 
 def load_complete(workdir: pathlib.Path, name: str):
     """Loads the export as this class of transformers; no tensor may be missing or unused."""
-    transformers = pytest.importorskip('transformers', reason='loads what we export')
+    transformers = pytest.importorskip('transformers', reason='loads the export')
     path = workdir / 'export' / 'hf'
     model, info = getattr(transformers, name).from_pretrained(path, output_loading_info=True)
     assert not info['missing_keys'] and not info['unexpected_keys'], info
