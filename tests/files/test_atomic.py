@@ -8,7 +8,7 @@ import zipfile
 
 import numpy as np
 import pytest
-from killing import killed_at_each, watch
+from killing import kill_at_each, watch
 
 from bertjax.errors import UserError
 from bertjax.files import atomic
@@ -97,7 +97,7 @@ def test_a_kill_while_a_directory_is_replaced(tmp_path, before):
     seen = set()
     if before:
         export(before)
-    for _ in killed_at_each(lambda: export('new'), tmp_path / 'run'):
+    for _ in kill_at_each(lambda: export('new'), tmp_path / 'run'):
         recover_directory(target)
         seen.add(tuple(path.read_text() for path in sorted(target.iterdir())) if target.exists() else None)
         export('again')

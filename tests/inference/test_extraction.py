@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from killing import killed_at_each
+from killing import kill_at_each
 
 from bertjax import progress
 from bertjax.errors import UserError
@@ -65,7 +65,7 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path, suffix):
     assert extract('complete', suffix=suffix) == len(TEXTS)
     killed, expected, computed = tmp_path / 'killed', files(tmp_path / 'complete'), set()
-    for _ in killed_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
+    for _ in kill_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
         computed.add(extract('killed', suffix=suffix))
         assert files(killed) == expected
         shutil.rmtree(killed)
@@ -83,7 +83,7 @@ def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract
 def test_parts_of_other_texts_are_not_reused(extract, tmp_path):
     """The input changes behind the first part after a run was killed."""
     parts = tmp_path / 'out' / 'in.parts'
-    for _ in killed_at_each(lambda: extract('out'), tmp_path / 'out'):
+    for _ in kill_at_each(lambda: extract('out'), tmp_path / 'out'):
         if parts.is_dir() and len([*parts.iterdir()]) == 3:
             break
     (tmp_path / 'in.txt').write_text('\n'.join([*TEXTS[:-1], 'another']))

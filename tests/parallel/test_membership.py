@@ -47,7 +47,7 @@ def test_processes_from_the_environment(environment: dict[str, str], several: bo
 def test_processes_from_the_metadata_server(tpu_here: None, attributes: dict[str, str], several: bool):
     with serve(attributes) as server:
         assert ProcessFlags().is_one_of_several({'GCE_METADATA_IP': server.address}) == several
-        assert server.asked == ['worker-network-endpoints', 'tpu-env']
+        assert server.requests == ['worker-network-endpoints', 'tpu-env']
 
 
 def test_a_busy_server_is_queried_again(tpu_here: None):
@@ -64,7 +64,7 @@ def test_only_a_machine_with_a_tpu_queries_the_server(monkeypatch: pytest.Monkey
         assert not ProcessFlags().is_one_of_several(there | {'TPU_WORKER_HOSTNAMES': 'localhost'})
         monkeypatch.setattr(tpu_processes, 'may_have_tpu', lambda: False)
         assert not ProcessFlags().is_one_of_several(there)
-        assert not server.asked
+        assert not server.requests
 
 
 def test_without_a_server_the_process_is_single(tpu_here: None, caplog: pytest.LogCaptureFixture):

@@ -111,9 +111,9 @@ def test_who_was_stopped_looks_before_it_writes(bucket, monkeypatch, tmp_path):
     first = lease.Lease(RemoteFolder('s3://bucket/run'), 'one')
     first.take(print)
     mirror = Mirror(written(tmp_path / 'one', step(4)), RemoteFolder('s3://bucket/run').with_check(first.check), RULES)
-    bucket.asked.clear()
+    bucket.requests.clear()
     mirror.publish()
-    assert not [path for _, path in bucket.asked if 'lease' in path]  # renewed just now
+    assert not [path for _, path in bucket.requests if 'lease' in path]  # renewed just now
     monkeypatch.setattr(lease, 'EXPIRES_AFTER', 0.0)
     written(mirror.folder, {'ledger.jsonl': '4'})
     mirror.publish()  # nobody has it

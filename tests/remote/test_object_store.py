@@ -50,18 +50,18 @@ def test_a_cut_connection_is_told_and_continued(bucket, monkeypatch):
         pytest.raises(UserError, match=r'config\.data: found s3://bucket/text/a.*for 0 s .*.*same command continues'),
     ):
         cache.copy_path(f'{URL}/a/c.txt', 'config.data')
-    bucket.asked.clear()
+    bucket.requests.clear()
     assert cache.copy_path(f'{URL}/a/c.txt', 'config.data').read_bytes() == TEXTS['text/a/c.txt']
-    assert bucket.asked.count(('GET', '/bucket/text/a/c.txt')) == 2  # of 4 pieces
+    assert bucket.requests.count(('GET', '/bucket/text/a/c.txt')) == 2  # of 4 pieces
 
 
 @pytest.mark.slow
 def test_a_broken_copy_is_fetched_again_and_a_whole_one_is_not(bucket):
     bucket.put(TEXTS)
     copy = cache.copy_path(URL, 'config.data')
-    bucket.asked.clear()
+    bucket.requests.clear()
     assert cache.copy_path(URL, 'config.data') == copy
-    assert not [path for method, path in bucket.asked if method == 'GET' and path != '/bucket']
+    assert not [path for method, path in bucket.requests if method == 'GET' and path != '/bucket']
     data = bytearray((copy / 'b.txt').read_bytes())
     data[7] ^= 1
     (copy / 'b.txt').write_bytes(data)
@@ -117,7 +117,7 @@ def test_a_large_file_goes_on_at_the_part_that_failed(bucket, monkeypatch, tmp_p
     with bucket.failing('refuse', 'PUT', 'large', count=3) as failed:
         there.upload('large', large)
     assert bucket.system.cat_file('bucket/run/large') == large.read_bytes()
-    assert len(failed) == 3 and bucket.asked.count(('PUT', '/bucket/run/large')) == 4 + 3
+    assert len(failed) == 3 and bucket.requests.count(('PUT', '/bucket/run/large')) == 4 + 3
     with bucket.failing('cut', 'POST', 'large', after=1):  # the answer that all is there
         there.upload('large', large)
     with bucket.failing('refuse', 'PUT', 'large', count=999, after=2), pytest.raises(UnreachableError):
