@@ -1,4 +1,4 @@
-"""Tests the measured changes of layers on parameters, hidden states and attention with known distances."""
+"""Tests the measured changes of layers for known parameters, hidden states and attention."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Tests the statistics of attention heads on hand-made weights, and the merging of pieces into words."""
+"""Tests the statistics of attention heads and the merging of pieces into words."""
 
 import math
 

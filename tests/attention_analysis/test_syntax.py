@@ -1,4 +1,4 @@
-"""Tests the search for attention heads that find syntax, on hand-made attention and against plain Python."""
+"""Tests the search for attention heads that find syntax."""
 
 import collections
 

@@ -16,8 +16,6 @@ def mesh_of(data=1, fsdp=1, tensor=1):
 
 
 def template_on(mesh):
-    """Returns the abstract state: shapes, dtypes and shardings on `mesh`."""
-
     def leaf(shape, dtype, *spec):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, PartitionSpec(*spec)))
 

@@ -44,7 +44,6 @@ def peak(function: Callable[[], Any]) -> tuple[Any, int]:
 
 
 def main(command: str, folder: pathlib.Path) -> None:
-    """Writes the checkpoint or prints the peaks of reading it."""
     import jax
     import numpy as np
 

@@ -91,7 +91,6 @@ def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses,
 
 
 def test_there_is_an_undamaged_checkpoint_at_every_moment(open_checkpoints, monkeypatch):
-    """A checkpoint is deleted only after its successor is finished, so a kill leaves at least one."""
     checkpoints, _ = open_checkpoints(keep=1)
     seen = []
     delete, write_checksums = shutil.rmtree, checksums.write_checksums

@@ -1,4 +1,4 @@
-"""Tests that damaged checkpoints are detected and reported, and that the previous checkpoint is used."""
+"""Tests that damaged checkpoints are reported and the previous checkpoint is used."""
 
 import json
 
@@ -107,7 +107,6 @@ def test_an_older_damaged_checkpoint_is_ignored(saved_steps, open_checkpoints):
 
 
 def test_any_flipped_bit_is_detected(saved_steps):
-    """Flips bits at 400 random bytes of the seal and at 5 of every other file of a checkpoint."""
     directory = saved_steps({1: 1.25}) / '1'
     assert checksums.find_damage(directory) is None
     rng = np.random.default_rng(0)

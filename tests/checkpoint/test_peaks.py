@@ -1,4 +1,4 @@
-"""Tests that one device never has two copies of a checkpoint of another mesh in memory while it reads or exports it."""
+"""Tests that one device never has two copies of a checkpoint of another mesh in memory."""
 
 import json
 import os

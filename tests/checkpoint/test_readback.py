@@ -1,4 +1,4 @@
-"""Tests unknown entries of checkpoints/, the readback of a save, and the order of writes to disk."""
+"""Tests unknown folders in checkpoints/, the readback of a save, and the order of writes."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Tests that one line in one file declares a key for recipes, --help, ranges, settings, resuming and docs/keys.md."""
+"""Tests that one line declares a key for recipes, --help, ranges, settings, resuming and docs/keys.md."""
 
 import pathlib
 import shutil

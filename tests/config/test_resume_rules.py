@@ -1,4 +1,4 @@
-"""Tests which config keys may change between a checkpoint and the run that continues it, on real recipes."""
+"""Tests which config keys may change when a run continues."""
 
 import copy
 import pathlib

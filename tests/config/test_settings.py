@@ -74,8 +74,6 @@ def ramped(start: int, ramp: float = 0.4, **keys) -> PretrainingSettings:
     ],
 )
 def test_the_stages_of_a_batch_ramp(start: int, sizes: list[int], ends: list[int]):
-    """The stages are consecutive and share the schedule and the number of the phase. Only the first resets the
-    optimizer."""
     parts = ramped(start).resolve_phases(200)[1].split()
     assert [part.batch_size for part in parts] == sizes and [part.last_step for part in parts] == ends
     assert [part.first_step for part in parts] == [100, *ends[:-1]]

@@ -1,4 +1,4 @@
-"""Tests model cards as `huggingface_hub` reads them."""
+"""Tests model cards with `huggingface_hub`."""
 
 import pathlib
 

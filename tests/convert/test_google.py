@@ -62,7 +62,6 @@ def published(shared: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def exported(tokenizer, small_config, make_params, tmp_path):
-    """Returns a folder that bertjax exported, and the exported parameters."""
     params = make_params(small_config())
     export_google(params, small_config(), tokenizer, tmp_path / 'model')
     return tmp_path / 'model', params
@@ -171,7 +170,6 @@ def test_a_classifier_has_as_many_labels_as_outputs(tokenizer, small_config, mak
 
 
 def test_tensors_equal_those_of_the_hugging_face_export(tokenizer, small_config, make_params, exported, tmp_path):
-    """One table of names defines both directions."""
     folder, params = exported
     export_huggingface(params, small_config(), tokenizer, tmp_path / 'hf', card={})
     google, huggingface = read_source(folder).tensors, read_source(tmp_path / 'hf').tensors

@@ -1,4 +1,4 @@
-"""Tests that transformers loads every tensor of an export and computes the same results."""
+"""Tests that transformers loads exports and computes the same results."""
 
 import json
 import os

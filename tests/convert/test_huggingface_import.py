@@ -25,7 +25,6 @@ def exported(tokenizer, small_config, make_params, tmp_path):
 
 
 def _rewrite(directory, change):
-    """Replaces the dictionary of tensors with `change(tensors)`."""
     tensors = change(safetensors.numpy.load_file(directory / MODEL))
     safetensors.numpy.save_file(tensors, directory / MODEL)
 

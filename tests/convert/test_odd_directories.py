@@ -1,4 +1,4 @@
-"""Tests that a config.json or an index with an odd value gives a model or a `UserError`."""
+"""Tests that odd values in config.json or an index give a model or a `UserError`."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Tests that unknown model families and unsupported features of ModernBERT are refused with one line."""
+"""Tests that unknown families and unsupported features of ModernBERT are refused."""
 
 import json
 import re
@@ -20,8 +20,6 @@ ROPE = {FULL: {'rope_type': 'default', 'rope_theta': 2e4}, SLIDING: {'rope_theta
 
 @pytest.fixture
 def write(tmp_path):
-    """write(**values) -> a directory with a config.json that has these values."""
-
     def write(**values):
         (tmp_path / 'config.json').write_text(json.dumps({**SIZES, **values}))
         return tmp_path

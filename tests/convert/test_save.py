@@ -1,4 +1,4 @@
-"""Tests that `bert.save` writes a model in each format, and that the model and its metadata are read back."""
+"""Tests that `bert.save` writes models in each format and that they are read back."""
 
 import dataclasses
 import json

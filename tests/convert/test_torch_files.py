@@ -1,4 +1,4 @@
-"""Tests reading pytorch_model.bin, in one file or in shards; a file with anything but tensors is refused."""
+"""Tests reading pytorch_model.bin, and that files with anything but tensors are refused."""
 
 import json
 import pickle

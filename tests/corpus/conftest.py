@@ -1,4 +1,4 @@
-"""Fixtures: a small vocabulary, and a corpus of several files with duplicate documents."""
+"""Fixtures: a small vocabulary and a corpus."""
 
 import gzip
 import pathlib

@@ -60,7 +60,6 @@ def directory_bytes(directory: pathlib.Path) -> dict[str, bytes]:
 
 
 def ids_of(docs: list[list[str]], tokenizer) -> list[list[list[int]]]:
-    """Returns the token ids of the sentences of documents."""
     return [[ids.tolist() for ids in tokenizer.encode(doc)] for doc in docs]
 
 

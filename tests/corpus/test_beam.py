@@ -149,7 +149,6 @@ if __name__ == '__main__':
 
 @pytest.mark.slow
 def test_a_killed_build_continues_to_the_same_bytes(beam, shared, tmp_path, vocabulary):
-    """The test uses real text and separate processes."""
     (tmp_path / 'program.py').write_text(_PROGRAM)
     names = ('enwiki-validation.txt', 'novels', 'enwiki-validation.tx?')  # The glob matches the first file again.
     spec = ','.join(str(shared / 'corpus' / name) for name in names)

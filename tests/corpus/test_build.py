@@ -1,4 +1,4 @@
-"""Tests that a build gives the same bytes with any number of workers, after a kill, and after an interrupted merge."""
+"""Tests that a build gives the same bytes with any number of workers and after any interruption."""
 
 import logging
 import os
@@ -204,7 +204,6 @@ def test_an_interrupted_merge_continues(corpus, small_shards, tmp_path, vocabula
 
 
 def _build_without_merge(corpus, store, vocabulary, monkeypatch):
-    """Starts a build and stops it before the merge."""
     from bertjax.corpus import build
 
     with monkeypatch.context() as patch:

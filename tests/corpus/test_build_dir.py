@@ -1,4 +1,4 @@
-"""Tests the directory of a store: when it is rebuilt, and that foreign files in it are not changed."""
+"""Tests when the directory of a store is rebuilt, and that foreign files in it are not changed."""
 
 import fcntl
 import logging

@@ -1,4 +1,4 @@
-"""Tests that sentences keep the space before them in byte-level BPE, where a word includes the preceding space."""
+"""Tests that sentences keep the space before them in byte-level BPE."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests that a store identifies its text by content, not by path, dates or folder name, and refuses changed text."""
+"""Tests that a store identifies its text by content and refuses changed text."""
 
 import itertools
 import json

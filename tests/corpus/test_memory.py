@@ -1,4 +1,4 @@
-"""Tests that the memory of a build does not grow with the text, for any length of documents and lines."""
+"""Tests that the memory of a build does not grow with the text."""
 
 import os
 import pathlib
@@ -23,7 +23,6 @@ print(int(re.search('VmHWM:\\s+(\\d+)', open('/proc/self/status').read())[1]) >>
 @pytest.mark.slow
 @pytest.mark.parametrize('between', ['\n\n', ' '])
 def test_a_large_file_of_any_shape(between, tmp_path, vocabulary):
-    """Builds 64 MiB of text as many documents, and as one document in a single line."""
     block = between.join(' '.join(doc) for doc in documents(20_000)) + between
     with open(tmp_path / 'a.txt', 'w') as file:
         for _ in range((64 << 20) // len(block)):

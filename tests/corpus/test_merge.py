@@ -1,4 +1,4 @@
-"""Tests held-out documents, duplicates, and the numbers of the report against simple counts."""
+"""Tests held-out documents, duplicates, and the numbers of the report."""
 
 import collections
 import random

@@ -1,4 +1,4 @@
-"""Tests odd files in a corpus: pipes, links, sparse files, and names and keys with control characters."""
+"""Tests pipes, links, sparse files, and names and keys with control characters in a corpus."""
 
 import os
 import pathlib

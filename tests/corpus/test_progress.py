@@ -62,7 +62,6 @@ def test_the_training_of_a_vocabulary_shows_progress(tmp_path, monkeypatch, caps
 
 @pytest.mark.parametrize('installed', [False, True])
 def test_a_large_build_suggests_the_fast_tokenizer(installed: bool, tmp_path, vocabulary, monkeypatch, capsys):
-    """A build and the training of a vocabulary suggest it if it is not installed."""
     monkeypatch.setattr(wordpiece, '_MUCH_TEXT', 3_000)
     if installed:
         pytest.importorskip('nanotoken', reason='needs the extra fast')

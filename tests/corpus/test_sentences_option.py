@@ -1,4 +1,4 @@
-"""Tests that config.corpus_options.sentences sets the splitter of new stores and leaves finished stores unchanged."""
+"""Tests that config.corpus_options.sentences affects only new stores."""
 
 import importlib.metadata
 import json

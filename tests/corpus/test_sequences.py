@@ -1,4 +1,4 @@
-"""Tests stores of documents of ids or symbols with segment types, and that errors name the file and line."""
+"""Tests stores of documents of ids or symbols with segment types, and their errors."""
 
 import json
 import pathlib

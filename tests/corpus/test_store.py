@@ -1,4 +1,4 @@
-"""Tests reading a store, and errors about stores that are damaged, foreign, old, or of another tokenizer."""
+"""Tests reading a store, and errors about unusable stores."""
 
 import json
 import shutil

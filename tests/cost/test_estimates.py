@@ -1,4 +1,4 @@
-"""Tests the estimated time of a step: the compiler's cycles, and a model of instructions without cycles."""
+"""Tests the estimated time of a step."""
 
 import pytest
 from hlo_texts import CYCLES, NO_ESTIMATE, loop, named, straight

@@ -1,4 +1,4 @@
-"""Tests parsing the text of compiled programs: instructions, shapes, and trip counts of loops."""
+"""Tests parsing the text of compiled programs."""
 
 import pytest
 from hlo_texts import CYCLES, loop, straight

@@ -1,4 +1,4 @@
-"""A reference implementation of the pairing of google-research/bert: sentence by sentence, with one generator."""
+"""A reference implementation of the pairing of google-research/bert."""
 
 import dataclasses
 import itertools

@@ -1,4 +1,4 @@
-"""Tests data augmentation: which words of a row are replaced, how many, and with which words."""
+"""Tests which words data augmentation replaces, and by which words."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests length buckets: the padded lengths, the rows of batches, and the order as a function of (seed, n)."""
+"""Tests the padded lengths of buckets, the rows of batches, and their order."""
 
 import itertools
 
@@ -132,7 +132,6 @@ def test_any_part_of_a_batch_can_be_made_separately():
 
 
 def test_positions_in_the_order_are_uniform():
-    """The mean position of every row over many epochs is the middle of the epoch."""
     data = examples(batch_size=8, lengths=np.full(64, 9))
     positions = np.zeros(64)
     for number in range(200):

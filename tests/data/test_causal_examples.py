@@ -1,4 +1,4 @@
-"""Tests causal examples among masked ones: their share, their content, and that example n depends on n alone."""
+"""Tests the share and the content of causal examples among masked ones."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests that examples have the statistics of google-research/bert's algorithm, on synthetic and on real text."""
+"""Tests that examples have the statistics of google-research/bert's algorithm."""
 
 import random
 

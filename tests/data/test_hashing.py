@@ -1,4 +1,4 @@
-"""Tests that counter-based hashes are as random as the numbers of a generator, and that `permute` is a permutation."""
+"""Tests that counter-based hashes are random and that `permute` is a permutation."""
 
 import numpy as np
 import pytest

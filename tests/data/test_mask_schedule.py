@@ -1,4 +1,4 @@
-"""Tests mask rates that are linear in the number of the row, in single rows, packed rows and mixtures."""
+"""Tests mask rates that are linear in the number of the row."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests packed pre-training rows: a cycle has every example once, and rows contain nothing but whole examples."""
+"""Tests that packed rows contain every example of a cycle once."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Tests plans that pack sequences into rows: each sequence is in one row, fits, and fewer positions are computed."""
+"""Tests plans that pack sequences into rows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tests that pairing plans on disk are written once, read again, and walked again if they are damaged."""
+"""Tests that plans on disk are written once, read again, and replaced if they are damaged."""
 
 import json
 

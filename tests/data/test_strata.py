@@ -1,4 +1,4 @@
-"""Tests batches with one row of each stratum of lengths, and layouts of slots that fit any such batch."""
+"""Tests batches with one row of each stratum of lengths, and the layouts of their slots."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,6 @@ def test_any_part_of_a_batch_can_be_made_separately(features):
 
 
 def test_a_row_is_equally_often_in_every_batch(features):
-    """The mean number of the batch of a row over many epochs is the middle of the epoch."""
     examples, means = stratified(features), np.zeros(len(LENGTHS))
     for number in range(100):
         order = epoch(examples, number).reshape(-1, 16)

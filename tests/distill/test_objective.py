@@ -1,4 +1,4 @@
-"""Tests train steps with a teacher, on one device, with gradient accumulation, and on eight devices."""
+"""Tests train steps with a teacher, on one device and on eight."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Tests that a student is initialised with blocks of its teacher, and that a teacher is checked and fingerprinted."""
+"""Tests students that are initialised with blocks of a teacher, and the checks of a teacher."""
 
 import dataclasses
 import types

@@ -1,4 +1,4 @@
-"""Tests the lines of `bertjax doctor` about a bucket: one for each permission, with a fix if it is missing."""
+"""Tests the lines of `bertjax doctor` about the permissions of a bucket."""
 
 import pytest
 

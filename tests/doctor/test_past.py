@@ -1,4 +1,4 @@
-"""Tests the lines of `bertjax doctor` about a run: one for each problem that users of other systems reported."""
+"""Tests the lines of `bertjax doctor` about problems that users of other systems reported."""
 
 import json
 import pathlib

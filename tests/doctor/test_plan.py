@@ -1,4 +1,4 @@
-"""Tests the lines of `bertjax doctor` about memory and hours of a pre-training, on a TPU slice or this machine."""
+"""Tests the lines of `bertjax doctor` about the memory and hours of a pre-training."""
 
 import pathlib
 from types import SimpleNamespace

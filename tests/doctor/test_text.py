@@ -1,4 +1,4 @@
-"""Tests the lines of `bertjax doctor` about a text without a store, of which the doctor reads a part."""
+"""Tests the lines of `bertjax doctor` about a text without a store."""
 
 import pathlib
 import random

@@ -1,4 +1,4 @@
-"""Tests the advice for a fine-tuning that learned nothing, which is derived from its loss and its weights."""
+"""Tests the advice for a fine-tuning that learned nothing."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tests that a text with masks is tokenized like the text without masks: no space is added after a mask."""
+"""Tests that no space is added after a mask in a text."""
 
 import numpy as np
 import pytest

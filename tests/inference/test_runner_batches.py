@@ -1,4 +1,4 @@
-"""Tests the batches of a Runner: each sequence once, little padding, and sizes that the mesh can divide."""
+"""Tests the batches of a Runner."""
 
 import types
 

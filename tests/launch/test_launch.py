@@ -1,4 +1,4 @@
-"""Tests the launchers with fake gcloud, kubectl and sbatch: which calls they make, and how they react to results."""
+"""Tests the launchers with fake gcloud, kubectl and sbatch."""
 
 import os
 import pathlib

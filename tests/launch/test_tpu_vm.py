@@ -1,4 +1,4 @@
-"""Tests the launcher of TPU VMs with a fake gcloud: which calls it makes, and how it reacts to their results."""
+"""Tests the launcher of TPU VMs with a fake gcloud."""
 
 import json
 import pathlib

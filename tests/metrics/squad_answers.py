@@ -1,4 +1,4 @@
-"""Makes answers to the questions of a SQuAD file by fixed rules: correct, nearly correct, wrong and empty ones."""
+"""Makes correct, nearly correct, wrong and empty answers to the questions of a SQuAD file."""
 
 import json
 import pathlib

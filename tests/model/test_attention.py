@@ -56,7 +56,6 @@ def test_queries_attend_to_tokens_only_and_causal_ones_only_to_the_left(heads, n
 @pytest.mark.parametrize('name', NAMES)
 @pytest.mark.parametrize('causal', [False, True])
 def test_sequences_of_a_packed_row_do_not_attend_to_each_other(heads, name, causal):
-    """Each sequence of the row gives the same result in a separate row."""
     lengths = [[5, 4, 3], [12], [1, 2, 6]]  # The last row has 3 positions of padding.
     ids, key_mask = np.zeros((B, S), np.int32), np.zeros((B, S), np.int32)
     blocks = []

@@ -1,4 +1,4 @@
-"""Tests the TPU kernel for blocks of queries: interpreted by JAX against float64, and compiled if libtpu is there."""
+"""Tests the TPU kernel for blocks of queries, interpreted and compiled."""
 
 import jax
 import jax.numpy as jnp

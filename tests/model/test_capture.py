@@ -62,7 +62,6 @@ def test_capture_with_first_only_has_all_positions(small_config, make_params, in
 
 @pytest.mark.slow
 def test_without_capture_the_program_is_unchanged(make_model, inputs):
-    """Without capture, neither the variables nor the forward pass contain the captured values."""
     model, params = make_model()
     assert set(model.init(jax.random.key(0), *inputs)) == {'params'}
     text = jax.jit(lambda p: model.apply({'params': p}, *inputs)).lower(params).as_text()

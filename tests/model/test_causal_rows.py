@@ -21,7 +21,6 @@ B, S, H, K = 3, 160, 2, 16
 @pytest.mark.parametrize('window', [0, 20])
 @pytest.mark.parametrize('packed', [False, True])
 def test_causal_queries_are_honoured_or_refused(name, window, packed):
-    """Each implementation either hides the keys to the right of causal queries or refuses them."""
     rng = np.random.default_rng(0)
     query, key, value = (rng.standard_normal((B, S, H, K)).astype(np.float32) for _ in range(3))
     ids = np.repeat([[1, 2], [1, 2], [1, 2]], S // 2, axis=1).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Tests values and gradients of each option of the encoder against a separate implementation in float64 PyTorch."""
+"""Tests each option of the encoder against a separate implementation in float64 PyTorch."""
 
 import re
 
@@ -164,7 +164,6 @@ def test_the_initial_scale_of_projections_into_the_residual_stream(init, factor)
 
 @pytest.mark.parametrize('name', IMPLEMENTATIONS)
 def test_a_window_is_honoured_or_refused(name):
-    """Each implementation either gives the result of a window or refuses it."""
     rng = np.random.default_rng(0)
     length = 160
     query, key, value = (rng.standard_normal((2, length, 2, 16)).astype(np.float32) for _ in range(3))

@@ -75,7 +75,6 @@ def test_packed_rows_of_every_length_are_finite(dtype):
 
 
 def test_padding_has_no_effect():
-    """A row without padding has the same logits as in a padded batch."""
     together = _logits('auto')
     model = BertForPreTraining(BertConfig(**MODERN))
     ids, _, _ = _rows(300)

@@ -1,4 +1,4 @@
-"""Tests JAX's flash attention kernel: interpreted by JAX against float64, and compiled for TPUs."""
+"""Tests JAX's flash attention kernel, interpreted and compiled."""
 
 import jax
 import jax.numpy as jnp

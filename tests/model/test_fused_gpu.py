@@ -1,4 +1,4 @@
-"""Tests the GPU attention kernels: interpreted by JAX against float64, and compiled if a GPU compiler is installed."""
+"""Tests the GPU attention kernels, interpreted and compiled."""
 
 import contextlib
 import types

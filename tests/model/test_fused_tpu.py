@@ -1,4 +1,4 @@
-"""Tests the TPU attention kernel: interpreted by JAX against float64, and compiled if libtpu is installed."""
+"""Tests the TPU attention kernel, interpreted and compiled."""
 
 import dataclasses
 

@@ -32,7 +32,6 @@ CASES = {
 
 @pytest.fixture(scope='session')
 def draw_head(draw_params):
-    """draw_head(model, *inputs) -> random parameters."""
     return lambda model, *inputs: draw_params(lambda key: init_params(model, key, *inputs))
 
 

@@ -1,4 +1,4 @@
-"""Tests losses, which are float32 pairs of a weighted sum and the sum of the weights."""
+"""Tests losses, which are pairs of a weighted sum and the sum of the weights."""
 
 import jax
 import jax.numpy as jnp

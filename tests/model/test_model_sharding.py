@@ -1,4 +1,4 @@
-"""Tests the model on a mesh: shardings of parameters, collectives of the compiled step, and equal losses."""
+"""Tests the model on a mesh: shardings, collectives, and equal losses."""
 
 import jax
 import numpy as np

@@ -18,7 +18,6 @@ FOUR_A_ROW = np.array([5, 7, 0, 4, 16, 0, 0, 0, 1, 1, 1, 13, 0, 0, 0, 0])  # Fou
 
 
 def rows_of(lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns random ids, segments and mask, int32 [B, S]."""
     positions = np.arange(lengths.max())
     mask = (positions < lengths[:, None]).astype(np.int32)
     segments = (positions > lengths[:, None] // 2).astype(np.int32) * mask

@@ -1,4 +1,4 @@
-"""Tests the weight decay mask on the parameters of a small model."""
+"""Tests the weight decay mask."""
 
 import jax
 from flax import linen as nn

@@ -1,4 +1,4 @@
-"""Tests training a part of a model: trained parameters, their moments, and the learning rates of layers."""
+"""Tests training a part of a model, and the learning rates of layers."""
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +67,6 @@ def _step(model, trained, optimizer='adamw', **options):
 
 
 def _largest_changes(before, after):
-    """Returns {path: largest absolute change}."""
     changes = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - np.asarray(b)).max()), before, after)
     return {'/'.join(path_names(path)): x for path, x in jax.tree_util.tree_flatten_with_path(changes)[0]}
 
@@ -184,7 +183,6 @@ def test_trained_parameters_have_the_updates_of_full_training():
 
 @pytest.mark.slow
 def test_layer_decay_scales_the_updates_of_stacked_and_unrolled_layers():
-    """The update of a layer is the update without layer decay times the factor of the layer."""
     after = {}
     for scan in (True, False):
         model = _model(scan)

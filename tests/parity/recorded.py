@@ -70,7 +70,6 @@ def _shapes() -> dict[str, tuple[int, ...]]:
 
 
 def write_model(folder: pathlib.Path) -> None:
-    """Writes the model as a Hugging Face directory."""
     config = {'model_type': 'bert', 'architectures': ['BertForPreTraining'], 'hidden_act': 'gelu', **DIMS}
     (folder / 'config.json').write_text(json.dumps(config))
     weights = {

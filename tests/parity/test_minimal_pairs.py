@@ -1,4 +1,4 @@
-"""Tests run=minimal_pairs on BLiMP against a plain loop over transformers: sums within 1e-4, and every decision."""
+"""Tests run=minimal_pairs on BLiMP against a plain loop over transformers."""
 
 import gzip
 import json
@@ -24,7 +24,6 @@ CONFIGS = {
 
 @pytest.fixture(scope='module')
 def blimp(shared):
-    """Returns the records of BLiMP."""
     with gzip.open(shared / 'blimp' / 'blimp.jsonl.gz', 'rt', encoding='utf-8') as file:
         return [json.loads(line) for line in file]
 

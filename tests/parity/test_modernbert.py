@@ -1,4 +1,4 @@
-"""Tests ModernBERT against transformers: logits, gradients, windows in long rows, packed rows, and published sizes."""
+"""Tests ModernBERT against transformers."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Tests that losses of embeddings and their gradients equal sentence-transformers if no text occurs twice."""
+"""Tests losses of embeddings against sentence-transformers, for texts without duplicates."""
 
 import jax
 import jax.numpy as jnp

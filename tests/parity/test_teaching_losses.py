@@ -1,4 +1,4 @@
-"""Tests distillation losses against float64 PyTorch: divergences with T², distances after a projection, cosines."""
+"""Tests distillation losses against float64 PyTorch."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""Tests the examples of a pre-training, and its description of them before it starts."""
+"""Tests the examples of a pre-training and their description."""
 
 import pathlib
 

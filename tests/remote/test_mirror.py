@@ -1,4 +1,4 @@
-"""Tests the mirror of a folder in a bucket: complete checkpoints, the newer side, and the lease for writing."""
+"""Tests the mirror of a folder in a bucket, and the lease for writing."""
 
 import shutil
 import time

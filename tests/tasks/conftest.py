@@ -20,7 +20,6 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 @pytest.fixture
 def mails(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Returns a folder with train.csv and dev.jsonl."""
     (tmp_path / 'train.csv').write_text('label,text\n' + ''.join(f'{label},{mail}\n' for mail, label in MAILS))
     rows = [{'text': 'win a prize', 'label': 'spam'}, {'text': 'see me', 'label': 'ham'}]
     (tmp_path / 'dev.jsonl').write_text(''.join(json.dumps(row) + '\n' for row in rows))

@@ -1,4 +1,4 @@
-"""Tests the judgments of predictions that the page of a run shows: the texts, the size of the error and the classes."""
+"""Tests the judgments of predictions that the page of a run shows."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Tests that ensembles average the logits of each word or text for each kind of task, whatever the windows."""
+"""Tests that ensembles average logits, for each kind of task."""
 
 import dataclasses
 import pathlib
@@ -39,7 +39,6 @@ def test_texts_are_averaged_over_models_with_different_windows(tokenizer: Tokeni
 
 
 def test_words_are_averaged_over_models_with_different_windows(tokenizer: Tokenizer):
-    """Each letter is a piece; the windows have 8 and 16 pieces."""
     records = [Sentence('', ('ab', 'c', 'de', 'f'), None), Sentence('', ('g',), None)]
     members, separate = [], []
     generator = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Tests which options of each kind of task affect reading, training or the model, and so when they may change."""
+"""Tests what the options of each kind of task affect."""
 
 import pytest
 

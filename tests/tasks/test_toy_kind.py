@@ -1,4 +1,4 @@
-"""Tests that commands, checks and the export support a new kind of task: a folder, a registry line and a recipe."""
+"""Tests a new kind of task, which is a folder, a registry line and a recipe."""
 
 import dataclasses
 import json

@@ -17,7 +17,6 @@ def paragraphs() -> list[str]:
 
 @pytest.fixture(scope='session', params=[True, False], ids=['uncased', 'cased'])
 def wordpiece(request, paragraphs):
-    """Returns a trained WordPiece tokenizer."""
     return train_wordpiece(
         [*paragraphs, 'Élan vital, été, 你好 שלום'], vocab_size=2000, lowercase=request.param, unused=7
     )
@@ -25,7 +24,6 @@ def wordpiece(request, paragraphs):
 
 @pytest.fixture(scope='session', params=[('unigram', False), ('bpe', True)], ids=['unigram', 'bpe-lower'])
 def sentencepiece_model(request, paragraphs):
-    """Returns a trained SentencePiece tokenizer."""
     kind, lowercase = request.param
     return train_sentencepiece(
         paragraphs, vocab_size=1500, model_type=kind, lowercase=lowercase, unused=3, seed=1, sample_sentences=3000
@@ -34,13 +32,11 @@ def sentencepiece_model(request, paragraphs):
 
 @pytest.fixture(scope='session', params=['uncased', 'cased'])
 def bert_vocabulary(request, shared) -> pathlib.Path:
-    """Returns the path of BERT's vocabulary."""
     return shared / 'vocab' / f'bert-base-{request.param}-vocab.txt'
 
 
 @pytest.fixture(scope='session')
 def corpus_lines(shared) -> list[str]:
-    """Returns every line of the shared corpora."""
     lines = []
     for path in sorted((shared / 'corpus').rglob('*')):
         if path.suffix == '.gz':

@@ -1,4 +1,4 @@
-"""Tests words added to a vocabulary: their ids in bertjax and transformers, their previous ids, and errors."""
+"""Tests words added to a vocabulary."""
 
 import pathlib
 

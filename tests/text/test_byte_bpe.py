@@ -1,4 +1,4 @@
-"""Tests that byte-level BPE gives transformers' ids after training, saving and reading, and RoBERTa's pairs."""
+"""Tests that byte-level BPE gives transformers' ids."""
 
 import json
 import pathlib

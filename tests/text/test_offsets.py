@@ -37,7 +37,6 @@ def assert_ids_of_encode(tokenizer, texts):
 
 
 def pieces_with_text(tokenizer, text):
-    """Returns [(piece, its part of the text)]."""
     ((ids, starts, ends),) = tokenizer.encode_with_offsets([text])
     return [(tokenizer.pieces[i], text[a:b]) for i, a, b in zip(ids, starts, ends, strict=True)]
 

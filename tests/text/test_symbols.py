@@ -1,4 +1,4 @@
-"""Tests vocabularies of symbols: ids in bertjax and transformers, files and errors."""
+"""Tests vocabularies of symbols."""
 
 import pathlib
 import pickle

@@ -1,4 +1,4 @@
-"""Tests that training is deterministic, gives the requested size and is as good as the libraries' training."""
+"""Tests that training is deterministic, gives the requested size and is as good as the libraries."""
 
 import hashlib
 import logging

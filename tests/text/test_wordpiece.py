@@ -15,7 +15,6 @@ from bertjax.text.tokenizer import load_tokenizer
 
 
 def assert_equal_ids(ours, theirs, texts):
-    """Checks that both give the same ids for every text."""
     ids = theirs(list(texts), add_special_tokens=False)['input_ids']
     for text, row, expected in zip(texts, ours.encode(texts), ids, strict=True):
         assert row.dtype == np.int32

@@ -56,7 +56,6 @@ def test_a_file_without_a_json_object_is_an_error(content: bytes, recipe: Config
 
 
 def test_a_damaged_config_is_valid_or_an_error(recipe: ConfigDict, tmp_path: pathlib.Path):
-    """A damaged config either gives settings or is refused with the name of a key."""
     rng, refused = random.Random(0), 0
     (tmp_path / 'config.json').write_text(dump(recipe))
     finetuning_settings(merge_run_config(recipe, tmp_path)).check()

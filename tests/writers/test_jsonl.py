@@ -114,7 +114,6 @@ def test_truncating_a_missing_file_creates_no_file(tmp_path):
 
 
 def test_rows_of_the_same_step_are_truncated_together(tmp_path):
-    """Either both rows of a step, train and held-out, remain, or both are removed."""
     lines = JsonLines(tmp_path / 'metrics.jsonl')
     for step in (5, 10):
         for split in ('train', 'heldout'):

@@ -146,7 +146,6 @@ def test_tensorboard_files_contain_the_numbers_of_rows(tmp_path):
 
 
 def test_the_progress_bar_shows_status_step_and_time(monkeypatch):
-    """The bar shows "compiling", then the time left and the first row, and finally the elapsed time."""
     screen = io.StringIO()
     terminal = functools.partial(Console, file=screen, force_terminal=True, width=100, _environ={})
     monkeypatch.setattr('bertjax.writers.console.Console', terminal)

@@ -1,4 +1,4 @@
-"""Tests experiment trackers with their real packages, and that a failing tracker does not disturb the run."""
+"""Tests experiment trackers with their real packages, and failing trackers."""
 
 import json
 import os
@@ -79,7 +79,6 @@ class FakeTracker:
 
 @pytest.fixture
 def fakes(monkeypatch: pytest.MonkeyPatch) -> list[FakeTracker]:
-    """Returns the list of the created trackers, in order."""
     created: list[FakeTracker] = []
     monkeypatch.setitem(tracker.SERVICES, 'trackio', lambda: created.append(FakeTracker()) or created[-1])
     return created
@@ -179,7 +178,6 @@ def _wandb_records(data: bytes) -> Iterator[bytes]:
 
 @pytest.mark.slow
 def test_wandb_offline_files_belong_to_one_run(tmp_path: pathlib.Path):
-    """Offline, each process writes a file for `wandb sync`."""
     pytest.importorskip('wandb', reason="needs the extra 'wandb'")
     from wandb.proto.wandb_internal_pb2 import Record
 
@@ -212,7 +210,6 @@ def _mlflow_rows(run: str) -> list[tuple[int, str, float]]:
 
 @pytest.mark.slow
 def test_mlflow_with_a_sqlite_file_continues_the_run(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
-    """A SQLite file is the default store."""
     mlflow = pytest.importorskip('mlflow', reason="needs the extra 'mlflow', which is large")
     monkeypatch.setattr(mlflow, 'get_tracking_uri', mlflow.get_tracking_uri)
     mlflow.set_tracking_uri(f'sqlite:///{tmp_path}/mlflow.db')

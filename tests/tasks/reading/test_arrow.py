@@ -1,4 +1,4 @@
-"""Tests reading Parquet, Arrow, and directories of `datasets`; the tests write them with pyarrow."""
+"""Tests reading Parquet, Arrow, and directories of `datasets`."""
 
 import contextlib
 import json

@@ -143,7 +143,6 @@ def test_entities_are_marked_in_sequences(slots: Tokenizer, markers: str, expect
     ],
 )
 def test_marks_are_fixed_tokens_for_augmentation(slots: Tokenizer, markers: str, expected: str):
-    """This includes truncated sequences."""
     long = dataclasses.replace(RECORD, text=RECORD.text + ' q' * 60)
     for record in (RECORD, long):
         features = relation_features([record, record], None, slots, seq_len=48, markers=markers)

@@ -1,4 +1,4 @@
-"""Writes small GLUE files in the layout of its download script, with quotation marks that a CSV reader would join."""
+"""Writes small GLUE files, with quotation marks that a CSV reader would join."""
 
 import pathlib
 
@@ -23,7 +23,6 @@ def label(task: str, i: int) -> str:
 
 
 def write_glue(root: pathlib.Path) -> pathlib.Path:
-    """Writes the files of all tasks to folders of `root` and returns `root`."""
     for task in TASKS:
         for split in ('train', 'dev', 'test'):
             _write(root, task, split)

@@ -1,4 +1,4 @@
-"""Tests texts as sequences: truncation, head and tail, and windows, whose outputs are averaged."""
+"""Tests the truncation and the windows of texts."""
 
 import json
 

@@ -37,7 +37,6 @@ def qa(name: str = 'q', answers: tuple = (('red', 0),), **more) -> dict:
 
 
 def squad_json(*paragraphs: dict) -> dict:
-    """Returns SQuAD's JSON of one article."""
     return {'version': '1.1', 'data': [{'title': 't', 'paragraphs': list(paragraphs)}]}
 
 

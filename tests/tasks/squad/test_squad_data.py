@@ -19,7 +19,6 @@ def parse(content, *, answerable=True, labels='needed'):
 
 
 def parse_text(text: str) -> list[SquadQuestion]:
-    """Returns the questions of an input for prediction."""
     return list(parse_input(list(number_lines(text)), 'in'))
 
 

@@ -33,7 +33,6 @@ def make(version='2.0', **options):
 
 
 def four_questions():
-    """Returns two questions with an answer and two without."""
     return [
         ask(CONTEXTS[0], 'red fox', id='a', question='What is in the house?'),
         ask(CONTEXTS[1], 'cafe\u0301s', id='b', question='who'),

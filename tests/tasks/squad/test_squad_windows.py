@@ -1,4 +1,4 @@
-"""Tests windows and targets against loops that follow the rules and against cases worked out by hand."""
+"""Tests windows and targets against plain loops and cases worked out by hand."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,6 @@ def pieces_of(features, row, tokenizer):
 
 
 def target_text(features, row, question):
-    """Returns the text of a row's target."""
     tokens = slice(features.offsets[row], features.offsets[row + 1])
     start, end = (features.token[name][tokens] for name in ('token_first', 'token_last'))
     return question.context[start[features.row['start'][row]] : end[features.row['end'][row]]]

@@ -1,4 +1,4 @@
-"""Tests the conversion of TriviaQA's official layout to SQuAD's, and the errors for malformed files."""
+"""Tests the conversion of TriviaQA's layout to SQuAD's."""
 
 import json
 import pathlib

@@ -1,4 +1,4 @@
-"""Tests that column files are read and written back unchanged, and that malformed ones are errors."""
+"""Tests reading and writing column files."""
 
 import pathlib
 
@@ -41,7 +41,6 @@ def files_of(data: object, **options) -> TaggedFiles:
 
 
 def read_user_input(text: str, format: str, labels: list[str]) -> list:
-    """Returns the sentences of a user's whole input file."""
     return list(read_input(list(number_lines(text)), 'in', ColumnOptions(), format, labels, TagFields()))
 
 

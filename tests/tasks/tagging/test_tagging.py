@@ -1,4 +1,4 @@
-"""Tests the rows, windows, context, predictions, metrics and files of tagging, with an oracle as the model."""
+"""Tests the features, predictions, metrics and files of tagging."""
 
 import dataclasses
 import json
@@ -219,7 +219,6 @@ def test_metrics_are_those_of_seqeval_on_the_official_file(shared: pathlib.Path)
 
 
 def in_scheme(record: Sentence, scheme: str) -> Sentence:
-    """Returns the sentence as it is read from a file in `scheme`."""
     columns = tuple(zip(record.words, to_scheme(record.tags, scheme), strict=True))
     return dataclasses.replace(record, columns=columns, scheme=scheme)
 
