@@ -78,8 +78,8 @@ def test_a_step_does_not_wait_for_a_running_save(open_checkpoints, monkeypatch):
         ({1: 3.0, 2: 1.0, 3: 2.0, 4: 2.5, 5: None}, 2, [2, 4, 5]),
         ({1: 3.0, 2: 2.0, 3: 1.0}, 1, [3]),
         ({1: 1.0, 2: 2.0, 3: None}, 1, [1, 3]),
-        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss
-        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # the newest of equal losses
+        ({1: float('nan'), 2: 2.0, 3: 3.0, 4: 3.0}, 1, [2, 4]),  # NaN is never the best loss.
+        ({1: 2.0, 2: 2.0, 3: 2.0}, 1, [3]),  # The newest of equal losses is the best.
     ],
 )
 def test_the_newest_and_the_best_are_kept(saved_steps, open_checkpoints, losses, keep, kept):
@@ -144,7 +144,7 @@ def test_an_error_of_the_background_thread_is_raised(open_checkpoints, monkeypat
                 checkpoints.close()
             else:
                 checkpoints.save(state_at(2), Position(2), CONFIG, None)
-    checkpoints.close()  # the error was raised once; closing again does nothing
+    checkpoints.close()  # The error was raised before, so this call does nothing.
     again, messages = open_checkpoints()
     assert again.latest() is None
     assert messages == ['checkpoint 1 was never finished: it is removed']

@@ -60,8 +60,8 @@ def test_only_memory_space_0_is_hbm():
         ({'start': 'constant(11)', 'bound': 'constant(0)', 'step': 'constant(-1)', 'direction': 'GT'}, 11),
         ({'direction': 'NE'}, 12),
         ({'start': 'constant(20)'}, 0),
-        ({'bound': 'get-tuple-element(%c), index=0'}, None),  # Computed.
-        ({'step': 'get-tuple-element(%b), index=0'}, None),  # Doubles.
+        ({'bound': 'get-tuple-element(%c), index=0'}, None),  # The bound is computed.
+        ({'step': 'get-tuple-element(%b), index=0'}, None),  # The counter doubles.
         ({'start': 'custom-call(%a)'}, None),
     ],
 )

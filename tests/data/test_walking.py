@@ -107,8 +107,8 @@ def test_rows_of_sentences_are_full_and_break_between_sentences(split, mode):
     cut = ~np.isin(end, offsets)
     inside = np.searchsorted(offsets, end[cut], 'right') - 1
     assert (lengths[inside] > seq_len - 2).all()
-    # The next sentence does not fit in a row. Exempt are the first and the last row of the split; in rows of one
-    # document, the first and the last row of each document.
+    # The next sentence does not fit in a row, except in the first and the last row of the split or, in rows of one
+    # document, of each document.
     first_of_next = np.minimum(offsets[np.searchsorted(offsets, end, 'right') % len(offsets)] - end, seq_len - 2)
     document_tokens = offsets[split.document_offsets]
     crosses = np.isin(end, document_tokens)

@@ -139,7 +139,7 @@ def test_eight_devices_and_accumulation_give_the_same_steps(one_device, changes)
     _, first, last, values = one_device
     run = DistillationRun(model=NO_DROPOUT, **changes)
     split = run.teacher['encoder']['layers']['mlp']['up']['kernel'].sharding.shard_shape((4, 48, 64))
-    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # As for the student.
+    assert split == ((4, 12, 32) if run.mesh.shape['fsdp'] == 4 else (4, 48, 64))  # The student has the same sharding.
     state, rows = run.steps(first, 4)
     for row, expected in zip(rows, values, strict=True):
         assert row == pytest.approx(expected, rel=2e-4)

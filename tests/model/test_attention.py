@@ -154,7 +154,7 @@ def test_the_model_runs_the_choice_and_logs_it_once(with_limited, small_config, 
         chosen = BertForPreTraining(small_config(scan_layers=False, attention=name))
         for _ in range(2):
             outputs[name] = chosen.apply({'params': params}, *inputs)['mlm_logits']
-    assert not np.allclose(outputs['auto'], outputs['dot_product'])  # 'limited' adds 1
+    assert not np.allclose(outputs['auto'], outputs['dot_product'])  # 'limited' adds 1.
     assert lines == [
         f'attention of 2 x 8 x 4 x 8 over 2 x 8 x 4 x 8 in float32: {name}' for name in ('limited', 'dot_product')
     ]

@@ -43,7 +43,7 @@ def test_memory_and_peak_of_the_devices_add_up_to_those_of_the_chips():
 @pytest.mark.parametrize(
     ('name', 'chips', 'links'),
     [
-        ('v5e:4x4', 16, 2),  # A mesh: one neighbour along each side counts.
+        ('v5e:4x4', 16, 2),  # Without rings, one link along each side counts.
         ('v5e:4x4', 4, 1),
         ('v5e:4x16', 64, 3),  # A side of 16 is a ring.
         ('v5e:16x16', 256, 4),
@@ -52,7 +52,7 @@ def test_memory_and_peak_of_the_devices_add_up_to_those_of_the_chips():
         ('v5p:4x4x8', 128, 6),
         ('v5p:4x4x8', 8, 2),
         ('v6e:8x8', 64, 2),
-        ('2*v5e:16x16', 256, 4),  # Of several slices, only the links within one count.
+        ('2*v5e:16x16', 256, 4),  # Only the links inside a slice count.
     ],
 )
 def test_the_number_of_links_of_a_group_of_chips(name: str, chips: int, links: int):

@@ -27,7 +27,7 @@ def test_a_row_has_losses_accuracies_and_perplexity():
 def test_sums_and_weights_are_added_before_they_are_divided():
     other = {'mlm_loss': (1.0, 90.0), 'mlm_accuracy': (90.0, 90.0)}
     values = pretraining_values(add_sums([SUMS, other]))
-    assert values['mlm_loss'] == pytest.approx(0.31)  # not (3 + 1/90) / 2
+    assert values['mlm_loss'] == pytest.approx(0.31)  # It is not (3 + 1/90) / 2.
     assert values['mlm_accuracy'] == pytest.approx(0.94)
     assert values['nsp_loss'] == 0.25
 

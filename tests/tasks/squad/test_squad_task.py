@@ -90,7 +90,7 @@ def test_each_member_of_an_ensemble_is_scored_with_the_threshold_it_was_tuned_wi
 def test_the_null_threshold_is_tuned_on_dev_and_restored(letters, tmp_path):
     questions, task = four_questions(), make()
     features = task.features(questions, letters, training=False)
-    # The odds of no answer: low for the first question, and high, wrongly for the second, rightly for the last two.
+    # The odds of no answer are low for the first question and high for the others, wrongly only for the second.
     predictions = task.predictions(questions, features, outputs_with_null(features, [0.0, 70.0, 80.0, 90.0]))
     before = task.metrics(questions, predictions)
     assert (task.score, before['null_threshold']) == ('best_f1', 0.0)
