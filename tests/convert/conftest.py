@@ -32,6 +32,12 @@ def tokenizer(tmp_path_factory):
 
 
 @pytest.fixture(scope='session')
+def transformers():
+    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
+    return pytest.importorskip('transformers', reason='loads our exports')
+
+
+@pytest.fixture(scope='session')
 def make_params(draw_params):
     """make_params(config or task module, seed=0) -> NumPy parameters; no array is all 0 or all 1."""
 

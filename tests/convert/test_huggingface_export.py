@@ -34,12 +34,6 @@ def _batch(config):
     }
 
 
-@pytest.fixture(scope='module')
-def transformers():
-    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
-    return pytest.importorskip('transformers', reason='loads our exports')
-
-
 @pytest.mark.parametrize('changes', [{}, {'scan_layers': False}, {'causal': True, 'nsp': False}], ids=str)
 def test_the_file_has_the_bytes_that_safetensors_writes(tokenizer, small_config, make_params, tmp_path, changes):
     config = small_config(**changes)

@@ -83,12 +83,6 @@ def _assert_equal_logits(transformers, directory, model, params, name):
     return peer.config
 
 
-@pytest.fixture(scope='module')
-def transformers():
-    pytest.importorskip('torch', reason='compares with PyTorch').set_num_threads(1)
-    return pytest.importorskip('transformers', reason='loads our exports')
-
-
 @SCAN
 @pytest.mark.parametrize('case', CASES)
 def test_transformers_loads_everything_with_equal_logits(

@@ -17,7 +17,7 @@ from bertjax.tasks.choice.task import MultipleChoiceTask
 from bertjax.tasks.reading.records import parse_records
 from bertjax.tasks.reading.texts import number_lines
 from bertjax.tasks.truncation import truncate_longest_first
-from bertjax.text.tokenizer import Tokenizer, load_tokenizer
+from bertjax.text.tokenizer import Tokenizer
 
 HEADER = ',video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label'
 SWAG = f"""{HEADER}
@@ -30,16 +30,6 @@ TEST = """,video-id,fold-ind,startphrase,gold-source,sent1,sent2,ending0,ending1
 0,v1,34,A B,gold,A,B,c,d,e,f
 """
 CODAH = 'i\tI am "very" hungry. I\tsleep.\teat.\tfly.\tsing.\t1\no\tIt rains. We\tswim.\tdrown.\tget wet.\tburn.\t2\n'
-
-
-@pytest.fixture(scope='module')
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Returns a tokenizer with one piece per letter."""
-    path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
-    letters = 'abcdefghijklmnopqrstuvwxyz'
-    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *letters, *(f'##{letter}' for letter in letters)]
-    path.write_text(''.join(f'{piece}\n' for piece in pieces))
-    return load_tokenizer(path)
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from bertjax.tasks.tagging.features import WORDS, windows, word_pieces
 from bertjax.tasks.tagging.task import TaggingTask
 from bertjax.text.tokenizer import Tokenizer, load_tokenizer
 
-LETTERS = 'abcdefghijklmnopqrstuvwxyz'
 TRAIN = """-DOCSTART- O
 
 ada I-PER
@@ -34,15 +33,6 @@ f I-LOC
 
 gh O
 """
-
-
-@pytest.fixture(scope='module')
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    """Returns a tokenizer with one piece for each letter."""
-    path = tmp_path_factory.mktemp('vocabulary') / 'vocab.txt'
-    pieces = ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]', *LETTERS, *(f'##{letter}' for letter in LETTERS)]
-    path.write_text(''.join(f'{piece}\n' for piece in pieces))
-    return load_tokenizer(path)
 
 
 @pytest.fixture
