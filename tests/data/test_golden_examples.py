@@ -1,4 +1,4 @@
-"""Examples have the same bits as in the first version, so that a resumed run gets the same examples."""
+"""Tests that examples have the bits of the first version."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""A file that is cut while it is mapped ends the process with a line, not with a signal."""
+"""Tests that truncating a memory-mapped file ends the process with an error message, not with a signal."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ print(ids.sum())
 """
 
 
-def test_a_mapped_file_that_is_cut(tmp_path, repository):
+def test_truncating_a_mapped_file_is_an_error_message(tmp_path, repository):
     for name in 'ab':
         (tmp_path / name).write_bytes(bytes(10_000))
     command = [sys.executable, '-c', READ, tmp_path / 'a', tmp_path / 'b']

@@ -6,7 +6,7 @@ import types
 
 import numpy as np
 import pytest
-from killing import killed_at_each
+from killing import kill_at_each
 
 from bertjax import progress
 from bertjax.errors import UserError
@@ -17,8 +17,8 @@ from bertjax.tasks.reading.records import Row
 TEXTS = ['a river', 'stone', '', 'the old light', 'a', 'wind and field', 'house']
 
 
-class Lengths:
-    """Replaces an Extractor: each word is a token, and its feature is its length."""
+class FakeExtractor:
+    """An Extractor without a model: each word is a token, and its feature is its length."""
 
     width, max_length, per_token = 1, 8, True
     runner = types.SimpleNamespace(model=types.SimpleNamespace(tokenizer=types.SimpleNamespace(pieces=['w'])))
@@ -40,11 +40,14 @@ class Lengths:
 
 @pytest.fixture
 def extract(tmp_path: pathlib.Path):
-    """extract(folder, model='', suffix='npy') -> the number of computed texts of tmp_path/in.txt, three per part."""
+    """extract(folder, model='', suffix='npy') extracts tmp_path/in.txt and returns the number of computed texts.
+
+    A part has three texts.
+    """
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
 
     def run(folder: str, model: str = '', suffix: str = 'npy') -> int:
-        extractor, source = Lengths(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
+        extractor, source = FakeExtractor(model), InputSource(str(tmp_path / 'in.txt'), make_columns('text', '', ''))
         extraction = Extraction(extractor, source, tmp_path / folder / f'in.{suffix}', '', 3)
         assert extraction.read() == len(TEXTS)
         if not extraction.is_done():
@@ -65,7 +68,7 @@ def files(folder: pathlib.Path) -> dict[str, bytes]:
 def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, tmp_path, suffix):
     assert extract('complete', suffix=suffix) == len(TEXTS)
     killed, expected, computed = tmp_path / 'killed', files(tmp_path / 'complete'), set()
-    for _ in killed_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
+    for _ in kill_at_each(lambda: extract('killed', suffix=suffix), tmp_path / 'killed'):
         computed.add(extract('killed', suffix=suffix))
         assert files(killed) == expected
         shutil.rmtree(killed)
@@ -81,9 +84,9 @@ def test_features_are_computed_again_only_if_the_model_or_a_file_changes(extract
 
 @pytest.mark.slow
 def test_parts_of_other_texts_are_not_reused(extract, tmp_path):
-    """The input changes behind the first part after a run was killed."""
+    """After a run was killed, the input changes after the first part."""
     parts = tmp_path / 'out' / 'in.parts'
-    for _ in killed_at_each(lambda: extract('out'), tmp_path / 'out'):
+    for _ in kill_at_each(lambda: extract('out'), tmp_path / 'out'):
         if parts.is_dir() and len([*parts.iterdir()]) == 3:
             break
     (tmp_path / 'in.txt').write_text('\n'.join([*TEXTS[:-1], 'another']))
@@ -96,7 +99,7 @@ def test_an_input_that_changes_during_a_run_is_reported(tmp_path):
     for changed in ('a\nc', 'a', 'a\nb\nc\nd'):
         path.write_text('a\nb')
         source = InputSource(str(path), make_columns('text', '', ''))
-        extraction = Extraction(Lengths(), source, tmp_path / 'out' / 'in.npy', '', 2)
+        extraction = Extraction(FakeExtractor(), source, tmp_path / 'out' / 'in.npy', '', 2)
         extraction.read()
         path.write_text(changed)
         with pytest.raises(UserError, match='texts that changed during the run'):

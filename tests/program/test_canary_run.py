@@ -1,4 +1,4 @@
-"""An XLA that computes wrongly: no training begins."""
+"""No training starts if XLA computes wrong gradients."""
 
 import pathlib
 
@@ -10,7 +10,9 @@ from bertjax.train.health import gradient_check
 
 
 @pytest.mark.parametrize('options', [{}, GLUE], ids=['pretrain', 'finetune'])
-def test_nothing_is_trained(program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: dict):
+def test_wrong_gradients_prevent_training(
+    program: Program, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, options: dict
+):
     monkeypatch.setattr(gradient_check, 'EXPECTED', {'up': (1.0, 0.0)})
     gradient_check.check_gradients.cache_clear()
     try:
