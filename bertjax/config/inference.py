@@ -10,6 +10,7 @@ from bertjax.config.schema import from_config, group, key, override
 from bertjax.errors import UserError
 from bertjax.model.config import DTYPES, BertConfig
 from bertjax.model.pooling import COMBINE, POOL
+from bertjax.model.quantization import PRECISIONS
 
 FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
@@ -100,10 +101,23 @@ class ExtractKeys:
     normalize: bool | None = key(
         None, _NORMALIZE, 'whether to scale to length 1; `None`: as the model does with `pool=auto`, else no'
     )
+    prompt: str | None = key(
+        None,
+        either(TEXT, special(None, "the model's own")),
+        'the name of a prompt of the model, such as `query`, or a prefix of every text',
+    )
+    truncate_dim: int = key(0, integer(0, MANY), 'the leading dimensions to keep, before normalization; 0: all')
+    precision: str = key(
+        'float32', one_of(PRECISIONS), '`npy`: the precision; `int8` has a byte per dimension, `binary` a bit'
+    )
+    calibration: str = key(
+        '', TEXT, '`int8`: a `.npy` file of float vectors with the ranges of the dimensions; empty: those of this run'
+    )
     format: str = key(
         '', one_of(('', *FEATURE_FORMATS)), 'the format of the output; empty: `npy`, or JSON lines if `input` is `-`'
     )
     part: int = key(0, integer(0, MANY), 'the number of texts in memory at once; 0: 4096, or 256 with `pool=none`')
+    shard: int = key(0, integer(0, COUNT), '`npy`: the number of texts per file of the output; 0: a single file')
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,6 +84,14 @@ def text_records(task: Task | None, where: str, texts: Sequence[str], pairs: Seq
     return [task.example(f'texts[{i}]', cells, None, '') for i, cells in enumerate(columns)]
 
 
+def score_pairs(runner: Runner, texts: Sequence[str], pairs: Sequence[str]) -> list[float] | None:
+    """Returns the logit of each text pair by a head with one output; None for a model without such a head."""
+    model = runner.model
+    if not isinstance(model.task, TextTask) or not model.task.regression:
+        return None
+    return [row['score'] for row in answer_records(runner, text_records(model.task, model.where, texts, pairs))]
+
+
 def question_records(task: Task | None, where: str, questions: Sequence[str], contexts: Sequence[str]) -> list[Any]:
     """Makes records of questions about contexts.
 

@@ -1,0 +1,156 @@
+"""The methods of `api.Bert` that compare texts by their vectors: similarity, search and reranking."""
+
+from collections.abc import Sequence
+from typing import Any, NotRequired, TypedDict, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bertjax.config.ranges import format_value
+from bertjax.errors import UserError
+from bertjax.inference.arguments import Texts, as_text_list
+from bertjax.inference.encode_methods import EncodeMethods
+from bertjax.inference.tasks import describe, score_pairs
+from bertjax.inference.vector_files import VectorShards
+from bertjax.model.quantization import PRECISIONS, unit_vectors
+from bertjax.tasks.embedding.search import search
+
+Vectors = np.ndarray | jax.Array | VectorShards
+# The names of prompts for queries and for texts to be found, as sentence-transformers looks for them.
+QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
+
+
+class SearchHit(TypedDict):
+    """A text that was found: its index, its score, and the text itself unless only its vector was given."""
+
+    index: int
+    score: float
+    text: NotRequired[str]
+
+
+class SearchMethods(EncodeMethods):
+    """Methods that compare texts by the cosine of their vectors, or with the head of a cross-encoder.
+
+    In place of texts they take vectors of `encode`, also with a lower precision, which their dtype tells: the cosine of
+    int8 vectors is that of their integers, and the cosine of binary vectors is 1 - 2 · (Hamming distance) / D.
+    """
+
+    def similarity(self, a: Texts | Vectors, b: Texts | Vectors) -> np.ndarray:
+        """Computes the cosines of texts or vectors.
+
+        Args:
+          a, b: One text or several, or vectors [D] or [N, D].
+
+        Returns:
+          float32 [N, M]; without the dimension of a side that is a single text or vector.
+
+        Raises:
+          UserError: The vectors differ in width or precision.
+        """
+        x, y = (side if _is_vectors(side) else None for side in (a, b))
+        x = self._vectors(a, y, ()) if x is None else x
+        y = self._vectors(b, x, ()) if y is None else y
+        _check_match('b', y, x)
+        first, second = (unit_vectors(jnp.atleast_2d(jnp.asarray(side))) for side in (x, y))
+        cosines = jnp.einsum('nd,md->nm', first, second, precision='highest')
+        return np.asarray(cosines).reshape((*x.shape[:-1], *y.shape[:-1]))[()]
+
+    @overload
+    def search(self, queries: str, corpus: Sequence[str] | Vectors, top_k: int = ...) -> list[SearchHit]: ...
+
+    @overload
+    def search(
+        self, queries: Sequence[str] | Vectors, corpus: Sequence[str] | Vectors, top_k: int = ...
+    ) -> list[list[SearchHit]]: ...
+
+    def search(self, queries: Texts | Vectors, corpus: Sequence[str] | Vectors, top_k: int = 10) -> Any:
+        """Finds the texts of a corpus with the highest cosine to each query, exactly, on all devices of the process.
+
+        Args:
+          queries: One text or several, which get the model's prompt 'query', if it has one; or vectors [Q, D].
+          corpus: Texts, which get the prompt 'document', if the model has one; or their vectors [N, D], also as a
+            memory map or of `load_vectors`, because the search reads them in blocks. The vectors of the queries get the
+            same width and precision.
+          top_k: The number of texts per query.
+
+        Returns:
+          For each query a list of `{'index': …, 'score': …, 'text': …}`, the best first. Equal scores are in the order
+          of the corpus. There is no `text` for a corpus of vectors. Vectors of NaN, of blank lines, are never found.
+
+        Raises:
+          UserError: The vectors differ in width or precision, or the ranges of an int8 corpus are unknown.
+        """
+        if type(top_k) is not int or top_k < 1:
+            raise UserError('top_k', format_value(top_k), 'a whole number from 1', 'for example top_k=10')
+        texts = None if _is_vectors(corpus) else as_text_list(corpus, 'corpus')
+        documents = corpus if texts is None else self._vectors(texts, None, DOCUMENT)
+        vectors = queries if _is_vectors(queries) else self._vectors(queries, documents, QUERY)
+        _check_match('queries', vectors, documents)
+        rows, found = np.atleast_2d(np.asarray(vectors)), []
+        if len(rows) and len(documents):
+            indices, scores = search(rows, documents, top_k, cosine=True)
+            found = [_hits(*pair, texts) for pair in zip(indices.tolist(), scores.tolist(), strict=True)]
+        found = found or [[] for _ in rows]
+        return found[0] if len(vectors.shape) == 1 else found
+
+    def rerank(self, query: str, texts: Sequence[str]) -> list[SearchHit]:
+        """Orders texts by their relevance to a query.
+
+        The score is the logit of a head with one output for the pair of query and text (a cross-encoder), or else the
+        cosine, with the prompts of `search`.
+
+        Returns:
+          `{'index': …, 'score': …, 'text': …}` for each text, the best first.
+
+        Raises:
+          UserError: The model has a head with several outputs.
+        """
+        texts, (query,) = as_text_list(texts), as_text_list(query, 'query')
+        scores = score_pairs(self._runner, [query] * len(texts), texts) if texts else []
+        if scores is None:
+            if self._model.sentence_modules is None and self._model.task is not None:
+                found, fix = f'a model for {describe(self._model.task)}', 'train with configs/embed.py'
+                raise UserError(self._model.where, found, 'a model that scores pairs or embeds texts', fix)
+            return self.search(query, texts, len(texts))
+        order = sorted(range(len(texts)), key=lambda i: -scores[i])
+        return _hits(order, [scores[i] for i in order], texts)
+
+    def _vectors(self, texts: Texts, like: Vectors | None, prompts: Sequence[str]) -> np.ndarray:
+        """Encodes texts, with the first prompt that the model has, in the width and precision of other vectors."""
+        modules = self._model.sentence_modules
+        prompt = next((name for name in prompts if modules and name in modules.prompts), None)
+        if like is None:
+            return self.encode(texts, prompt=prompt)
+        precision, ranges = _precision(like), getattr(like, 'ranges', None)
+        if precision == 'int8' and ranges is None:
+            fix = "encode the texts with precision='int8' and the calibration of the other vectors"
+            raise UserError('texts', 'texts to compare with int8 vectors of unknown ranges', 'vectors', fix)
+        width = like.shape[-1] * (8 if precision == 'binary' else 1)
+        options = {'prompt': prompt, 'truncate_dim': width, 'precision': precision, 'calibration': ranges}
+        return self.encode(texts, **options)
+
+
+def _is_vectors(x: Any) -> bool:
+    return hasattr(x, 'dtype') and hasattr(x, 'shape') and np.dtype(x.dtype).kind not in 'OSUT'
+
+
+def _precision(x: Vectors) -> str | None:
+    """Returns the precision of vectors, a key of PRECISIONS, for which all floating dtypes are 'float32'; or None."""
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        return 'float32'
+    return next((name for name, dtype in PRECISIONS.items() if x.dtype == dtype), None)
+
+
+def _check_match(name: str, x: Vectors, y: Vectors) -> None:
+    for side in (x, y):
+        if len(side.shape) not in (1, 2) or _precision(side) is None:
+            raise UserError(name, f'{side.dtype} {list(side.shape)}', 'vectors [N, D]', 'pass what `encode` returns')
+    if x.shape[-1] != y.shape[-1] or _precision(x) != _precision(y):
+        found = f'vectors {x.dtype} of width {x.shape[-1]} and {y.dtype} of width {y.shape[-1]}'
+        raise UserError(name, found, 'the same precision and width', 'encode both sides with the same arguments')
+
+
+def _hits(indices: Sequence[int], scores: Sequence[float], texts: Sequence[str] | None) -> list[SearchHit]:
+    hits = [{'index': i, 'score': score} for i, score in zip(indices, scores, strict=True) if score > -np.inf]
+    return hits if texts is None else [{**hit, 'text': texts[hit['index']]} for hit in hits]

@@ -1,0 +1,43 @@
+"""Vectors of lower precision."""
+
+import numpy as np
+import pytest
+
+from bertjax.errors import UserError
+from bertjax.model.quantization import quantize, unit_vectors, value_ranges
+
+X = np.random.default_rng(0).standard_normal((200, 24)).astype(np.float32)
+X[:, 3] = 0.25  # a dimension without a range
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(('precision', 'name'), [('int8', 'int8'), ('binary', 'ubinary')])
+def test_they_are_those_of_sentence_transformers(precision: str, name: str):
+    util = pytest.importorskip('sentence_transformers.util', reason='compares with sentence-transformers')
+    for calibration in (None, 0.5 * X):  # the second leaves values outside the ranges
+        ranges = value_ranges(X if calibration is None else calibration)
+        wanted = util.quantize_embeddings(X, name, calibration_embeddings=calibration)
+        found = quantize(X, precision, ranges)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_int8_are_the_steps_of_each_dimension():
+    ranges = value_ranges(np.concatenate([X, np.full((1, 24), np.nan, np.float32)]))
+    np.testing.assert_array_equal(ranges, [X.min(0), X.max(0)])
+    found, step = quantize(X, 'int8', ranges), (ranges[1] - ranges[0]) / 255
+    np.testing.assert_allclose(ranges[0] + (found + 128.5) * step, X, atol=step.max() * 0.51)
+    assert (found.min(0) == -128).all() and (np.delete(found, 3, axis=1).max(0) == 127).all()
+    assert not quantize(np.full((1, 24), np.nan, np.float32), 'int8', ranges).any()
+
+
+def test_the_cosine_of_bits_is_the_hamming_distance():
+    bits = quantize(X, 'binary')
+    assert bits.shape == (200, 3) and bits.dtype == np.uint8
+    units = np.asarray(unit_vectors(bits))
+    distances = np.bitwise_count(bits[:, None] ^ bits).sum(-1)
+    np.testing.assert_allclose(units @ units.T, 1 - 2 * distances / 24, atol=1e-6)
+    with pytest.raises(
+        UserError, match="'binary' for vectors of width 20, expected a multiple of 8; set truncate_dim=16"
+    ):
+        quantize(X[:, :20], 'binary')
