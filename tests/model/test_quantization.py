@@ -37,7 +37,5 @@ def test_the_cosine_of_bits_is_the_hamming_distance():
     units = np.asarray(unit_vectors(bits))
     distances = np.bitwise_count(bits[:, None] ^ bits).sum(-1)
     np.testing.assert_allclose(units @ units.T, 1 - 2 * distances / 24, atol=1e-6)
-    with pytest.raises(
-        UserError, match="'binary' for vectors of width 20, expected a multiple of 8; set truncate_dim=16"
-    ):
+    with pytest.raises(UserError, match='for vectors of width 20, expected a multiple of 8; set truncate_dim=16'):
         quantize(X[:, :20], 'binary')

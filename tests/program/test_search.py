@@ -10,25 +10,7 @@ import bertjax
 from bertjax.convert.huggingface.sentence_transformers import SentenceModules, module_files
 from bertjax.errors import UserError
 
-WORDS = [
-    'river',
-    'stone',
-    'bird',
-    'light',
-    'house',
-    'field',
-    'wind',
-    'old',
-    'green',
-    'red',
-    'slow',
-    'near',
-    'over',
-    'under',
-    'sings',
-    'runs',
-    'falls',
-]
+WORDS = ('river', 'stone', 'bird', 'light', 'house', 'field', 'wind', 'old', 'green', 'runs', 'falls')
 DRAW = np.random.default_rng(0)
 TEXTS = [' '.join(DRAW.choice(WORDS, 2 + i % 7)) for i in range(40)]
 QUERIES = TEXTS[3:8]
