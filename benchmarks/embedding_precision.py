@@ -19,7 +19,7 @@ from minilm import checkpoint
 
 import bertjax
 from bertjax.metrics.classification import spearman
-from bertjax.model.quantization import unit_vectors
+from bertjax.model.quantization import quantize, unit_vectors, value_ranges
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import read_rows
 
@@ -45,18 +45,19 @@ def main(argv: list[str]) -> None:
     others = read_pairs(folder / 'train.tsv')[0][:CALIBRATION]
     print(f'{len(scores):,} pairs; the width of the model is {bert.config.width}')
     print('| dimensions | precision | bytes | Spearman x 100 |\n|---|---|---|---|')
+    full, calibration = bert.encode(first + second), bert.encode(others)
     for dim in map(int, _DIMS.value):
-        calibration = bert.encode(others, truncate_dim=dim)
-        for name, options in {
-            'float32': {},
-            'int8, calibrated': {'precision': 'int8', 'calibration': calibration},
-            'int8, own': {'precision': 'int8'},
-            'binary': {'precision': 'binary'},
+        x = full[:, :dim] / np.linalg.norm(full[:, :dim], axis=1, keepdims=True)
+        known = calibration[:, :dim] / np.linalg.norm(calibration[:, :dim], axis=1, keepdims=True)
+        for name, vectors in {
+            'float32': x,
+            'int8, calibrated': quantize(x, 'int8', value_ranges(known)),
+            'int8, own': quantize(x, 'int8', value_ranges(x)),
+            'binary': quantize(x, 'binary'),
         }.items():
-            x = bert.encode(first + second, truncate_dim=dim, **options)
-            a, b = (np.asarray(unit_vectors(jnp.asarray(part))) for part in np.split(x, 2))
+            a, b = (np.asarray(unit_vectors(jnp.asarray(part))) for part in np.split(vectors, 2))
             cosines = np.einsum('nd,nd->n', a, b, dtype=np.float64)
-            print(f'| {dim} | {name} | {x[0].nbytes} | {100 * spearman(scores, cosines):.2f} |', flush=True)
+            print(f'| {dim} | {name} | {vectors[0].nbytes} | {100 * spearman(scores, cosines):.2f} |')
 
 
 if __name__ == '__main__':
