@@ -1,4 +1,4 @@
-"""The keys of the verbs that use a finished model: convert, extract, fill, minimal_pairs and attention."""
+"""The keys of the verbs that use a finished model: convert, extract, fill, minimal_pairs, attention, mine_negatives."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,6 +16,7 @@ FEATURE_FORMATS = ('npy', 'safetensors', 'parquet', 'jsonl')
 ASK = ('masks', 'score', 'pairs', 'continue')
 _FIELD = text(empty=False)
 _LENGTH = either(integer(4, MANY), special(0, 'the positions of the model'))
+_MARGIN = either(number(0, 2), special(None, 'no margin'))
 _NORMALIZE = either(flag(), special(None, "the model's own"))
 
 
@@ -70,6 +71,13 @@ class TextKeys(PairsKeys):
             fix = 'leave it out for the longest'
             raise UserError('config.max_length', str(self.max_length), f'4 to {most}, the positions of the model', fix)
         return self.max_length or usual
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MiningTextKeys(TextKeys):
+    """The keys of the verb that mines negatives."""
+
+    input: str = override(TextKeys, 'input', about='a file of pairs or of SQuAD, or a folder of BEIR')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,6 +161,28 @@ class MinimalPairsKeys:
 
 
 @dataclasses.dataclass(frozen=True)
+class MineNegativesKeys:
+    """config.mine_negatives; a rank counts the texts that are neither a positive of the anchor nor equal to it."""
+
+    anchor: str = key('anchor', _FIELD, 'the field with the anchor of a pair')
+    positive: str = key('positive', _FIELD, 'the field with its positive')
+    negative: str = key('negative', _FIELD, 'the field with known negatives, which may be missing; also of the output')
+    corpus: str = key('', TEXT, 'a file of further texts to choose negatives from')
+    field: str = key('text', _FIELD, 'the field of a record of `corpus` that holds the text')
+    num_negatives: int = key(3, integer(1, 1000), 'the number of negatives per pair, the most similar first')
+    range_min: int = key(0, integer(0, MANY), 'the number of most similar texts to skip')
+    range_max: int = key(
+        100, integer(1, MANY), 'the number of most similar texts, with the skipped ones, to choose from'
+    )
+    absolute_margin: float | None = key(
+        None, _MARGIN, 'how far the score of a negative must be below the score of the positive'
+    )
+    relative_margin: float | None = key(
+        None, _MARGIN, 'the same as a share of the score of the positive, such as 0.05 (arXiv 2407.15831)'
+    )
+
+
+@dataclasses.dataclass(frozen=True)
 class AttentionKeys:
     """config.attention."""
 
@@ -186,6 +216,7 @@ INFERENCE_KEYS: Mapping[str, type[ModelKeys]] = {
         ('fill', TextKeys, FillKeys()),
         ('minimal_pairs', PairsKeys, MinimalPairsKeys()),
         ('attention', TextKeys, AttentionKeys()),
+        ('mine_negatives', MiningTextKeys, MineNegativesKeys()),
     )
 }
 

@@ -21,6 +21,9 @@ from bertjax.model.pooling import combine_layers, pool_tokens
 from bertjax.tasks.sentence.features import text_features
 from bertjax.text.tokenizer import Tokenizer
 
+# The names of prompts for queries and for texts to be found, as sentence-transformers looks for them.
+QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
+
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
@@ -140,6 +143,12 @@ def resolve_encoding(
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
     return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=modules.dense, **options)
+
+
+def find_prompt(model: LoadedModel, names: Sequence[str]) -> str | None:
+    """Returns the first of these names that is a prompt of the model; None, the default prompt, if there is none."""
+    prompts = model.sentence_modules.prompts if model.sentence_modules else {}
+    return next((name for name in names if name in prompts), None)
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:

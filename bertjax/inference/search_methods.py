@@ -10,6 +10,7 @@ import numpy as np
 from bertjax.config.ranges import format_value
 from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list
+from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.tasks import describe, score_pairs
 from bertjax.inference.vector_files import VectorShards
@@ -17,8 +18,6 @@ from bertjax.model.quantization import PRECISIONS, unit_vectors
 from bertjax.tasks.embedding.search import search
 
 Vectors = np.ndarray | jax.Array | VectorShards
-# The names of prompts for queries and for texts to be found, as sentence-transformers looks for them.
-QUERY, DOCUMENT = ('query',), ('document', 'passage', 'corpus')
 
 
 class SearchHit(TypedDict):
@@ -118,8 +117,7 @@ class SearchMethods(EncodeMethods):
 
     def _vectors(self, texts: Texts, like: Vectors | None, prompts: Sequence[str]) -> np.ndarray:
         """Encodes texts, with the first prompt that the model has, in the width and precision of other vectors."""
-        modules = self._model.sentence_modules
-        prompt = next((name for name in prompts if modules and name in modules.prompts), None)
+        prompt = find_prompt(self._model, prompts)
         if like is None:
             return self.encode(texts, prompt=prompt)
         precision, ranges = _precision(like), getattr(like, 'ranges', None)

@@ -47,10 +47,12 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
 
     The columns of a file decide its form: anchor and positive, with or without negatives; two texts with a score; or
     single texts, which SimCSE (arXiv 2104.08821) pairs with themselves under other dropout. A dev file of pairs is a
-    search of each anchor's positive among all positives and negatives of the file. A folder of BEIR is searched whole.
+    search of each anchor's positive among all positives and negatives of the file. A folder of BEIR is searched whole,
+    and so are the paragraphs of a file of SQuAD, by the questions that have an answer.
 
     Attributes:
-      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats; a file; or a BEIR folder.
+      data: a folder with train.jsonl and dev.jsonl, or other usual names and formats, or those of SQuAD; a file; or a
+        BEIR folder.
       seq_len: the maximum sequence length S in tokens, including [CLS] and [SEP].
       loss: the loss, see losses.py; 'auto' for 'cosent' with scored pairs, else 'info_nce'.
       scale: the factor of the cosines in 'info_nce' and 'cosent'.
