@@ -14,6 +14,7 @@ from bertjax.files.paths import display_path
 from bertjax.finetune.advice import advise
 from bertjax.finetune.task_data import TASK_FILE, TaskData, TaskSplit
 from bertjax.finetune.task_model import TaskModel
+from bertjax.tasks.embedding.head import exported_module
 from bertjax.tasks.reading.texts import Blank
 from bertjax.tasks.task import Outputs, Task
 from bertjax.terminal import Console
@@ -178,7 +179,8 @@ def export_task(
         task=data.task.huggingface(),
         extra_files={TASK_FILE: data.task_json(finished=finished)},
         about=config.get('card', {}),
-        files=module_files(modules, module.config.width) if modules else {},
+        files=module_files(modules, module.config.width, module.config.num_layers) if modules else {},
+        embeddings=exported_module(module.config, modules),
         figures={
             name: {key: value for key, value in values.items() if key not in data.task.thresholds}
             for name, values in results['splits'].items()

@@ -140,6 +140,9 @@ def resolve_encoding(
                 expected=f'{width:,} inputs, the width of the preceding vectors',
                 fix='copy the directory again',
             )
+    if options['layers'] == (-1,):
+        combine = {'combine': 'weighted', 'weights': modules.weights} if modules.weights else {}
+        options |= {'layers': modules.layers, **combine}
     normalize = modules.normalize if normalize is None else normalize
     prompt = modules.prompt if prompt is None else prompt
     return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=modules.dense, **options)

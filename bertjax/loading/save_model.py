@@ -18,6 +18,7 @@ from bertjax.files import disk
 from bertjax.files.paths import is_remote
 from bertjax.finetune.task_data import TASK_FILE
 from bertjax.loading.load_model import LoadedModel
+from bertjax.tasks.embedding.head import exported_module
 from bertjax.workdir.exports import FORMATS, ExportContent, check_formats, write_export
 from bertjax.workdir.resolve_path import PathKind, classify_path
 
@@ -75,7 +76,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
     params = {part: tree for part, tree in model.params.items() if part not in excluded}
     config = dataclasses.replace(model.config, param_dtype=dtype)
     modules = None if task is None else task.sentence_modules()
-    files = module_files(modules, config.width) if modules else {}
+    files = module_files(modules, config.width, config.num_layers) if modules else {}
     hub = hub_name(model.where) if classify_path(model.where) is PathKind.HUB else None
     return ExportContent(
         module=model.module.clone(config=config),
@@ -89,6 +90,7 @@ def model_to_export(model: LoadedModel, formats: Collection[str], where: str) ->
         dtype=origin.dtype,
         values=origin.values,
         files={**files, **origin.files},
+        embeddings=exported_module(config, model.sentence_modules),
     )
 
 

@@ -23,7 +23,7 @@ from bertjax.model.pooling import SENTENCE_POOL
 from bertjax.tasks.embedding import files
 from bertjax.tasks.embedding.features import group_features, text_features
 from bertjax.tasks.embedding.files import Query, TextExample
-from bertjax.tasks.embedding.head import EMBEDDING
+from bertjax.tasks.embedding.head import EMBEDDING, LAYER_NUMBERS
 from bertjax.tasks.embedding.losses import LOSSES, build_objective
 from bertjax.tasks.embedding.ranking import Ranking, rank_documents, ranking_row, trec_lines
 from bertjax.tasks.embedding.splits import EmbeddingSplits
@@ -61,6 +61,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
       matryoshka_dims: the widths at which the loss is computed, as in `(384,64)`; () for the full width.
       max_score: the divisor of scores, such as 5 for STS-B.
       pool: the pooling, named as in sentence-transformers; 'auto' for that of config.init if it has one, else 'mean'.
+      layers: the hidden states that are pooled, the last or the mean of the last four.
       query_prompt: the prefix of anchors, queries, scored pairs and single texts; the prompt 'query' of the model.
       document_prompt: the prefix of positives, negatives and documents; the prompt 'document' of the model.
       normalize: whether the model's vectors have length 1; the losses use cosines in any case.
@@ -79,6 +80,7 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
     matryoshka_dims: Sequence[int] = option((), list_of(integer(1, COUNT)))
     max_score: float = option(1.0, number(0, 1e9, above=True))
     pool: str = option('auto', one_of(('auto', *SENTENCE_POOL)), affects='model')
+    layers: str = option('last', one_of(LAYER_NUMBERS), affects='model')
     query_prompt: str = ''
     document_prompt: str = ''
     normalize: bool = option(True, affects='reading')
@@ -188,6 +190,10 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
             return
         if modules.refusal:
             raise modules.refusal
+        if modules.layers != LAYER_NUMBERS[self.layers] or modules.weights:
+            expected = f'those of config.task.layers={self.layers}'
+            fix = 'set config.task.layers, or name a pooling with config.task.pool'
+            raise UserError('config.init', f'the layers {modules.layers} in {source}', expected, fix)
         for found, given in (('a prompt', modules.prompt), ('Dense layers', modules.dense)):
             if given:
                 fix = 'name a pooling with config.task.pool, to train the encoder without them'
@@ -228,12 +234,17 @@ class EmbeddingTask(Task[TextExample | Query, float | Ranking]):
         if max(self.matryoshka_dims, default=0) > model_config.width:
             expected = f'at most {model_config.width}, the width of the encoder'
             raise UserError('config.task.matryoshka_dims', str(self.matryoshka_dims), expected, 'correct the widths')
-        return self.head.module(model_config, pool=self._pool)
+        return self.head.module(model_config, pool=self._pool, layers=self.layers)
+
+    def huggingface(self) -> dict[str, Any]:
+        """See Task; sentence-transformers pools several layers only if the encoder returns all of them."""
+        return {} if self.layers == 'last' else {'output_hidden_states': True}
 
     def sentence_modules(self) -> SentenceModules:
         """See Task."""
         prompts = {'query': self.query_prompt, 'document': self.document_prompt}
-        return SentenceModules(self.seq_len, prompts=prompts, pool=self._pool, normalize=self.normalize)
+        layers = LAYER_NUMBERS[self.layers]
+        return SentenceModules(self.seq_len, prompts=prompts, layers=layers, pool=self._pool, normalize=self.normalize)
 
     def predictions(
         self, records: Sequence[TextExample | Query], features: Features, outputs: Outputs
