@@ -21,7 +21,7 @@ def folder(trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> p
     """A folder of sentence-transformers with two prompts."""
     folder = shutil.copytree(trained / 'export' / 'hf', tmp_path_factory.mktemp('search') / 'model')
     prompts = {'query': 'the ', 'passage': 'a '}
-    for name, content in module_files(SentenceModules(16, prompts=prompts, normalize=True), 32).items():
+    for name, content in module_files(SentenceModules(16, prompts=prompts, normalize=True), 32, 2).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
     return folder
