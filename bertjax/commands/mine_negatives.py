@@ -14,7 +14,8 @@ from bertjax.errors import UserError
 from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.results import json_lines
-from bertjax.inference.encode import DOCUMENT, QUERY, check_encoding, find_prompt, resolve_encoding
+from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
+from bertjax.inference.extract import Extractor
 from bertjax.inference.input import InputSource, make_columns
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
@@ -67,17 +68,17 @@ def run(config: ConfigDict, workdir: str) -> None:
         length, prompts = settings.truncation_length(model.config, model.max_length), (QUERY, DOCUMENT)
         default = {'pool': 'auto', 'normalize': None, 'layers': (-1,)}
         encodings = [resolve_encoding(model, prompt=find_prompt(model, names), **default) for names in prompts]
-        content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]) + repr((encodings, length))
-        identity = hashlib.sha256(model.fingerprint + content.encode()).hexdigest()
+        runner = Runner(model, batch_size=settings.batch_size)
+        extractors = [Extractor(runner, encoding, length) for encoding in encodings]
+        content = json.dumps([queries, documents, relevant, dataclasses.asdict(options)]).encode()
+        identity = hashlib.sha256(b''.join(extractor.identity for extractor in extractors) + content).hexdigest()
         if target.exists() and read_json_or_none(facts, lambda found: found['identity'] == identity):
             print(f'{target} exists already, with the negatives of these texts by this model')
             return
-        runner = Runner(model, batch_size=settings.batch_size)
-        check_encoding(model, encodings[0])
         with show_progress('texts', len(queries) + len(documents), lines=True) as advance:
             vectors = [
-                TextVectors(runner, encoding, length, parts).compute(texts, advance)
-                for encoding, texts in zip(encodings, (queries, documents), strict=True)
+                TextVectors(extractor, parts).compute(texts, advance)
+                for extractor, texts in zip(extractors, (queries, documents), strict=True)
             ]
         counts = []
         with AtomicFile(target) as file:
