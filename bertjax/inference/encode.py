@@ -222,17 +222,6 @@ def check_encoding(model: LoadedModel, encoding: Encoding) -> None:
         model.require('pooler', "pool='pooler'")
 
 
-def check_precision(precision: str, pool: str) -> None:
-    """Checks that vectors with a pooling can have a precision.
-
-    Raises:
-      UserError: There is one vector per token, whose precision is always float32.
-    """
-    if precision != 'float32' and pool == 'none':
-        found, expected = f'{precision!r} for one vector per token', "'float32', or a pooling"
-        raise UserError('precision', found, expected, 'choose a pooling')
-
-
 def encode(
     runner: Runner, features: Features, encoding: Encoding, advance: Callable[[int], object] | None = None
 ) -> list[np.ndarray]:

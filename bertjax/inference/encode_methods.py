@@ -9,7 +9,7 @@ from bertjax.data.features import Features
 from bertjax.errors import UserError
 from bertjax.inference.arguments import Texts, as_text_list, check_count, check_values, match_input, to_python
 from bertjax.inference.attention import Attention, compute_attention
-from bertjax.inference.encode import build_sequences, check_precision, encode, resolve_encoding, token_spans
+from bertjax.inference.encode import build_sequences, encode, resolve_encoding, token_spans
 from bertjax.inference.runner import Runner
 from bertjax.loading.load_model import LoadedModel
 from bertjax.model.quantization import quantize, value_ranges
@@ -128,7 +128,7 @@ class EncodeMethods:
         if prompt is not None:
             as_text_list([prompt], 'prompt')
         precision = values.pop('precision')
-        check_precision(precision, values['pool'])
+        _check_precision(precision, values['pool'], calibration)
         encoding, first_texts = resolve_encoding(self._model, prompt=prompt, **values), as_text_list(texts)
         rows = (
             encode(self._runner, self._features(encoding.add_prompt(first_texts), pairs), encoding)
@@ -138,10 +138,7 @@ class EncodeMethods:
         if encoding.pool == 'none':
             return match_input(texts, rows)
         x = np.stack(rows) if rows else np.zeros((0, encoding.width(self._model.config)), np.float32)
-        if precision == 'int8' and calibration is None and len(x) == 1:
-            fix = 'pass vectors of other texts: each dimension needs a range'
-            raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)
-        ranges = _check_calibration(calibration, x) if precision == 'int8' and len(x) else None
+        ranges = _find_ranges(x, calibration) if precision == 'int8' else None
         return match_input(texts, quantize(x, precision, ranges))
 
     @overload
@@ -205,16 +202,25 @@ class EncodeMethods:
         return build_sequences(self._model.tokenizer, first_texts, second_texts, self._max_length)
 
 
-def _check_calibration(calibration: np.ndarray | None, x: np.ndarray) -> np.ndarray:
-    """Returns the ranges, float32 [2, D], of the calibration's dimensions, or of those of x [N, D] without one."""
-    if calibration is None:
-        return value_ranges(x)
-    calibration = np.asarray(calibration)
-    shape, kind = calibration.shape, calibration.dtype
-    if len(shape) != 2 or shape[0] < 2 or shape[1] != x.shape[1] or not np.issubdtype(kind, np.floating):
-        expected = f'at least two vectors of width {x.shape[1]}, with precision float32'
-        raise UserError('calibration', f'{kind} {list(shape)}', expected, 'encode texts with the same arguments')
-    return value_ranges(calibration)
+def _check_precision(precision: str, pool: str, calibration: np.ndarray | None) -> None:
+    if precision != 'float32' and pool == 'none':
+        found, expected = f'{precision!r} for one vector per token', "'float32', or a pooling"
+        raise UserError('precision', found, expected, 'choose a pooling')
+    if precision != 'int8' and calibration is not None:
+        raise UserError('calibration', f'vectors with precision={precision!r}', "precision='int8'", 'leave it out')
+
+
+def _find_ranges(x: np.ndarray, calibration: np.ndarray | None) -> np.ndarray:
+    """Returns the ranges, float32 [2, D], of the dimensions of `calibration`, or of x [N, D] if it is None."""
+    if calibration is None and len(x) == 1:
+        fix = 'pass vectors of other texts: each dimension needs a range'
+        raise UserError('calibration', "nothing for a single vector with precision='int8'", 'vectors', fix)
+    known = x if calibration is None else np.asarray(calibration)
+    if known.ndim != 2 or known.shape[1] != x.shape[1] or not np.issubdtype(known.dtype, np.floating):
+        expected = f'vectors of width {x.shape[1]}, with precision float32'
+        found = f'{known.dtype} {list(known.shape)}'
+        raise UserError('calibration', found, expected, 'encode texts with the same arguments')
+    return value_ranges(known)
 
 
 def _as_lists(texts: Texts, pairs: Texts | None) -> tuple[list[str], list[str] | None]:

@@ -130,7 +130,7 @@ class SearchMethods(EncodeMethods):
 
 
 def _is_vectors(x: Any) -> bool:
-    return hasattr(x, 'dtype') and hasattr(x, 'shape') and np.dtype(x.dtype).kind not in 'OSUT'
+    return isinstance(x, jax.Array | VectorShards) or (isinstance(x, np.ndarray) and x.dtype.kind not in 'OSUT')
 
 
 def _precision(x: Vectors) -> str | None:

@@ -12,6 +12,8 @@ PRECISIONS = {'float32': np.float32, 'int8': np.int8, 'binary': np.uint8}
 
 def value_ranges(x: np.ndarray) -> np.ndarray:
     """Returns the smallest and the largest value of each dimension of float32 [N, D], [2, D], without rows of NaN."""
+    if not len(x):
+        return np.zeros((2, x.shape[1]), np.float32)
     return np.float32([np.fmin.reduce(x), np.fmax.reduce(x)])
 
 
