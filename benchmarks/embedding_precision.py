@@ -19,7 +19,7 @@ from minilm import checkpoint
 
 import bertjax
 from bertjax.metrics.classification import spearman
-from bertjax.model.quantization import quantize, unit_vectors, value_ranges
+from bertjax.model.quantization import cosine_similarity, quantize, value_ranges
 from bertjax.tasks.reading.layout import Column, TableLayout
 from bertjax.tasks.reading.records import read_rows
 
@@ -55,8 +55,7 @@ def main(argv: list[str]) -> None:
             'int8, own': quantize(x, 'int8', value_ranges(x)),
             'binary': quantize(x, 'binary'),
         }.items():
-            a, b = (np.asarray(unit_vectors(jnp.asarray(part))) for part in np.split(vectors, 2))
-            cosines = np.einsum('nd,nd->n', a, b, dtype=np.float64)
+            cosines = np.diag(cosine_similarity(*map(jnp.asarray, np.split(vectors, 2))))
             print(f'| {dim} | {name} | {vectors[0].nbytes} | {100 * spearman(scores, cosines):.2f} |')
 
 

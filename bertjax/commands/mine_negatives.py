@@ -15,11 +15,10 @@ from bertjax.files.atomic import AtomicFile, write_atomic
 from bertjax.files.small_files import read_json_or_none
 from bertjax.finetune.results import json_lines
 from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt, resolve_encoding
-from bertjax.inference.extract import Extractor
+from bertjax.inference.extract import Extractor, TextVectors
 from bertjax.inference.input import InputSource, make_columns
 from bertjax.inference.overwrite_guard import FILES, INPUT, check_overwrite, recorded_files
 from bertjax.inference.runner import Runner
-from bertjax.inference.text_vectors import TextVectors
 from bertjax.loading.load_model import load_requested_model
 from bertjax.progress import show_progress
 from bertjax.tasks.embedding.files import ROLES

@@ -14,7 +14,7 @@ from bertjax.inference.encode import DOCUMENT, QUERY, find_prompt
 from bertjax.inference.encode_methods import EncodeMethods
 from bertjax.inference.tasks import describe, score_pairs
 from bertjax.inference.vector_files import VectorShards
-from bertjax.model.quantization import PRECISIONS, unit_vectors
+from bertjax.model.quantization import PRECISIONS, cosine_similarity
 from bertjax.tasks.embedding.search import search
 
 Vectors = np.ndarray | jax.Array | VectorShards
@@ -51,8 +51,7 @@ class SearchMethods(EncodeMethods):
         x = self._vectors(a, y, ()) if x is None else x
         y = self._vectors(b, x, ()) if y is None else y
         _check_match('b', y, x)
-        first, second = (unit_vectors(jnp.atleast_2d(jnp.asarray(side))) for side in (x, y))
-        cosines = jnp.einsum('nd,md->nm', first, second, precision='highest')
+        cosines = cosine_similarity(*(jnp.atleast_2d(jnp.asarray(side)) for side in (x, y)))
         return np.asarray(cosines).reshape((*x.shape[:-1], *y.shape[:-1]))[()]
 
     @overload

@@ -47,18 +47,26 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
     return np.where(np.isnan(levels), 0, levels).astype(np.int8)
 
 
-def unit_vectors(x: jax.Array) -> jax.Array:
-    """Returns float32 vectors of length 1 whose inner products are the cosines of vectors of any precision.
+def cosine_similarity(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Computes the cosines of vectors of one precision.
 
     Args:
-      x: A floating dtype or int8 [N, D]; or uint8 [N, D / 8], whose bits stand for 1 and -1, so that a cosine is
-        1 - 2 · (Hamming distance) / D.
+      x, y: A floating dtype or int8, [N, D] and [M, D]; or uint8 [N, D / 8] and [M, D / 8], whose bits stand for 1 and
+        -1, so that a cosine is 1 - 2 · (Hamming distance) / D.
 
     Returns:
-      float32 [N, D]. Zero vectors stay zero.
+      float32 [N, M]. The cosines of a zero vector are 0.
     """
-    if x.dtype == jnp.uint8:
-        bits = jnp.unpackbits(x, axis=-1).astype(jnp.float32)
-        return (2.0 * bits - 1.0) / np.sqrt(bits.shape[-1])
+    is_binary = x.dtype == jnp.uint8
+    x, y = map(_signs if is_binary else _unit, (x, y))
+    products = jnp.einsum('nd,md->nm', x, y, precision='highest')
+    return products / x.shape[-1] if is_binary else products  # equal distances of bits have equal cosines
+
+
+def _signs(x: jax.Array) -> jax.Array:
+    return 2.0 * jnp.unpackbits(x, axis=-1).astype(jnp.float32) - 1.0
+
+
+def _unit(x: jax.Array) -> jax.Array:
     x = x.astype(jnp.float32)
     return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)

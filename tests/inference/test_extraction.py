@@ -87,6 +87,7 @@ def test_an_extraction_killed_at_any_moment_resumes_to_the_same_bytes(extract, t
     assert computed == {0, 1, 4, 7}  # Complete parts are not computed again.
 
 
+@pytest.mark.slow
 def test_shards_of_int8_killed_at_any_moment_resume_to_the_same_bytes(extract, tmp_path):
     options = {'kind': PooledLengths, 'precision': 'int8', 'shard': 2}
     assert extract('complete', **options) == len(TEXTS)

@@ -8,7 +8,7 @@ import pytest
 from running import Program, results, rows
 
 import bertjax
-from bertjax.inference import text_vectors
+from bertjax.inference import extract
 
 RECIPE = {'recipe': 'configs/mine_negatives.py', 'small': False}
 WORDS = ('river', 'stone', 'bird', 'light', 'house', 'field', 'wind', 'old', 'green', 'runs', 'falls')
@@ -101,8 +101,8 @@ def test_a_run_that_was_interrupted_goes_on(mine, pairs, tmp_path, monkeypatch):
     assert sorted(content) == ['pairs.json', 'pairs.jsonl']
     assert mine(pairs) == complete  # nothing to do
     target.unlink()
-    monkeypatch.setattr(text_vectors, 'PART_SIZE', 8)
-    encode, calls = text_vectors.encode, []
+    monkeypatch.setattr(extract, 'PART_SIZE', 8)
+    encode, calls = extract.encode, []
 
     def fail_third(*arguments, **options):
         calls.append(arguments)
@@ -110,7 +110,7 @@ def test_a_run_that_was_interrupted_goes_on(mine, pairs, tmp_path, monkeypatch):
             raise MemoryError
         return encode(*arguments, **options)
 
-    monkeypatch.setattr(text_vectors, 'encode', fail_third)
+    monkeypatch.setattr(extract, 'encode', fail_third)
     with pytest.raises(BaseException):  # noqa: B017
         mine(pairs)
     assert len([*target.with_suffix('.parts').iterdir()]) == 2

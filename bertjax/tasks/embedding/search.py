@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
-from bertjax.model.quantization import unit_vectors
+from bertjax.model.quantization import cosine_similarity
 
 QUERIES, DOCUMENTS = 1024, 16384  # the rows of a block of queries and of documents: 64 MiB of similarities
 
@@ -56,9 +56,8 @@ def _merge(
     count, split = best[0].shape[1], PartitionSpec('devices')
 
     def search_part(queries, documents, numbers):
-        if cosine:
-            queries, documents = unit_vectors(queries), unit_vectors(documents)
-        scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
+        inner = functools.partial(jnp.einsum, 'qd,nd->qn', precision='highest')
+        scores = (cosine_similarity if cosine else inner)(queries, documents)
         scores = jnp.where((numbers < 0) | jnp.isnan(scores), -jnp.inf, scores)
         scores, found = jax.lax.top_k(scores, min(count, len(documents)))
         return scores, numbers[found]
