@@ -148,10 +148,10 @@ def resolve_encoding(
     return Encoding(pool=modules.pool, normalize=normalize, prompt=prompt, dense=modules.dense, **options)
 
 
-def find_prompt(model: LoadedModel, names: Sequence[str]) -> str | None:
-    """Returns the first of these names that is a prompt of the model; None, the default prompt, if there is none."""
+def find_prompt(model: LoadedModel, names: Sequence[str]) -> str:
+    """Returns the first of these names that is a prompt of the model; '', no prompt, if there is none."""
     prompts = model.sentence_modules.prompts if model.sentence_modules else {}
-    return next((name for name in names if name in prompts), None)
+    return next((name for name in names if name in prompts), '')
 
 
 def make_encode(module: nn.Module, encoding: Encoding) -> Forward:

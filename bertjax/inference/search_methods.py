@@ -115,8 +115,14 @@ class SearchMethods(EncodeMethods):
         return _hits(order, [scores[i] for i in order], texts)
 
     def _vectors(self, texts: Texts, like: Vectors | None, prompts: Sequence[str]) -> np.ndarray:
-        """Encodes texts, with the first prompt that the model has, in the width and precision of other vectors."""
-        prompt = find_prompt(self._model, prompts)
+        """Encodes texts in the width and precision of other vectors.
+
+        Args:
+          texts: One text or several.
+          like: The other vectors; None for the width of the model, and float32.
+          prompts: Names of prompts, of which the first is used that the model has; () for the default prompt.
+        """
+        prompt = find_prompt(self._model, prompts) if prompts else None
         if like is None:
             return self.encode(texts, prompt=prompt)
         precision, ranges = _precision(like), getattr(like, 'ranges', None)

@@ -20,7 +20,7 @@ QUERIES = TEXTS[3:8]
 def folder(trained: pathlib.Path, tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """A folder of sentence-transformers with two prompts."""
     folder = shutil.copytree(trained / 'export' / 'hf', tmp_path_factory.mktemp('search') / 'model')
-    prompts = {'query': 'the ', 'passage': 'a '}
+    prompts = {'query': 'the ', 'document': 'a '}
     for name, content in module_files(SentenceModules(16, prompts=prompts, normalize=True), 32, 2).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
@@ -59,13 +59,14 @@ def test_vectors_are_those_of_sentence_transformers(bert, folder):
 
 
 def test_search_uses_the_prompts(bert):
-    queries, documents = bert.encode(QUERIES, prompt='query'), bert.encode(TEXTS, prompt='passage')
+    queries, documents = bert.encode(QUERIES, prompt='query'), bert.encode(TEXTS, prompt='document')
     cosines = queries @ documents.T
     found = bert.search(QUERIES, TEXTS, top_k=4)
     for row, hits in zip(cosines, found, strict=True):
         np.testing.assert_allclose([hit['score'] for hit in hits], np.sort(row)[::-1][:4], atol=1e-6)
         assert all(hit['text'] == TEXTS[hit['index']] for hit in hits)
-    assert bert.search(QUERIES[0], TEXTS, top_k=4) == found[0]
+    (alone,) = bert.search(QUERIES[0], TEXTS, top_k=1)
+    assert alone['text'] == found[0][0]['text'] and alone['score'] == pytest.approx(found[0][0]['score'], abs=1e-6)
     without = bert.search(queries, documents, top_k=4)
     assert without == [[{'index': hit['index'], 'score': hit['score']} for hit in hits] for hits in found]
     assert bert.search(QUERIES, documents, top_k=4) == without
@@ -75,8 +76,8 @@ def test_search_uses_the_prompts(bert):
 
 @pytest.mark.parametrize('precision', ['float32', 'int8', 'binary'])
 def test_a_query_gets_the_form_of_the_vectors(bert, precision):
-    documents = bert.encode(TEXTS, prompt='passage', precision=precision, truncate_dim=16)
-    options = {'calibration': bert.encode(TEXTS, prompt='passage', truncate_dim=16)} if precision == 'int8' else {}
+    documents = bert.encode(TEXTS, prompt='document', precision=precision, truncate_dim=16)
+    options = {'calibration': bert.encode(TEXTS, prompt='document', truncate_dim=16)} if precision == 'int8' else {}
     queries = bert.encode(QUERIES, prompt='query', precision=precision, truncate_dim=16, **options)
     found = bert.search(queries, documents, top_k=3)
     similar = bert.similarity(queries, documents)
@@ -95,7 +96,7 @@ def test_similarity_of_texts_and_vectors(bert):
     np.testing.assert_allclose(bert.similarity(TEXTS[:4], TEXTS[4:6]), vectors @ bert.encode(TEXTS[4:6]).T, atol=1e-6)
     np.testing.assert_allclose(bert.similarity(TEXTS[1], vectors), vectors[1] @ vectors.T, atol=1e-6)
     assert bert.similarity(TEXTS[1], TEXTS[2]) == pytest.approx(float(vectors[1] @ vectors[2]), abs=1e-6)
-    with pytest.raises(UserError, match='found vectors float32 of width 5 and float32 of width 32'):
+    with pytest.raises(UserError, match='found vectors float32 of width 32 and float32 of width 5'):
         bert.similarity(vectors[:, :5], vectors)
     with pytest.raises(UserError, match='the same precision and width'):
         bert.similarity(vectors, bert.encode(TEXTS[:4], precision='int8'))
@@ -118,12 +119,16 @@ def test_int8_of_one_text_needs_a_calibration(bert):
 
 def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     (tmp_path / 'in.txt').write_text('\n'.join(TEXTS))
-    options = ('--config.extract.prompt=passage', '--config.extract.precision=int8', '--config.extract.truncate_dim=16')
+    options = (
+        '--config.extract.prompt=document',
+        '--config.extract.precision=int8',
+        '--config.extract.truncate_dim=16',
+    )
     extract(tmp_path / 'in.txt', f'--config.init={folder}', '--config.extract.shard=15', *options)
     vectors = bertjax.load_vectors(tmp_path / 'features' / 'in.npy.json')
     assert vectors.shape == (40, 16) and vectors.dtype == np.int8
-    documents = bert.encode(TEXTS, prompt='passage', truncate_dim=16)
-    own = bert.encode(TEXTS, prompt='passage', truncate_dim=16, precision='int8')
+    documents = bert.encode(TEXTS, prompt='document', truncate_dim=16)
+    own = bert.encode(TEXTS, prompt='document', truncate_dim=16, precision='int8')
     assert np.abs(np.asarray(vectors).astype(int) - own).max() <= 1
     queries = bert.encode(QUERIES, prompt='query', truncate_dim=16, precision='int8', calibration=documents)
     found, wanted = bert.search(QUERIES, vectors, top_k=3), bert.similarity(queries, np.asarray(vectors))
