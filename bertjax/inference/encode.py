@@ -238,7 +238,8 @@ def encode(
     make_forward = functools.partial(make_encode, encoding=full)
     name, title = ('encode', full), 'encoding'
     rows = runner.run(name, make_forward, features, per_token=per_token, title=title, advance=advance)['features']
-    if not rows or not (encoding.dense or encoding.truncate_dim):
+    is_truncated = encoding.width(runner.model.config) < full.width(runner.model.config)
+    if not rows or not (encoding.dense or is_truncated):
         return rows
     return [_finish(x, encoding) for x in rows] if per_token else list(_finish(np.stack(rows), encoding))
 
