@@ -3,8 +3,8 @@
     python benchmarks/embedding_precision.py --data=glue/STS-B
     python benchmarks/embedding_precision.py --data=glue/STS-B --init=out/stsb --dims=384,192,96,48
 
-The script embeds the sentences of dev.tsv. int8 vectors have the ranges of the first 2,000 sentences of train.tsv
-(calibrated), or those of all dev sentences together (own). The bytes are those of a vector.
+The script embeds the sentences of dev.tsv. int8 vectors have the ranges of the first 2,000 sentences of train.tsv, and
+are compared by the values that they stand for, or by their integers. The bytes are those of a vector.
 
 Without --init the model is all-MiniLM-L6-v2, which was not trained to be truncated (config.task.matryoshka_dims). The
 workdir of configs/embed.py:stsb is another.
@@ -45,17 +45,19 @@ def main(argv: list[str]) -> None:
     others = read_pairs(folder / 'train.tsv')[0][:CALIBRATION]
     print(f'{len(scores):,} pairs; the width of the model is {bert.config.width}')
     print('| dimensions | precision | bytes | Spearman x 100 |\n|---|---|---|---|')
-    full, calibration = bert.encode(first + second), bert.encode(others)
+    full, sample = bert.encode(first + second), bert.encode(others)
     for dim in map(int, _DIMS.value):
         x = full[:, :dim] / np.linalg.norm(full[:, :dim], axis=1, keepdims=True)
-        known = calibration[:, :dim] / np.linalg.norm(calibration[:, :dim], axis=1, keepdims=True)
-        for name, vectors in {
-            'float32': x,
-            'int8, calibrated': quantize(x, 'int8', value_ranges(known)),
-            'int8, own': quantize(x, 'int8', value_ranges(x)),
-            'binary': quantize(x, 'binary'),
-        }.items():
-            cosines = np.diag(cosine_similarity(*map(jnp.asarray, np.split(vectors, 2))))
+        known = sample[:, :dim] / np.linalg.norm(sample[:, :dim], axis=1, keepdims=True)
+        ranges = value_ranges(known)
+        coded = quantize(x, 'int8', ranges)
+        for name, vectors, calibration in (
+            ('float32', x, None),
+            ('int8', coded, ranges),
+            ('int8, cosine of the integers', coded, None),
+            ('binary', quantize(x, 'binary'), None),
+        ):
+            cosines = np.diag(cosine_similarity(*map(jnp.asarray, np.split(vectors, 2)), calibration))
             print(f'| {dim} | {name} | {vectors[0].nbytes} | {100 * spearman(scores, cosines):.2f} |')
 
 

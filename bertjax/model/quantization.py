@@ -47,18 +47,20 @@ def quantize(x: np.ndarray, precision: str, ranges: np.ndarray | None = None) ->
     return np.where(np.isnan(levels), 0, levels).astype(np.int8)
 
 
-def cosine_similarity(x: jax.Array, y: jax.Array) -> jax.Array:
-    """Computes the cosines of vectors of one precision.
+def cosine_similarity(x: jax.Array, y: jax.Array, ranges: jax.Array | None = None) -> jax.Array:
+    """Computes the cosines of vectors.
 
     Args:
       x, y: A floating dtype or int8, [N, D] and [M, D]; or uint8 [N, D / 8] and [M, D / 8], whose bits stand for 1 and
         -1, so that a cosine is 1 - 2 · (Hamming distance) / D.
+      ranges: float32 [2, D], the ranges with which int8 vectors were quantized: they stand for the middles of their
+        steps, and the other side may be floating. None for the cosines of the integers.
 
     Returns:
-      float32 [N, M]. The cosines of a zero vector are 0.
+      float32 [N, M]. The cosines of a zero vector, of an absent text, are 0.
     """
     is_binary = x.dtype == jnp.uint8
-    x, y = map(_signs if is_binary else _unit, (x, y))
+    x, y = (_signs(side) if is_binary else _unit(side, ranges) for side in (x, y))
     products = jnp.einsum('nd,md->nm', x, y, precision='highest')
     return products / x.shape[-1] if is_binary else products  # equal distances of bits have equal cosines
 
@@ -67,6 +69,9 @@ def _signs(x: jax.Array) -> jax.Array:
     return 2.0 * jnp.unpackbits(x, axis=-1).astype(jnp.float32) - 1.0
 
 
-def _unit(x: jax.Array) -> jax.Array:
-    x = x.astype(jnp.float32)
-    return x / jnp.maximum(jnp.linalg.norm(x, axis=-1, keepdims=True), 1e-12)
+def _unit(x: jax.Array, ranges: jax.Array | None) -> jax.Array:
+    values = x.astype(jnp.float32)
+    if ranges is not None and x.dtype == jnp.int8:
+        values = ranges[0] + (values + 128.5) * (ranges[1] - ranges[0]) / 255
+        values = jnp.where((x != 0).any(-1, keepdims=True), values, 0.0)
+    return values / jnp.maximum(jnp.linalg.norm(values, axis=-1, keepdims=True), 1e-12)

@@ -32,6 +32,19 @@ def test_int8_are_the_steps_of_each_dimension():
     assert not quantize(np.full((1, 24), np.nan, np.float32), 'int8', ranges).any()
 
 
+def test_int8_are_compared_by_the_values_that_they_stand_for():
+    ranges = value_ranges(X)
+    coded, step = quantize(X, 'int8', ranges), (ranges[1] - ranges[0]) / 255
+    values = ranges[0] + (coded + 128.5) * step
+    values[7], coded[7] = 0, 0  # an absent text
+    unit = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12)
+    found = cosine_similarity(jnp.asarray(coded), jnp.asarray(coded), jnp.asarray(ranges))
+    np.testing.assert_allclose(found, unit @ unit.T, atol=1e-6)
+    floats = X / np.linalg.norm(X, axis=1, keepdims=True)
+    found = cosine_similarity(jnp.asarray(X), jnp.asarray(coded), jnp.asarray(ranges))
+    np.testing.assert_allclose(found, floats @ unit.T, atol=1e-6)
+
+
 def test_the_cosine_of_bits_is_the_hamming_distance():
     bits = quantize(X, 'binary')
     assert bits.shape == (200, 3) and bits.dtype == np.uint8

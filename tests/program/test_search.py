@@ -85,8 +85,20 @@ def test_a_query_gets_the_form_of_the_vectors(bert, precision):
         [[hit['score'] for hit in hits] for hits in found], np.sort(similar, axis=1)[:, ::-1][:, :3], atol=1e-6
     )
     if precision == 'int8':
-        with pytest.raises(UserError, match='found texts to compare with int8 vectors of unknown ranges'):
+        with pytest.raises(UserError, match='calibration: found nothing for int8 vectors to compare with texts'):
             bert.search(QUERIES, documents)
+        # With the calibration they stand for values that are near those of float32.
+        exact = bert.similarity(bert.encode(QUERIES, prompt='query'), bert.encode(TEXTS, prompt='document'))
+        full = bert.encode(TEXTS, prompt='document')
+        coded = bert.encode(TEXTS, prompt='document', precision='int8')
+        near = bert.similarity(bert.encode(QUERIES, prompt='query'), coded, calibration=full)
+        np.testing.assert_allclose(near, exact, atol=2e-4)
+        assert np.abs(near - exact).max() < 0.1 * np.abs(near - exact.mean()).max()
+        found = bert.search(QUERIES, coded, top_k=40, calibration=full)
+        for hits, row in zip(found, near, strict=True):
+            np.testing.assert_allclose([hit['score'] for hit in hits], np.sort(row)[::-1], atol=1e-6)
+        with pytest.raises(UserError, match=r'calibration: found float32 \[40, 32\], expected float32 \[N, 16\]'):
+            bert.search(QUERIES, documents, calibration=full)
     else:
         assert bert.search(QUERIES, documents, top_k=3) == found
 
@@ -130,10 +142,10 @@ def test_a_file_of_vectors_is_searched(bert, folder, extract, tmp_path):
     documents = bert.encode(TEXTS, prompt='document', truncate_dim=16)
     own = bert.encode(TEXTS, prompt='document', truncate_dim=16, precision='int8')
     assert np.abs(np.asarray(vectors).astype(int) - own).max() <= 1
-    queries = bert.encode(QUERIES, prompt='query', truncate_dim=16, precision='int8', calibration=documents)
-    found, wanted = bert.search(QUERIES, vectors, top_k=3), bert.similarity(queries, np.asarray(vectors))
-    scores = [[hit['score'] for hit in hits] for hits in found]
-    np.testing.assert_allclose(scores, np.sort(wanted, axis=1)[:, ::-1][:, :3], atol=0.02)
+    queries = bert.encode(QUERIES, prompt='query', truncate_dim=16)
+    scores = [[hit['score'] for hit in hits] for hits in bert.search(QUERIES, vectors, top_k=3)]
+    wanted = np.sort(queries @ documents.T, axis=1)[:, ::-1][:, :3]
+    np.testing.assert_allclose(scores, wanted, atol=1e-3)
 
 
 def test_rerank_by_cosine(bert):

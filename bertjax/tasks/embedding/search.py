@@ -13,7 +13,12 @@ QUERIES, DOCUMENTS = 1024, 16384  # the rows of a block of queries and of docume
 
 
 def search(
-    queries: np.ndarray, documents: np.ndarray, count: int, *, cosine: bool = False
+    queries: np.ndarray,
+    documents: np.ndarray,
+    count: int,
+    *,
+    cosine: bool = False,
+    ranges: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Finds the documents with the largest inner products; of equal ones, those with the lowest index.
 
@@ -21,7 +26,8 @@ def search(
       queries: float32 [Q, D], Q at least 1.
       documents: float32 [N, D], N at least 1; only blocks of it are read, so it may be a memory map.
       count: The number K of documents per query; at most N are found.
-      cosine: Whether to find the largest cosines instead, of vectors of any precision (model/quantization.py).
+      cosine, ranges: Whether to find the largest cosines instead, of vectors of any precision; see
+        `model.quantization.cosine_similarity`.
 
     Returns:
       The indices, int32 [Q, K], and the inner products or cosines, float32 [Q, K], in descending order. Documents with
@@ -38,7 +44,7 @@ def search(
             numbers = np.arange(first, first + rows, dtype=np.int32)
             candidates = _pad(documents[first : first + rows], rows)
             numbers = np.where(numbers < len(documents), numbers, -1)
-            best = _merge(best, block, candidates, numbers, cosine=cosine)
+            best = _merge(best, block, candidates, numbers, ranges, cosine=cosine)
         found.append(tuple(np.asarray(x)[: len(part)] for x in best))
     scores, indices = (np.concatenate(x) for x in zip(*found, strict=True))
     return indices, scores
@@ -50,23 +56,34 @@ def _pad(x: np.ndarray, rows: int) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnames='cosine')
 def _merge(
-    best: tuple[jax.Array, jax.Array], queries: jax.Array, documents: jax.Array, numbers: jax.Array, *, cosine: bool
+    best: tuple[jax.Array, jax.Array],
+    queries: jax.Array,
+    documents: jax.Array,
+    numbers: jax.Array,
+    ranges: jax.Array | None,
+    *,
+    cosine: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """Merges the best documents so far, scores and indices [Q, K], with a block; a number of -1 marks padding."""
     count, split = best[0].shape[1], PartitionSpec('devices')
 
-    def search_part(queries, documents, numbers):
-        inner = functools.partial(jnp.einsum, 'qd,nd->qn', precision='highest')
-        scores = (cosine_similarity if cosine else inner)(queries, documents)
+    def search_part(queries, documents, numbers, ranges):
+        if cosine:
+            scores = cosine_similarity(queries, documents, ranges)
+        else:
+            scores = jnp.einsum('qd,nd->qn', queries, documents, precision='highest')
         scores = jnp.where((numbers < 0) | jnp.isnan(scores), -jnp.inf, scores)
         scores, found = jax.lax.top_k(scores, min(count, len(documents)))
         return scores, numbers[found]
 
     mesh, columns = Mesh(np.array(jax.local_devices()), ('devices',)), PartitionSpec(None, 'devices')
     search_parts = jax.shard_map(
-        search_part, mesh=mesh, in_specs=(PartitionSpec(), split, split), out_specs=(columns, columns)
+        search_part,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), split, split, PartitionSpec()),
+        out_specs=(columns, columns),
     )
-    parts = search_parts(queries, documents, numbers)
+    parts = search_parts(queries, documents, numbers, ranges)
     # Earlier documents come first: top_k prefers the lower position among equal values.
     scores, indices = (jnp.concatenate(pair, axis=1) for pair in zip(best, parts, strict=True))
     scores, found = jax.lax.top_k(scores, count)
